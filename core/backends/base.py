@@ -1,0 +1,116 @@
+"""The Backend protocol: how a framework loads a model version and executes batches of requests.
+
+    Backend        one per framework and server: inspects graphs, loads versions
+    BackendModel   one loaded version: owns the weights (one session per device), makes instances
+    BackendInstance  one per instance thread: executes a batch at a time
+
+Load-time methods run on a loader thread; `execute` runs on the instance's own thread and never on two at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from core.config.model_spec import ModelSpec
+from core.config.schema import ModelConfig
+from core.inference import InferenceRequest, OutputTensor
+from core.tensors import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSignature:
+    """An input or output as the graph declares it. `datatype` is a v2 name, or "" for a type that cannot be served.
+
+    Dimensions that are not fixed are -1.
+    """
+
+    name: str
+    datatype: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """What a graph takes and gives. `optional_inputs` are initializers that a request may override."""
+
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    optional_inputs: tuple[TensorSignature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one instance runs: `kind` is "CPU" or "GPU"; `device_id` counts GPUs; `name` is `GROUP_c`."""
+
+    name: str
+    kind: str
+    device_id: int = 0
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `gpu:0`, as tables and statistics show it."""
+        return "cpu" if self.kind == "CPU" else f"gpu:{self.device_id}"
+
+
+@dataclass(slots=True)
+class Execution:
+    """What came of executing a batch.
+
+    `outputs[i]` are the output tensors of request i, in the client's shapes, or the error that this request alone
+    caused. Times are monotonic ns: inputs gathered, run finished (the scheduler notes start and end itself).
+    """
+
+    outputs: Sequence[list[OutputTensor] | Exception]
+    input_end_ns: int
+    output_start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """What a backend needs to load one version. `path` is the version directory; `settings` are --backend-config's."""
+
+    path: Path
+    config: ModelConfig
+    spec: ModelSpec
+    placements: tuple[Placement, ...]
+    settings: dict[str, str] = field(default_factory=dict)
+    threads: int = 0
+
+
+class BackendInstance(Protocol):
+    placement: Placement
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        """Execute `requests` as one batch. Raises a ServerError when the whole batch failed."""
+        ...
+
+    def close(self) -> None:
+        """Free what this instance alone holds."""
+        ...
+
+
+class BackendModel(Protocol):
+    def describe(self) -> dict[str, str]:
+        """What the start table shows of it: `device` and `execution provider`, and the thread plan."""
+        ...
+
+    def instance(self, placement: Placement) -> BackendInstance: ...
+
+    def close(self) -> None:
+        """Free the sessions; called after every instance is closed."""
+        ...
+
+
+class Backend(Protocol):
+    name: str
+
+    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+        """The signature of the model in version directory `path`, for auto-complete. Raises a ServerError."""
+        ...
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version and check its graph against the configuration. Raises a ServerError with Triton's text."""
+        ...

@@ -1,0 +1,110 @@
+"""The errors of the server: Triton's eight codes and one exception class per cause.
+
+    ServerError
+    ├── InvalidRequest         INVALID_ARG     the request cannot be right
+    ├── ConfigInvalid          INVALID_ARG     the model configuration cannot be right
+    ├── ModelNotFound          NOT_FOUND       no such model or version
+    ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
+    ├── ModelLoadFailed        INTERNAL        loading ended with a failure
+    ├── QueueFull              UNAVAILABLE     the model's queue takes no more
+    ├── DeadlineExceeded       UNAVAILABLE     the request waited longer than its queue policy allows
+    ├── ServerStopping         UNAVAILABLE     the server is on its way out
+    ├── RequestCancelled       CANCELLED       the caller went away
+    ├── Unsupported            UNSUPPORTED     the protocol has it, this model or server does not
+    ├── OutOfMemory            UNAVAILABLE     the device has no memory left for this
+    ├── BackendFailed          INTERNAL        the backend raised while executing
+    └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
+
+Status numbers of a protocol do not appear here: each front end maps codes (and, where it must, classes) to its own.
+Source: Triton's `tritonserver.h` (codes), spec/http.md section 1, spec/repository.md section 1.1 (labels).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorCode(Enum):
+    """Triton's error codes; the value is the label that Triton prints in load reasons and logs."""
+
+    UNKNOWN = "Unknown"
+    INTERNAL = "Internal"
+    NOT_FOUND = "Not found"
+    INVALID_ARG = "Invalid argument"
+    UNAVAILABLE = "Unavailable"
+    UNSUPPORTED = "Unsupported"
+    ALREADY_EXISTS = "Already exists"
+    CANCELLED = "Cancelled"
+
+
+class ServerError(Exception):
+    """An error with a text for the client, a code, and perhaps a hint and the model it concerns.
+
+    `message` is what the client reads (Triton's text where a client could match on it); `hint` says what to do about it
+    and travels in a header and in the log, never in the body.
+    """
+
+    code: ErrorCode = ErrorCode.UNKNOWN
+
+    def __init__(self, message: str, *, hint: str | None = None, model: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.model = model
+
+    @property
+    def reason(self) -> str:
+        """`CODE: MESSAGE`, the form in which the repository index and the log show a failure."""
+        return f"{self.code.value}: {self.message}"
+
+
+class InvalidRequest(ServerError):
+    code = ErrorCode.INVALID_ARG
+
+
+class ConfigInvalid(ServerError):
+    code = ErrorCode.INVALID_ARG
+
+
+class ModelNotFound(ServerError):
+    code = ErrorCode.NOT_FOUND
+
+
+class ModelNotReady(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class ModelLoadFailed(ServerError):
+    code = ErrorCode.INTERNAL
+
+
+class QueueFull(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class DeadlineExceeded(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class ServerStopping(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class RequestCancelled(ServerError):
+    code = ErrorCode.CANCELLED
+
+
+class Unsupported(ServerError):
+    code = ErrorCode.UNSUPPORTED
+
+
+class OutOfMemory(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class BackendFailed(ServerError):
+    code = ErrorCode.INTERNAL
+
+
+class RepositoryUnavailable(ServerError):
+    code = ErrorCode.UNAVAILABLE

@@ -1,0 +1,133 @@
+"""The one table of datatypes, and the packing of BYTES tensors.
+
+A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type of their own: BYTES is an object array
+of `bytes`, BF16 is an uint16 array that holds the bit patterns.
+Source: spec/model-config.md section 2.1, spec/http.md section 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import InvalidRequest
+
+Array = npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """One row of the table. `size` is in bytes; 0 for BYTES, whose elements vary."""
+
+    name: str
+    config_name: str
+    config_number: int
+    size: int
+    dtype: np.dtype[Any]
+    onnx_name: str
+    onnx_number: int
+
+
+def _row(name: str, config_name: str, number: int, size: int, numpy_name: str, onnx: tuple[str, int]) -> Datatype:
+    dtype = np.dtype(numpy_name)
+    return Datatype(name, config_name, number, size, dtype if dtype == object else dtype.newbyteorder("<"), *onnx)
+
+
+DATATYPES: tuple[Datatype, ...] = (
+    _row("BOOL", "TYPE_BOOL", 1, 1, "bool", ("tensor(bool)", 9)),
+    _row("UINT8", "TYPE_UINT8", 2, 1, "uint8", ("tensor(uint8)", 2)),
+    _row("UINT16", "TYPE_UINT16", 3, 2, "uint16", ("tensor(uint16)", 4)),
+    _row("UINT32", "TYPE_UINT32", 4, 4, "uint32", ("tensor(uint32)", 12)),
+    _row("UINT64", "TYPE_UINT64", 5, 8, "uint64", ("tensor(uint64)", 13)),
+    _row("INT8", "TYPE_INT8", 6, 1, "int8", ("tensor(int8)", 3)),
+    _row("INT16", "TYPE_INT16", 7, 2, "int16", ("tensor(int16)", 5)),
+    _row("INT32", "TYPE_INT32", 8, 4, "int32", ("tensor(int32)", 6)),
+    _row("INT64", "TYPE_INT64", 9, 8, "int64", ("tensor(int64)", 7)),
+    _row("FP16", "TYPE_FP16", 10, 2, "float16", ("tensor(float16)", 10)),
+    _row("FP32", "TYPE_FP32", 11, 4, "float32", ("tensor(float)", 1)),
+    _row("FP64", "TYPE_FP64", 12, 8, "float64", ("tensor(double)", 11)),
+    _row("BYTES", "TYPE_STRING", 13, 0, "object", ("tensor(string)", 8)),
+    _row("BF16", "TYPE_BF16", 14, 2, "uint16", ("tensor(bfloat16)", 16)),
+)
+BY_NAME: dict[str, Datatype] = {row.name: row for row in DATATYPES}
+BY_CONFIG_NUMBER: dict[int, Datatype] = {row.config_number: row for row in DATATYPES}
+BY_ONNX_NAME: dict[str, Datatype] = {row.onnx_name: row for row in DATATYPES}
+
+BYTES = BY_NAME["BYTES"]
+MAX_ELEMENTS = 2**63 - 1
+
+_LENGTH = struct.Struct("<I")
+
+
+def element_count(shape: Iterable[int]) -> int:
+    """The number of elements of a fully specified shape; 1 for a scalar. Exact: Python integers do not overflow."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """A shape as Triton prints it: `[1,16]`."""
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def pack_bytes(elements: Iterable[bytes]) -> bytes:
+    """BYTES elements in the wire form: a little-endian uint32 length before each element."""
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(_LENGTH.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix: str = "") -> list[bytes]:
+    """The elements of a BYTES tensor in wire form; exactly `expected` of them, or InvalidRequest with Triton's text.
+
+    `prefix` goes before the texts that Triton prefixes with the request id.
+    """
+    view = memoryview(buffer)
+    total = len(view)
+    elements: list[bytes] = []
+    offset = 0
+    while offset < total:
+        if len(elements) == expected:
+            raise InvalidRequest(
+                f"{prefix}unexpected number of string elements {expected + 1} for inference input '{name}' "
+                f"for model '{model}', expecting {expected}"
+            )
+        if total - offset < 4:
+            raise InvalidRequest(
+                f"{prefix}incomplete string length indicator for inference input '{name}' for model '{model}', "
+                f"expecting 4 bytes but only {total - offset} bytes available. "
+                "Please make sure the string length indicator is in one buffer."
+            )
+        (length,) = _LENGTH.unpack_from(view, offset)
+        offset += 4
+        if length > total - offset:
+            raise InvalidRequest(
+                f"incomplete string data for inference input '{name}', expecting string of length {length} "
+                f"but only {total - offset} bytes available"
+            )
+        elements.append(bytes(view[offset : offset + length]))
+        offset += length
+    if len(elements) != expected:
+        raise InvalidRequest(
+            f"{prefix}expected {expected} string elements for inference input '{name}' for model '{model}', "
+            f"got {len(elements)}"
+        )
+    return elements
+
+
+def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:
+    """An object array of `shape` that holds `elements` (numpy would guess a fixed-width type if it were asked)."""
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
