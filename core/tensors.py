@@ -1,7 +1,7 @@
 """The one table of datatypes, and the packing of BYTES tensors.
 
-A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type of their own: BYTES is an object array
-of `bytes`, BF16 is an uint16 array that holds the bit patterns.
+A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type of their own: BYTES is an object
+array of `bytes`, BF16 is an uint16 array that holds the bit patterns.
 Source: spec/model-config.md section 2.1, spec/http.md section 6.
 """
 
@@ -36,8 +36,7 @@ class Datatype:
 
 
 def _row(name: str, config_name: str, number: int, size: int, numpy_name: str, onnx: tuple[str, int]) -> Datatype:
-    dtype = np.dtype(numpy_name)
-    return Datatype(name, config_name, number, size, dtype if dtype == object else dtype.newbyteorder("<"), *onnx)
+    return Datatype(name, config_name, number, size, np.dtype(numpy_name), *onnx)
 
 
 DATATYPES: tuple[Datatype, ...] = (

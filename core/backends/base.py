@@ -15,44 +15,21 @@ from pathlib import Path
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
 from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature, TensorSignature
 from core.inference import InferenceRequest, OutputTensor
-from core.tensors import Shape
 
-
-@dataclass(frozen=True, slots=True)
-class TensorSignature:
-    """An input or output as the graph declares it. `datatype` is a v2 name, or "" for a type that cannot be served.
-
-    Dimensions that are not fixed are -1.
-    """
-
-    name: str
-    datatype: str
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSignature:
-    """What a graph takes and gives. `optional_inputs` are initializers that a request may override."""
-
-    inputs: tuple[TensorSignature, ...]
-    outputs: tuple[TensorSignature, ...]
-    optional_inputs: tuple[TensorSignature, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one instance runs: `kind` is "CPU" or "GPU"; `device_id` counts GPUs; `name` is `GROUP_c`."""
-
-    name: str
-    kind: str
-    device_id: int = 0
-
-    @property
-    def device(self) -> str:
-        """`cpu` or `gpu:0`, as tables and statistics show it."""
-        return "cpu" if self.kind == "CPU" else f"gpu:{self.device_id}"
+__all__ = [
+    "Backend",
+    "BackendInstance",
+    "BackendModel",
+    "Execution",
+    "LoadContext",
+    "ModelSignature",
+    "Placement",
+    "TensorSignature",
+]
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingSpec:
-    """`dynamic_batching` resolved. `priority_levels` 0 is one level without priorities; `policies` holds one per level."""
+    """`dynamic_batching` resolved. `priority_levels` 0: one level, no priorities. `policies`: one per level."""
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_ns: int = 0

@@ -1,0 +1,77 @@
+"""Auto-complete: what a configuration leaves out, taken from the model's own graph.
+
+Source: spec/model-config.md section 2.4; spec/onnxruntime-backend.md section 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.config.schema import ModelConfig, ModelInput, ModelOutput
+from core.config.signature import ModelSignature, TensorSignature
+from core.errors import ConfigInvalid
+from core.tensors import BY_NAME
+
+_log = logging.getLogger("trident.config")
+
+
+def needs_signature(config: ModelConfig) -> bool:
+    """Whether inputs or outputs are missing, so that the graph must be inspected; else nothing is filled at all."""
+    complete = (config.input or config.batch_input) and config.output
+    if complete:
+        _log.info(
+            "skipping model configuration auto-complete for '%s': inputs and outputs already specified", config.name
+        )
+    return not complete
+
+
+def auto_complete(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:
+    """Fill max_batch_size, the scheduler and the missing sides of `config` in place from `signature`.
+
+    Raises ConfigInvalid where the configuration asks for batching and the graph cannot batch.
+    """
+    _fill_batching(config, signature, default_max_batch_size)
+    batching = config.max_batch_size > 0
+    if not config.input and not config.batch_input:
+        for tensor in signature.inputs:
+            _fill_tensor(config.input.add(), tensor, batching)
+    if not config.output:
+        for tensor in signature.outputs:
+            _fill_tensor(config.output.add(), tensor, batching)
+
+
+def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:
+    if not _batchable(signature):
+        if config.max_batch_size != 0:
+            raise ConfigInvalid(
+                f"autofill failed for model '{config.name}': model does not support batching while non-zero "
+                "max_batch_size is specified",
+                hint="set max_batch_size to 0, or export the model with a dynamic first dimension",
+                model=config.name,
+            )
+        return
+    if config.max_batch_size == 0 and default_max_batch_size > 0:
+        config.max_batch_size = default_max_batch_size
+        _log.warning(
+            "autofilled max_batch_size to %d for model '%s' since batching is supporrted but no max_batch_size is "
+            "specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max "
+            "batch size",
+            default_max_batch_size,
+            config.name,
+        )
+    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
+
+
+def _batchable(signature: ModelSignature) -> bool:
+    return all(tensor.shape[:1] == (-1,) for tensor in (*signature.inputs, *signature.outputs))
+
+
+def _fill_tensor(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> None:
+    entry.name = tensor.name
+    row = BY_NAME.get(tensor.datatype)
+    entry.data_type = row.config_number if row else 0
+    dims = tensor.shape[1:] if batching else tensor.shape
+    entry.dims.extend(dims or (1,))
+    if batching and not dims:
+        entry.reshape.SetInParent()

@@ -1,0 +1,81 @@
+"""Instance groups: names, kinds, counts and GPUs filled in, and what can be wrong with them.
+
+Source: spec/model-config.md section 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.config.platforms import is_ensemble
+from core.config.problem import Problem
+from core.config.schema import ModelConfig, ModelInstanceGroup
+
+# Backends of which Triton makes two instances on a CPU where no count is given.
+_TWO_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
+
+
+def normalize_instance_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> None:
+    """Complete the groups of `config` in place for a machine with the GPUs `gpu_ids`. A second call changes nothing."""
+    if is_ensemble(config):
+        return
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        if group.kind == ModelInstanceGroup.KIND_AUTO:
+            on_gpu = gpu_ids and all(gpu in gpu_ids for gpu in group.gpus)
+            group.kind = ModelInstanceGroup.KIND_GPU if on_gpu else ModelInstanceGroup.KIND_CPU
+        on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
+        if group.count < 1:
+            group.count = 2 if on_cpu and config.backend in _TWO_ON_CPU else 1
+        if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpu_ids)
+
+
+def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: Sequence[int]) -> list[Problem]:
+    """What is wrong with the groups of a normalised `config` on a machine with the GPUs `gpu_ids`."""
+    if is_ensemble(config):
+        return []
+    groups = config.instance_group
+    if not groups:
+        return [Problem("instance_group", f"must specify one or more 'instance group's for {model_name}")]
+    problems: list[Problem] = []
+    for index, group in enumerate(groups):
+        prefix = f"instance group {group.name} of model {model_name}"
+        path = f"instance_group[{index}]"
+        if group.kind == ModelInstanceGroup.KIND_GPU:
+            problems += _gpu_problems(group, path, prefix, gpu_ids)
+        elif group.gpus:
+            kind = ModelInstanceGroup.Kind.Name(group.kind) if group.kind in _KINDS else str(group.kind)
+            problems.append(
+                Problem(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs", "remove 'gpus'")
+            )
+        if group.profile and config.platform != "tensorrt_plan":
+            text = f"{prefix} and platform {config.platform}specifies profile field which is only supported for "
+            problems.append(Problem(f"{path}.profile", text + "TensorRT models"))
+    if all(group.passive for group in groups):
+        text = f"every instance group of model {model_name} is passive, so that no instance would execute requests"
+        problems.append(Problem("instance_group", text, "make one group active"))
+    return problems
+
+
+_KINDS = frozenset(ModelInstanceGroup.Kind.values())
+
+
+def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: Sequence[int]) -> list[Problem]:
+    if not gpu_ids:
+        text = f"{prefix} has kind KIND_GPU but no GPUs are available"
+        return [Problem(f"{path}.kind", text, "use KIND_CPU, or start where the server sees a GPU")]
+    if not group.gpus:
+        return [Problem(f"{path}.gpus", f"{prefix} has kind KIND_GPU but specifies no GPUs")]
+    listed = ", ".join(map(str, gpu_ids))
+    return [
+        Problem(
+            f"{path}.gpus",
+            f"{prefix} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+            f"compute compatibility of 6.000000 are: {listed}",
+        )
+        for gpu in group.gpus
+        if gpu not in gpu_ids
+    ]

@@ -1,0 +1,75 @@
+"""The two written forms of a model configuration: `config.pbtxt` (protobuf text) and the JSON of a load request.
+
+Source: spec/model-config.md introduction; spec/repository.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from google.protobuf import descriptor_pool, json_format, text_format
+
+from core.config.problem import InvalidModelConfig, Problem
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid
+
+# Python's protobuf words two errors differently from the C++ one that Triton uses and that logs are searched for.
+_REWORDED = (
+    (re.compile(r"Couldn't parse integer: (.*)", re.DOTALL), r"Expected integer, got: \1"),
+    (re.compile(r"Value out of range: (.*)", re.DOTALL), r"Integer out of range (\1)"),
+)
+# `LINE:COLUMN : 'the source line': ` in front of what went wrong; the source line may itself hold quotes and colons.
+_POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
+_INVALID_JSON_VALUE = re.compile(r"Invalid enum value (?P<name>\w+) for enum type (?P<type>[\w.]+)")
+_FIELDS_LISTED = re.compile(r"\.?\s*Available Fields\(except extensions\).*", re.DOTALL)
+
+
+def parse_model_config(text: str, path: str) -> ModelConfig:
+    """The message that `text` (protobuf text format, read from file `path`) describes.
+
+    Raises InvalidModelConfig with Triton's `failed to read text proto from PATH`, the position and protobuf's reason.
+    """
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as error:
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        reason = _reworded(_POSITION.sub("", str(error), count=1))
+        message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
+        raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from error
+
+
+def parse_config_override(json_text: str) -> ModelConfig:
+    """The message that the `config` parameter of a load request describes: JSON with proto field names.
+
+    int64 values may be numbers or strings; unknown fields are refused. Raises ConfigInvalid.
+    """
+    try:
+        config = json_format.Parse(json_text, ModelConfig())
+    except json_format.ParseError as error:
+        reason = _reworded(_FIELDS_LISTED.sub(".", str(error)))
+        raise ConfigInvalid(f"Invalid config override: {reason}", hint=_hint(reason) or None) from error
+    if not json_text.lstrip().startswith("{"):
+        raise ConfigInvalid("Invalid config override: expected a JSON object")
+    return config
+
+
+def _reworded(reason: str) -> str:
+    for pattern, wording in _REWORDED:
+        reason = pattern.sub(wording, reason)
+    return reason
+
+
+def _hint(reason: str) -> str:
+    """Which known field or value is nearest to an unknown one; empty where the reason is another."""
+    pool = descriptor_pool.Default()
+    if match := _UNKNOWN_FIELD.search(reason):
+        known = [field.name for field in pool.FindMessageTypeByName(match["type"]).fields]
+    elif match := _UNKNOWN_VALUE.search(reason) or _INVALID_JSON_VALUE.search(reason):
+        known = [value.name for value in pool.FindEnumTypeByName(match["type"]).values]
+    else:
+        return ""
+    nearest = difflib.get_close_matches(match["name"], known, n=1, cutoff=0.5)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"known are: {', '.join(known)}"

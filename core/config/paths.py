@@ -1,0 +1,14 @@
+"""Paths that a configuration names: none of them may lead out of the model directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def path_inside(directory: Path, relative: str) -> Path | None:
+    """`directory/relative` with its symbolic links followed; None where that is outside `directory` or is no path."""
+    if "\0" in relative:
+        return None
+    root = directory.resolve()
+    path = (root / relative).resolve()
+    return path if path.is_relative_to(root) else None

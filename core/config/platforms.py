@@ -1,0 +1,108 @@
+"""Platforms, backends and default model file names, and how each is filled from the others.
+
+Source: spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from core.config.problem import Problem
+from core.config.schema import ModelConfig
+
+ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """One row of the table; `name` is "" where a backend has no platform name."""
+
+    name: str
+    backend: str
+    filename: str
+
+
+PLATFORMS: tuple[Platform, ...] = (
+    Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel"),
+    Platform("tensorflow_graphdef", "tensorflow", "model.graphdef"),
+    Platform("tensorrt_plan", "tensorrt", "model.plan"),
+    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx"),
+    Platform("", "openvino", "model.xml"),
+    Platform("pytorch_libtorch", "pytorch", "model.pt"),
+    Platform("torch_aoti", "pytorch", "model.pt2"),
+    Platform("", "python", "model.py"),
+)
+_BACKENDS = {row.backend for row in PLATFORMS}
+
+
+def is_ensemble(config: ModelConfig) -> bool:
+    return bool(config.platform == ENSEMBLE)
+
+
+def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
+    """Fill platform, backend and default_model_filename of `config` from each other, in place.
+
+    `files` are the names in the model's first sub-directory, which decide where the configuration says nothing. A model
+    whose backend cannot be told is left as it is; `platform_problems` then names it.
+    """
+    if is_ensemble(config):
+        return
+    if not config.backend and not config.platform and config.HasField("ensemble_scheduling"):
+        return
+    row = _matching_row(config, files)
+    if row is not None:
+        config.backend = config.backend or row.backend
+        config.platform = config.platform or row.name
+        config.default_model_filename = config.default_model_filename or row.filename
+        return
+    suffix = config.name.rpartition(".")[2] if "." in config.name else ""
+    if suffix and not config.backend and not config.platform:
+        config.backend = suffix
+        fill_platform(config, files)
+        return
+    if config.backend and config.backend not in _BACKENDS and not config.default_model_filename:
+        config.default_model_filename = f"model.{config.backend}"
+
+
+def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | None:
+    rows = [row for row in PLATFORMS if not config.platform or row.name == config.platform]
+    if config.backend:
+        rows = [row for row in rows if row.backend == config.backend]
+    if not config.platform and config.default_model_filename:
+        named = [row for row in rows if row.filename == config.default_model_filename]
+        rows = named or (rows if config.backend else [])
+    elif not config.platform:
+        present = [row for row in rows if row.filename in files]
+        rows = present or (rows if config.backend else [])
+    if config.backend == "tensorflow" and len(rows) > 1:
+        return None  # which of its two platforms is meant cannot be told without a file
+    return rows[0] if rows else None
+
+
+def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    """What is wrong with platform and backend after `fill_platform`."""
+    platform, backend = config.platform, config.backend
+    if platform == ENSEMBLE:
+        if backend:
+            text = f"Ensemble model '{model_name}' must have platform type 'ensemble' and empty backend type"
+            return [Problem("backend", text, "remove 'backend'")]
+        return []
+    known = {row.name for row in PLATFORMS if row.name}
+    if platform and not backend:
+        hint = f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
+        return [Problem("platform", f"unexpected platform type '{platform}' for {model_name}", hint)]
+    if not backend:
+        return [
+            Problem(
+                "backend",
+                f"Invalid model name: Could not determine backend for model '{model_name}' with no backend in model "
+                "configuration. Expected model name of the form 'model.<backend_name>'.",
+                "set 'backend' in config.pbtxt, or give the model file its default name, such as model.onnx",
+            )
+        ]
+    pairs = {(row.name, row.backend) for row in PLATFORMS}
+    wrong = platform in known or backend in _BACKENDS
+    if platform and wrong and (platform, backend) not in pairs:
+        return [Problem("platform", f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")]
+    return []

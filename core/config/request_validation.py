@@ -1,0 +1,239 @@
+"""Checking a request against its model's configuration, and turning its inputs into the arrays that the model reads.
+
+Every front end's requests pass here, whatever protocol they came by. Inputs are looked at last-supplied first, because
+that is the order in which Triton reports them when several are wrong.
+Source: spec/model-config.md section 2.11, spec/http.md section 4 "Core validation texts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+
+from core.config.model_spec import InputSpec, ModelSpec
+from core.errors import InvalidRequest
+from core.inference import InferenceRequest, InputTensor, RequestLayout
+from core.tensors import BYTES, MAX_ELEMENTS, Array, Buffer, Shape, bytes_array, shape_text, unpack_bytes
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class RequestValidator:
+    """Checks requests for one model version; any thread."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._names = spec.inputs.keys()
+        self._batching = spec.max_batch_size > 0
+        self._has_optional = any(i.optional for i in spec.inputs.values())
+        # What must be equal within a batch: shapes of variable inputs and, with optional inputs, the names given.
+        self._key_inputs = frozenset(
+            name for name, i in spec.inputs.items() if -1 in i.dims and not i.allow_ragged_batch
+        )
+        self._has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
+        self._has_key = self._has_optional or bool(self._key_inputs)
+
+    def check(self, request: InferenceRequest) -> None:
+        """Set `array` of every input, `batch_size` and `batch_key`. Raises InvalidRequest with Triton's text."""
+        layout = request.layout
+        if layout is not None and layout.checked_by is self:
+            self._repeat(request, layout)
+            return
+        spec = self._spec
+        inputs = request.inputs
+        by_name = {tensor.name: tensor for tensor in inputs}
+        if len(by_name) != len(inputs):
+            raise InvalidRequest(f"{request.log_prefix}input '{_duplicate(inputs)}' already exists in request")
+        for name in request.outputs:
+            if name not in spec.outputs:
+                raise InvalidRequest(
+                    f"unexpected inference output '{name}' for model '{spec.name}'",
+                    hint=f"the outputs are: {', '.join(spec.outputs)}",
+                )
+        if by_name.keys() != self._names:
+            self._check_names(request, by_name)
+        if self._batching:
+            self._check_batch(request)
+        for tensor in reversed(inputs):
+            self._check_tensor(request, tensor, spec.inputs[tensor.name])
+        if self._has_key:
+            request.batch_key = self._batch_key(inputs)
+        if layout is not None and not self._has_bytes:
+            layout.batch_size = request.batch_size
+            layout.batch_key = request.batch_key
+            layout.checked_by = self
+
+    def _repeat(self, request: InferenceRequest, layout: RequestLayout) -> None:
+        """What `check` does, for a request of the same layout as one that it has found right."""
+        request.batch_size = layout.batch_size
+        request.batch_key = layout.batch_key
+        for tensor in request.inputs:
+            expected = self._spec.inputs[tensor.name]
+            array = _view(tensor.shape, expected, tensor.data)
+            if expected.model_dims is not None:
+                array = array.reshape(self._model_shape(tensor, expected))
+            tensor.array = array
+
+    def _check_names(self, request: InferenceRequest, by_name: dict[str, InputTensor]) -> None:
+        spec = self._spec
+        required = [name for name, i in spec.inputs.items() if not i.optional]
+        if len(required) <= len(by_name) <= len(spec.inputs):
+            for tensor in request.inputs:
+                if tensor.name not in spec.inputs:
+                    raise InvalidRequest(
+                        f"unexpected inference input '{tensor.name}' for model '{spec.name}'",
+                        hint=f"the inputs are: {', '.join(spec.inputs)}",
+                    )
+        missing = [name for name in required if name not in by_name]
+        if not missing and len(by_name) <= len(spec.inputs):
+            return
+        if len(required) == len(spec.inputs):
+            expected = f"expected {len(required)} inputs"
+        else:
+            expected = f"expected number of inputs between {len(required)} and {len(spec.inputs)}"
+        # Triton closes an empty list of missing inputs without having opened it; clients may have the text as it is.
+        missing_text = _quoted(missing) if missing else "]"
+        raise InvalidRequest(
+            f"{request.log_prefix}{expected} but got {len(by_name)} inputs for model '{spec.name}'. "
+            f"Got input(s) {_quoted(reversed(list(by_name)))}, but missing required input(s) {missing_text}. "
+            "Please provide all required input(s)."
+        )
+
+    def _check_batch(self, request: InferenceRequest) -> None:
+        spec = self._spec
+        batch: int | None = None
+        for tensor in reversed(request.inputs):
+            if not tensor.shape:
+                raise InvalidRequest(
+                    f"{request.log_prefix}input '{tensor.name}' has no shape but model requires batch dimension "
+                    f"for '{spec.name}'"
+                )
+            if batch is None:
+                batch = tensor.shape[0]
+                if batch < 0:
+                    raise self._unspecified(request, tensor)
+            elif tensor.shape[0] != batch:
+                raise InvalidRequest(
+                    f"{request.log_prefix}input '{tensor.name}' batch size does not match other inputs "
+                    f"for '{spec.name}'"
+                )
+        if batch is None:
+            return
+        if batch > spec.max_batch_size:
+            raise InvalidRequest(
+                f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'"
+            )
+        request.batch_size = batch if batch > 0 else 1
+
+    def _check_tensor(self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec) -> None:
+        datatype = expected.datatype
+        if tensor.datatype != datatype.name:
+            raise InvalidRequest(
+                f"{request.log_prefix}inference input '{tensor.name}' data-type is '{tensor.datatype}', "
+                f"but model '{self._spec.name}' expects '{datatype.name}'"
+            )
+        shape = tensor.shape
+        dims = shape[1:] if self._batching else shape
+        if dims != expected.dims:
+            self._check_dims(request, tensor, dims, expected)
+        # A batch dimension of zero counts as one (Triton's rule), so that such a request fails its size check.
+        count = prod(dims) * request.batch_size
+        if count > MAX_ELEMENTS:
+            raise InvalidRequest(
+                f"{request.log_prefix}invalid shape for input '{tensor.name}': shape {shape_text(shape)} causes total "
+                f"element count to exceed maximum size of {MAX_ELEMENTS}"
+            )
+        if datatype is BYTES:
+            array = self._bytes_array(request, tensor, count)
+        else:
+            array = self._number_array(request, tensor, expected, count)
+        if expected.model_dims is not None:
+            array = array.reshape(self._model_shape(tensor, expected))
+        tensor.array = array
+
+    def _check_dims(self, request: InferenceRequest, tensor: InputTensor, dims: Shape, expected: InputSpec) -> None:
+        if min(tensor.shape, default=0) < 0:
+            raise self._unspecified(request, tensor)
+        if len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True)):
+            return
+        full = (-1, *expected.dims) if self._batching else expected.dims
+        raise InvalidRequest(
+            f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
+            f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}"
+        )
+
+    def _unspecified(self, request: InferenceRequest, tensor: InputTensor) -> InvalidRequest:
+        return InvalidRequest(
+            f"{request.log_prefix}All input dimensions should be specified for input '{tensor.name}' "
+            f"for model '{self._spec.name}', got {shape_text(tensor.shape)}"
+        )
+
+    def _number_array(self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec, count: int) -> Array:
+        content = tensor.data
+        size = content.nbytes if isinstance(content, np.ndarray) else len(content)
+        if size != count * expected.datatype.size:
+            raise InvalidRequest(
+                f"{request.log_prefix}input byte size mismatch for input '{tensor.name}' for model "
+                f"'{self._spec.name}'. Expected {count * expected.datatype.size}, got {size}"
+            )
+        if isinstance(content, np.ndarray):
+            return content.reshape(tensor.shape)
+        return _view(tensor.shape, expected, content)
+
+    def _bytes_array(self, request: InferenceRequest, tensor: InputTensor, count: int) -> Array:
+        content = tensor.data
+        if isinstance(content, np.ndarray):
+            given = content.size
+            if given > count:
+                raise InvalidRequest(
+                    f"{request.log_prefix}unexpected number of string elements {count + 1} for inference input "
+                    f"'{tensor.name}' for model '{self._spec.name}', expecting {count}"
+                )
+            if given < count:
+                raise InvalidRequest(
+                    f"{request.log_prefix}expected {count} string elements for inference input '{tensor.name}' "
+                    f"for model '{self._spec.name}', got {given}"
+                )
+            return content.reshape(tensor.shape)
+        elements = unpack_bytes(content, count, name=tensor.name, model=self._spec.name, prefix=request.log_prefix)
+        return bytes_array(elements, tensor.shape)
+
+    def _model_shape(self, tensor: InputTensor, expected: InputSpec) -> Shape:
+        """The tensor's shape reshaped as configured: variable dimensions are matched by position."""
+        batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._batching else ((), tensor.shape)
+        variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
+        return (*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ()))
+
+    def _batch_key(self, inputs: list[InputTensor]) -> tuple[object, ...]:
+        shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
+        names = [t.name for t in inputs] if self._has_optional else []
+        return (*sorted(shapes), *sorted(names))
+
+
+def _view(shape: Shape, expected: InputSpec, content: Buffer | Array) -> Array:
+    """The raw bytes `content`, of the right number, as an array.
+
+    A view into a body starts where the JSON ended. Backends may rely on element alignment, so what came unaligned is
+    copied; the worker receives large bodies such that their tensors are aligned.
+    """
+    array: Array = np.ndarray(shape, expected.datatype.dtype, content)
+    return array if array.flags.aligned else array.copy()
+
+
+def _duplicate(inputs: list[InputTensor]) -> str:
+    seen: set[str] = set()
+    for tensor in inputs:
+        if tensor.name in seen:
+            return tensor.name
+        seen.add(tensor.name)
+    return ""
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"

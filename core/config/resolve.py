@@ -1,0 +1,79 @@
+"""From a validated configuration to the ModelSpec that the hot path reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
+from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
+from core.tensors import BY_CONFIG_NUMBER, Shape
+
+_NS_PER_US = 1000
+
+
+def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
+    """The spec of `version` of the model; `config` is completed, normalised and validated; `labels` go by output."""
+    return ModelSpec(
+        name=config.name,
+        version=version,
+        platform=config.platform,
+        backend=config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs={entry.name: _input(entry) for entry in config.input},
+        outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
+        batching=_batching(config),
+        decoupled=config.model_transaction_policy.decoupled,
+        metric_tags=dict(config.metric_tags),
+    )
+
+
+def _input(entry: ModelInput) -> InputSpec:
+    return InputSpec(
+        name=entry.name,
+        datatype=BY_CONFIG_NUMBER[entry.data_type],
+        dims=tuple(entry.dims),
+        model_dims=_model_dims(entry),
+        optional=entry.optional,
+        allow_ragged_batch=entry.allow_ragged_batch,
+    )
+
+
+def _output(entry: ModelOutput, labels: tuple[str, ...]) -> OutputSpec:
+    return OutputSpec(
+        name=entry.name,
+        datatype=BY_CONFIG_NUMBER[entry.data_type],
+        dims=tuple(entry.dims),
+        model_dims=_model_dims(entry),
+        labels=labels,
+    )
+
+
+def _model_dims(entry: ModelInput | ModelOutput) -> Shape | None:
+    return tuple(entry.reshape.shape) if entry.HasField("reshape") else None
+
+
+def _batching(config: ModelConfig) -> BatchingSpec | None:
+    if not config.HasField("dynamic_batching"):
+        return None
+    batching = config.dynamic_batching
+    default = _queue_policy(batching.default_queue_policy)
+    by_level = {level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()}
+    levels = batching.priority_levels
+    return BatchingSpec(
+        # A batcher in front of a model that cannot batch sends one request at a time.
+        preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
+        max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=levels,
+        default_priority_level=batching.default_priority_level,
+        policies=tuple(by_level.get(level, default) for level in range(1, levels + 1)) or (default,),
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        delay_on_timeout=policy.timeout_action == ModelQueuePolicy.DELAY,
+        default_timeout_ns=policy.default_timeout_microseconds * _NS_PER_US,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )

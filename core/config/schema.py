@@ -1,0 +1,77 @@
+"""Triton's ModelConfig message and its enums, from the generated module that the `tritonclient` package ships.
+
+The module is loaded by its file: importing `tritonclient.grpc` would run that package's `__init__`, which pulls in
+gRPC (19 MB of resident memory) for nothing. It is loaded under a name of its own, and protobuf's descriptor pool gives
+one class per message, so a later `import tritonclient.grpc` in the same process meets the very same classes.
+Source: Triton's `model_config.proto`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from core.tensors import BY_CONFIG_NUMBER, Datatype
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import (
+        BatchInput,
+        BatchOutput,
+        DataType,
+        ModelConfig,
+        ModelDynamicBatching,
+        ModelInput,
+        ModelInstanceGroup,
+        ModelOutput,
+        ModelQueuePolicy,
+        ModelWarmup,
+    )
+else:
+
+    def _generated() -> ModuleType:
+        """The generated module: the one that is imported already, or else loaded from its file."""
+        imported = sys.modules.get("tritonclient.grpc.model_config_pb2")
+        if imported is not None:
+            return imported
+        package = importlib.util.find_spec("tritonclient")
+        if package is None or not package.submodule_search_locations:
+            raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
+        path = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
+        spec = importlib.util.spec_from_file_location("core.config._model_config_pb2", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    _module = _generated()
+    BatchInput = _module.BatchInput
+    BatchOutput = _module.BatchOutput
+    DataType = _module.DataType
+    ModelConfig = _module.ModelConfig
+    ModelDynamicBatching = _module.ModelDynamicBatching
+    ModelInput = _module.ModelInput
+    ModelInstanceGroup = _module.ModelInstanceGroup
+    ModelOutput = _module.ModelOutput
+    ModelQueuePolicy = _module.ModelQueuePolicy
+    ModelWarmup = _module.ModelWarmup
+
+__all__ = [
+    "BatchInput",
+    "BatchOutput",
+    "DataType",
+    "ModelConfig",
+    "ModelDynamicBatching",
+    "ModelInput",
+    "ModelInstanceGroup",
+    "ModelOutput",
+    "ModelQueuePolicy",
+    "ModelWarmup",
+    "datatype_of",
+]
+
+
+def datatype_of(data_type: int) -> Datatype | None:
+    """The row of the datatype table for a `data_type` field; None for TYPE_INVALID and numbers that are no datatype."""
+    return BY_CONFIG_NUMBER.get(data_type)

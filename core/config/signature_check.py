@@ -1,0 +1,139 @@
+"""The configuration held against the graph of the model that it describes.
+
+Source: spec/onnxruntime-backend.md section 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from core.config.problem import Problem
+from core.config.schema import BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.config.signature import ModelSignature, TensorSignature
+from core.tensors import BY_NAME, Shape, shape_text
+
+
+def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
+    """Every point in which a validated `config` contradicts `signature`, with Triton's texts; empty where none does."""
+    problems: list[Problem] = []
+    problems += _count_problems(config, signature, model_name)
+    for index, entry in enumerate(config.input):
+        allowed = signature.optional_inputs if entry.optional else signature.inputs
+        problems += _input_problems(config, entry, allowed, f"input[{index}]", model_name)
+    scattered = _scattered_outputs(config)
+    for index, entry in enumerate(config.output):
+        path = f"output[{index}]"
+        tensor = _named(signature.outputs, entry.name)
+        if tensor is None:
+            problems.append(_unexpected("output", entry.name, signature.outputs, path))
+            continue
+        problems += _datatype_problems("output", entry, tensor, path, model_name)
+        if entry.name not in scattered:
+            problems += _dims_problems(config, entry, tensor, path, model_name, exact=True)
+    return problems
+
+
+def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+    expected = sum(not entry.optional for entry in config.input) + len(config.batch_input)
+    provided = len(signature.inputs)
+    if expected != provided:
+        names = ", ".join(sorted(tensor.name for tensor in signature.inputs))
+        yield Problem(
+            "input",
+            f"unable to load model '{model_name}', configuration expects {expected} inputs, model provides {provided}",
+            f"the inputs of the model are: {names}",
+        )
+
+
+def _input_problems(
+    config: ModelConfig, entry: ModelInput, allowed: tuple[TensorSignature, ...], path: str, model_name: str
+) -> Iterator[Problem]:
+    unable = f"unable to load model '{model_name}', "
+    if entry.optional and config.max_batch_size > 0:
+        text = f"{unable}optional input '{entry.name}' is not supported for models that support batching"
+        yield Problem(f"{path}.optional", text)
+    tensor = _named(allowed, entry.name)
+    if tensor is None:
+        yield _unexpected("input", entry.name, allowed, path)
+        return
+    yield from _datatype_problems("input", entry, tensor, path, model_name)
+    if not entry.allow_ragged_batch:
+        yield from _dims_problems(config, entry, tensor, path, model_name, exact=False)
+        return
+    ragged = f"{unable}configuration expects model provides input with shape [-1] "
+    if entry.optional:
+        text = f"{ragged}for ragged input '{entry.name}', which is not supported for optional input"
+        yield Problem(f"{path}.allow_ragged_batch", text)
+    elif tensor.shape != (-1,):
+        text = f"{ragged} for ragged input '{entry.name}', model provides {shape_text(tensor.shape)}"
+        yield Problem(f"{path}.allow_ragged_batch", text)
+
+
+def _datatype_problems(
+    side: str, entry: ModelInput | ModelOutput, tensor: TensorSignature, path: str, model_name: str
+) -> Iterator[Problem]:
+    row = BY_NAME.get(tensor.datatype)
+    if row is not None and datatype_of(entry.data_type) is row:
+        return
+    provided = f"TYPE_{row.name if row else '<invalid>'}"
+    configured = DataType.Name(entry.data_type) if datatype_of(entry.data_type) else "TYPE_INVALID"
+    text = f"unable to load model '{model_name}', configuration expects datatype {configured} for {side} "
+    hint = f"set data_type: {row.config_name}" if row else "this type of tensor cannot be served"
+    yield Problem(f"{path}.data_type", f"{text}'{entry.name}', model provides {provided}", hint)
+
+
+def _dims_problems(
+    config: ModelConfig,
+    entry: ModelInput | ModelOutput,
+    tensor: TensorSignature,
+    path: str,
+    model_name: str,
+    exact: bool,
+) -> Iterator[Problem]:
+    batching = config.max_batch_size > 0
+    dims: Shape = tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+    start = f"model '{model_name}', tensor '{entry.name}': "
+    provided = shape_text(tensor.shape)
+    if batching and tensor.shape[:1] != (-1,):
+        text = f"{start}for the model to support batching the shape should have at least 1 dimension and the first "
+        text += f"dimension must be -1; but shape expected by the model is {provided}"
+        yield Problem(f"{path}.dims", text, "set max_batch_size to 0, or export the model with a dynamic batch")
+        return
+    if not tensor.shape:
+        if any(dim != 1 for dim in dims):
+            text = f"unable to load model '{model_name}', scalar tensor '{entry.name}', should only provide 1 in the "
+            text += "model configuration when the model doesn't support batching. Model configuration provided: "
+            yield Problem(f"{path}.dims", f"{text}{shape_text(dims)}.")
+        return
+    full = (-1, *dims) if batching else dims
+    if _fits(full, tensor.shape, exact):
+        return
+    text = f"{start}the model expects {len(tensor.shape)} dimensions (shape {provided}) but the model configuration "
+    if batching:
+        text += f"specifies {len(full)} dimensions (an initial batch dimension because max_batch_size > 0 followed by "
+        text += f"the explicit tensor shape, making complete shape {shape_text(full)})"
+    else:
+        text += f"specifies {len(full)} dimensions (shape {shape_text(full)})"
+    yield Problem(f"{path}.dims", text, f"dims of the model: {shape_text(tensor.shape[batching:])}")
+
+
+def _fits(full: Shape, provided: Shape, exact: bool) -> bool:
+    """Whether configured dimensions fit the graph's: an input may be stricter than the graph, an output may not."""
+    if len(full) != len(provided):
+        return False
+    return all(mine == theirs or (theirs == -1 and not exact) for mine, theirs in zip(full, provided, strict=True))
+
+
+def _scattered_outputs(config: ModelConfig) -> set[str]:
+    """The outputs that are cut by their source input's shape, so that the graph's dimensions say nothing."""
+    scatter = BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
+    return {name for entry in config.batch_output if entry.kind == scatter for name in entry.target_name}
+
+
+def _named(tensors: Iterable[TensorSignature], name: str) -> TensorSignature | None:
+    return next((tensor for tensor in tensors if tensor.name == name), None)
+
+
+def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: str) -> Problem:
+    allowed = ", ".join(sorted(tensor.name for tensor in tensors))
+    return Problem(f"{path}.name", f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}")

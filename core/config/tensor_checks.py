@@ -1,0 +1,145 @@
+"""What can be wrong with the inputs, outputs, batch inputs and batch outputs of a configuration.
+
+Source: spec/model-config.md sections 2.3 and 2.7.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from core.config.problem import Problem
+from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.tensors import element_count
+
+_TENSORRT = "tensorrt_plan"
+_DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"
+
+
+def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+    """What is wrong with `input` and `output`; before auto-complete (`completed` False) the model may yet batch."""
+    batching = config.max_batch_size > 0 or not completed
+    problems: list[Problem] = []
+    for index, entry in enumerate(config.input):
+        path = f"input[{index}]"
+        problems += _entry_problems(config, entry, path, "input", model_name, batching)
+        if entry.format != ModelInput.FORMAT_NONE and len(entry.dims) != 3:
+            problems.append(Problem(f"{path}.format", f"model input NHWC/NCHW require 3 dims for {model_name}"))
+    for index, entry in enumerate(config.output):
+        problems += _entry_problems(config, entry, f"output[{index}]", "output", model_name, batching)
+    problems += _repeated("input", config.input, model_name)
+    problems += _repeated("output", config.output, model_name)
+    return problems
+
+
+def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    """What is wrong with `batch_input` and `batch_output` of an auto-completed `config`."""
+    problems: list[Problem] = []
+    inputs = {entry.name for entry in config.input}
+    outputs = {entry.name for entry in config.output}
+    for index, entry in enumerate(config.batch_input):
+        path = f"batch_input[{index}]"
+        problems += _source_problems(entry, path, f"batch input kind '{_kind(entry)}'", inputs, model_name)
+        if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+            text = f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model_name}"
+            problems.append(Problem(f"{path}.data_type", text))
+    seen: set[str] = set()
+    for index, entry in enumerate(config.batch_output):
+        path = f"batch_output[{index}]"
+        problems += _source_problems(entry, path, f"batch output kind '{_kind(entry)}'", inputs, model_name)
+        for name in entry.target_name:
+            if name not in outputs:
+                text = f"unknown target output name '{name}' for {model_name}"
+                problems.append(Problem(f"{path}.target_name", text))
+            elif name in seen:
+                text = f"target output name '{name}' can only be specified once for {model_name}"
+                problems.append(Problem(f"{path}.target_name", text))
+            seen.add(name)
+    return problems
+
+
+def _entry_problems(
+    config: ModelConfig, entry: ModelInput | ModelOutput, path: str, side: str, model_name: str, batching: bool
+) -> Iterator[Problem]:
+    label = f"model {side} '{entry.name}'"
+    suffix = f" for {model_name}"
+    if not entry.name:
+        yield Problem(f"{path}.name", f"model {side} must specify 'name'{suffix}")
+    if datatype_of(entry.data_type) is None:
+        yield Problem(f"{path}.data_type", f"{label} must specify 'data_type'{suffix}", _DATA_TYPE_HINT)
+    yield from _shape_problems(entry, path, label, suffix, batching)
+    if entry.is_shape_tensor and config.platform != _TENSORRT:
+        text = f"shape tensors are only supported for TensorRT platform{suffix}"
+        yield Problem(f"{path}.is_shape_tensor", text)
+    if entry.is_non_linear_format_io and config.platform != _TENSORRT:
+        text = f"Non-linear IO format is only supported for the TensorRT platform{suffix}"
+        yield Problem(f"{path}.is_non_linear_format_io", text)
+
+
+def _shape_problems(
+    entry: ModelInput | ModelOutput, path: str, label: str, suffix: str, batching: bool
+) -> Iterator[Problem]:
+    dims = list(entry.dims)
+    if not dims:
+        hint = "a tensor without dimensions of its own has dims: [ 1 ]"
+        yield Problem(f"{path}.dims", f"{label} must specify 'dims'{suffix}", hint)
+        return
+    rule = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+    if not _valid(dims):
+        yield Problem(f"{path}.dims", f"{label} dimension {rule}{suffix}")
+        return
+    if not entry.HasField("reshape"):
+        return
+    reshape = list(entry.reshape.shape)
+    where = f"{path}.reshape.shape"
+    if not reshape and not batching:
+        text = f"{label} cannot have empty reshape for non-batching model as scalar tensors are not supported{suffix}"
+        yield Problem(where, text)
+    elif not _valid(reshape):
+        yield Problem(where, f"{label} reshape dimensions {rule}{suffix}")
+    elif dims.count(-1) != reshape.count(-1) and -1 in dims and -1 in reshape:
+        text = f"{label} has different number of variable-size dimensions for dims and reshape{suffix}"
+        yield Problem(where, text)
+    elif _chunks(dims) != _chunks(reshape):
+        yield Problem(where, f"{label} has different size for dims and reshape{suffix}")
+
+
+def _valid(dims: Sequence[int]) -> bool:
+    return all(dim >= 1 or dim == -1 for dim in dims)
+
+
+def _chunks(dims: Sequence[int]) -> list[int]:
+    """The numbers of elements between the variable-size dimensions: [2,4,-1,6] is [8,6]."""
+    chunks: list[list[int]] = [[]]
+    for dim in dims:
+        if dim == -1:
+            chunks.append([])
+        else:
+            chunks[-1].append(dim)
+    return [element_count(chunk) for chunk in chunks]
+
+
+def _repeated(side: str, entries: Sequence[ModelInput | ModelOutput], model_name: str) -> list[Problem]:
+    counts = Counter(entry.name for entry in entries if entry.name)
+    return [
+        Problem(side, f"model {side} '{name}' is specified {count} times for {model_name}")
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _source_problems(
+    entry: BatchInput | BatchOutput, path: str, label: str, inputs: set[str], model_name: str
+) -> list[Problem]:
+    sources = list(entry.source_input)
+    if len(sources) != 1:
+        text = f"{label} expects 1 source input, got {len(sources)} for {model_name}"
+        return [Problem(f"{path}.source_input", text)]
+    unknown = [name for name in sources if name not in inputs]
+    return [Problem(f"{path}.source_input", f"unknown source input name '{name}' for {model_name}") for name in unknown]
+
+
+def _kind(entry: BatchInput | BatchOutput) -> str:
+    field = entry.DESCRIPTOR.fields_by_name["kind"]
+    value = field.enum_type.values_by_number.get(entry.kind)
+    return str(value.name) if value else str(entry.kind)

@@ -1,0 +1,86 @@
+"""Validation of a model configuration: every problem at once, in the order in which Triton would meet them.
+
+Source: spec/model-config.md sections 2.2 to 2.10.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from core.config.instance_groups import instance_group_problems
+from core.config.platforms import platform_problems
+from core.config.problem import Problem
+from core.config.scheduling_checks import scheduling_problems
+from core.config.schema import ModelConfig
+from core.config.tensor_checks import batch_tensor_problems, tensor_problems
+
+_log = logging.getLogger("trident.config")
+_CUSTOM_BUCKETS_FAMILY = "nv_inference_first_response_histogram_ms"
+
+
+def validate_model_config(
+    config: ModelConfig, model_name: str, *, gpu_ids: Sequence[int] = (), completed: bool = True
+) -> list[Problem]:
+    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a good one.
+
+    `gpu_ids` are the GPUs that instances may use. `completed` False leaves out what only makes sense once auto-complete
+    has filled batch size, inputs and outputs.
+    """
+    problems = _identity_problems(config, model_name)
+    problems += platform_problems(config, model_name)
+    if not config.HasField("version_policy"):
+        problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
+    if config.max_batch_size < 0:
+        text = f"'max_batch_size' must be non-negative value for {model_name}"
+        problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
+    problems += _file_name_problems(config, model_name)
+    problems += tensor_problems(config, model_name, completed=completed)
+    if completed:
+        problems += batch_tensor_problems(config, model_name)
+    problems += scheduling_problems(config, model_name, completed=completed)
+    problems += instance_group_problems(config, model_name, gpu_ids)
+    problems += _metrics_problems(config)
+    return problems
+
+
+def _identity_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    if not config.name:
+        return [Problem("name", "model configuration must specify 'name'")]
+    if config.name != model_name:
+        text = f"unexpected directory name '{model_name}' for model '{config.name}', "
+        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
+        return [Problem("name", f"{text}directory name must equal model name", hint)]
+    return []
+
+
+def _file_name_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    names = {"default_model_filename": config.default_model_filename}
+    names |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
+    return [
+        Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
+        for path, name in names.items()
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name
+    ]
+
+
+def _metrics_problems(config: ModelConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    for index, control in enumerate(config.model_metrics.metric_control):
+        path = f"model_metrics.metric_control[{index}]"
+        family = control.metric_identifier.family
+        if not control.HasField("metric_identifier"):
+            problems.append(Problem(path, "metric control must specify 'metric_identifier'"))
+        elif not family:
+            text = "metric identifier must specify non-empty 'family'"
+            problems.append(Problem(f"{path}.metric_identifier", text))
+        elif family != _CUSTOM_BUCKETS_FAMILY:
+            _log.warning(
+                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
+            )
+        if not control.HasField("histogram_options"):
+            problems.append(Problem(path, "metric control must specify 'histogram_options'"))
+        elif not control.histogram_options.buckets:
+            text = "histogram options must specify non-empty 'buckets'"
+            problems.append(Problem(f"{path}.histogram_options", text))
+    return problems

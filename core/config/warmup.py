@@ -1,0 +1,114 @@
+"""The warmup samples of a configuration, with their tensors made or read.
+
+Source: spec/model-config.md section 2.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from core.config.paths import path_inside
+from core.config.schema import ModelConfig, ModelWarmup, datatype_of
+from core.errors import ConfigInvalid, InvalidRequest
+from core.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
+
+_PREFIX = "[request id: <id_unknown>] "
+# Random tensors are the same at every start, so that a warmup that fails can be repeated.
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """One input of a sample. `array` has the datatype's numpy type and no batch dimension."""
+
+    name: str
+    datatype: Datatype
+    array: Array
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """One sample: `batch_size` requests of one item each are executed as one batch, `count` times in a row."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+def warmup_samples(config: ModelConfig, model_directory: Path) -> list[WarmupSample]:
+    """The samples of `model_warmup`, files read from `warmup/` in the model directory. Samples of no items are skipped.
+
+    Raises ConfigInvalid.
+    """
+    return [
+        WarmupSample(
+            name=sample.name,
+            batch_size=sample.batch_size,
+            count=max(sample.count, 1),
+            inputs=tuple(
+                _input(config.name, name, setting, model_directory) for name, setting in sorted(sample.inputs.items())
+            ),
+        )
+        for sample in config.model_warmup
+        if sample.batch_size > 0
+    ]
+
+
+def _input(model: str, name: str, setting: ModelWarmup.Input, model_directory: Path) -> WarmupInput:
+    dims: Shape = tuple(setting.dims)
+    if any(dim < 0 for dim in dims):
+        raise ConfigInvalid(
+            f"warmup setting expects all variable-size dimensions are specified for input '{name}'", model=model
+        )
+    datatype = datatype_of(setting.data_type)
+    if datatype is None:
+        raise ConfigInvalid(f"warmup setting expects input '{name}' to have 'data_type' set", model=model)
+    source = setting.WhichOneof("input_data_type")
+    if source == "zero_data" or (source == "random_data" and datatype.size == 0):
+        array = bytes_array([b""] * element_count(dims), dims) if datatype.size == 0 else np.zeros(dims, datatype.dtype)
+    elif source == "random_data":
+        array = _random(datatype, dims)
+    elif source == "input_data_file":
+        array = _from_file(model, name, setting.input_data_file, datatype, dims, model_directory)
+    else:
+        raise ConfigInvalid(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set", model=model)
+    return WarmupInput(name, datatype, array)
+
+
+def _random(datatype: Datatype, dims: Shape) -> Array:
+    count = element_count(dims)
+    random = np.random.default_rng(_SEED).integers(0, 256, count * datatype.size, dtype=np.uint8)
+    if datatype.name == "BOOL":
+        random &= 1  # any other byte is no valid bool
+    return random.view(datatype.dtype).reshape(dims)
+
+
+def _from_file(model: str, name: str, file_name: str, datatype: Datatype, dims: Shape, model_directory: Path) -> Array:
+    path = path_inside(model_directory, f"warmup/{file_name}")
+    if path is None:
+        raise ConfigInvalid(
+            f"warmup file path '{file_name}' for input '{name}' in model '{model}' is outside model directory",
+            model=model,
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
+    if datatype.size == 0:
+        try:
+            elements = unpack_bytes(content, element_count(dims), name=name, model=model, prefix=_PREFIX)
+        except InvalidRequest as error:
+            raise ConfigInvalid(error.message, model=model) from error
+        return bytes_array(elements, dims)
+    expected = element_count(dims) * datatype.size
+    if len(content) < expected:
+        raise ConfigInvalid(
+            f"{_PREFIX}warmup setting expects {expected} bytes, but the data provided from {file_name} only has "
+            f"{len(content)} bytes",
+            model=model,
+        )
+    return np.frombuffer(content[:expected], dtype=datatype.dtype).reshape(dims)

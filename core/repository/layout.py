@@ -1,0 +1,51 @@
+"""The layout of a model repository: `REPO/MODEL/config.pbtxt`, `REPO/MODEL/configs/NAME.pbtxt`, `REPO/MODEL/VERSION/`.
+
+Source: spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import RepositoryUnavailable
+
+CONFIG_FILE = "config.pbtxt"
+NAMED_CONFIGS = "configs"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDirectory:
+    """One candidate model: a sub-directory of a repository. `path` is on the local disk."""
+
+    name: str
+    path: Path
+
+
+def scan_repository(path: Path) -> list[ModelDirectory]:
+    """Every sub-directory of `path` by name, dot-directories too; plain files are ignored.
+
+    Raises RepositoryUnavailable where `path` is no directory or cannot be read.
+    """
+    if not path.is_dir():
+        raise RepositoryUnavailable("repository path is not a valid directory", hint=f"there is no directory {path}")
+    try:
+        return [ModelDirectory(entry.name, entry) for entry in sorted(path.iterdir()) if entry.is_dir()]
+    except OSError as error:
+        raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}") from error
+
+
+def config_file(directory: ModelDirectory, config_name: str = "") -> Path | None:
+    """The configuration file of a model: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None."""
+    candidates = [directory.path / CONFIG_FILE]
+    if config_name:
+        candidates.insert(0, directory.path / NAMED_CONFIGS / f"{config_name}.pbtxt")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def detection_files(directory: ModelDirectory) -> frozenset[str]:
+    """The names in the first sub-directory of the model, whatever it is called: they tell the backend apart."""
+    if not directory.path.is_dir():
+        return frozenset()
+    folders = sorted(entry for entry in directory.path.iterdir() if entry.is_dir())
+    return frozenset(entry.name for entry in folders[0].iterdir()) if folders else frozenset()

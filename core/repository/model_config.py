@@ -1,0 +1,188 @@
+"""The configuration of a model directory, from the file to the checked message.
+
+    read -> parse -> fill identity -> normalise -> auto-complete from the graph -> normalise -> validate
+
+Source: spec/model-config.md sections 2.2 and 2.4; spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.config.autocomplete import auto_complete, needs_signature
+from core.config.normalize import fill_identity, normalize
+from core.config.parse import parse_model_config
+from core.config.platforms import is_ensemble
+from core.config.problem import InvalidModelConfig, Problem
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.config.signature_check import validate_against_signature
+from core.config.validate import validate_model_config
+from core.config.warmup import warmup_samples
+from core.errors import ConfigInvalid, ModelNotFound, ServerError
+from core.repository.labels import read_labels
+from core.repository.layout import CONFIG_FILE, ModelDirectory, config_file, detection_files
+from core.repository.versions import select_versions, version_directories, version_path
+
+Inspect = Callable[[Path, ModelConfig], ModelSignature]
+
+_log = logging.getLogger("trident.config")
+
+
+@dataclass(slots=True)
+class _Examination:
+    """A configuration on its way: `failure` is the error, not a problem of the text, that stopped it."""
+
+    config: ModelConfig
+    versions: list[int] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    failure: ServerError | None = None
+
+
+def load_config(
+    directory: ModelDirectory,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    inspect: Inspect,
+    gpu_ids: Sequence[int] = (),
+    default_max_batch_size: int = 4,
+    version: int | None = None,
+) -> ModelConfig:
+    """The complete, normalised and validated configuration of the model in `directory`.
+
+    `inspect` reads the graph in a version directory; it is called only where auto-complete needs it, for `version` or
+    else for the highest that the version policy selects. Raises InvalidModelConfig with every problem, ModelNotFound
+    where there is no configuration and auto-complete is off, and what `inspect` raises.
+    """
+    config = read_config(directory, config_name=config_name, required=not auto_complete)
+    examined = _examine(directory, config, auto_complete, inspect, gpu_ids, default_max_batch_size, version)
+    if examined.problems:
+        raise InvalidModelConfig(examined.problems, model=directory.name)
+    if examined.failure is not None:
+        raise examined.failure
+    return examined.config
+
+
+def problems_of(
+    directory: ModelDirectory,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    inspect: Inspect,
+    gpu_ids: Sequence[int] = (),
+    default_max_batch_size: int = 4,
+) -> list[Problem]:
+    """Every problem of the model in `directory`, files and graphs included; empty for a model that would load.
+
+    Unlike `load_config` it inspects the graph of every selected version and reads labels and warmup files.
+    """
+    try:
+        config = read_config(directory, config_name=config_name, required=not auto_complete)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    except ServerError as error:
+        return [_problem(str(directory.path), error)]
+    examined = _examine(directory, config, auto_complete, inspect, gpu_ids, default_max_batch_size, None)
+    problems = list(examined.problems)
+    if examined.failure is not None:
+        path = version_path(directory, examined.versions[-1]) if examined.versions else directory.path
+        return [*problems, _problem(str(path), examined.failure)]
+    problems += _file_problems(directory, examined.config)
+    if not problems:
+        problems += _graph_problems(directory, examined, inspect)
+    return problems
+
+
+def read_config(directory: ModelDirectory, *, config_name: str = "", required: bool = False) -> ModelConfig:
+    """The configuration as it is written; an empty one where no file is and none is `required`.
+
+    Raises InvalidModelConfig, or ModelNotFound for a required one.
+    """
+    path = config_file(directory, config_name)
+    if path is None:
+        if not required:
+            return ModelConfig()
+        missing = directory.path / CONFIG_FILE
+        _log.error("failed to open text file for read %s: No such file or directory", missing)
+        raise ModelNotFound(
+            f"model configuration is not provided for model '{directory.name}'",
+            hint=f"write {missing}, or let auto-complete make it from the model file",
+            model=directory.name,
+        )
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
+    except UnicodeDecodeError as error:
+        message = f"failed to read text proto from {path}: byte {error.start} is not UTF-8"
+        raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
+    return parse_model_config(text, str(path))
+
+
+def _examine(
+    directory: ModelDirectory,
+    config: ModelConfig,
+    complete: bool,
+    inspect: Inspect,
+    gpu_ids: Sequence[int],
+    default_max_batch_size: int,
+    version: int | None,
+) -> _Examination:
+    fill_identity(config, directory.name, detection_files(directory))
+    normalize(config, gpu_ids)
+    examined = _Examination(config)
+    try:
+        examined.versions = select_versions(config, version_directories(directory), directory.name)
+    except ConfigInvalid as error:
+        missing_version = [_problem("version_policy", error)]
+    else:
+        missing_version = []
+    if complete and not is_ensemble(config) and needs_signature(config):
+        examined.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
+        examined.problems += missing_version
+        if examined.problems:
+            return examined
+        chosen = examined.versions[-1] if version is None else version
+        try:
+            auto_complete(config, inspect(version_path(directory, chosen), config), default_max_batch_size)
+        except ServerError as error:
+            examined.failure = error
+            return examined
+        normalize(config, gpu_ids)
+    examined.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    return examined
+
+
+def _file_problems(directory: ModelDirectory, config: ModelConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    try:
+        read_labels(directory, config)
+    except ServerError as error:
+        problems.append(_problem("output.label_filename", error))
+    try:
+        warmup_samples(config, directory.path)
+    except ServerError as error:
+        problems.append(_problem("model_warmup", error))
+    return problems
+
+
+def _graph_problems(directory: ModelDirectory, examined: _Examination, inspect: Inspect) -> list[Problem]:
+    problems: list[Problem] = []
+    for version in examined.versions:
+        path = version_path(directory, version)
+        try:
+            signature = inspect(path, examined.config)
+        except ServerError as error:
+            problems.append(_problem(str(path), error))
+        else:
+            problems += validate_against_signature(examined.config, signature, directory.name)
+    return problems
+
+
+def _problem(path: str, error: ServerError) -> Problem:
+    return Problem(path, error.message, error.hint or "")

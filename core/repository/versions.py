@@ -1,0 +1,69 @@
+"""The version directories of a model, and which of them its version policy selects.
+
+Source: spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid
+from core.repository.layout import NAMED_CONFIGS, ModelDirectory
+
+_log = logging.getLogger("trident.repository")
+_RESERVED = frozenset({"warmup", "initial_state", NAMED_CONFIGS})
+_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_LARGEST = 2**63 - 1
+
+
+def version_directories(directory: ModelDirectory) -> list[int]:
+    """The versions present, ascending; `0` is a legal one. A directory whose name is no version is logged and skipped.
+
+    Triton reads `3_old` as version 3 and then fails for want of a directory `3`; here it is no version.
+    """
+    versions: list[int] = []
+    if not directory.path.is_dir():
+        return versions
+    for entry in sorted(directory.path.iterdir()):
+        if entry.name in _RESERVED or not entry.is_dir():
+            continue
+        if len(entry.name) > 1 and entry.name.startswith("0"):
+            _log.warning("ignore version directory '%s' which contains leading zeros in its directory name", entry.name)
+        elif not _NUMBER.fullmatch(entry.name) or int(entry.name[:20]) > _LARGEST:
+            _log.warning("ignore version directory '%s' which fails to convert to integral number", entry.name)
+        else:
+            versions.append(int(entry.name))
+    return sorted(versions)
+
+
+def version_path(directory: ModelDirectory, version: int) -> Path:
+    return directory.path / str(version)
+
+
+def select_versions(config: ModelConfig, available: Sequence[int], model_name: str) -> list[int]:
+    """Those of `available` that the version policy of `config` selects, ascending. Raises ConfigInvalid if none."""
+    policy = config.version_policy
+    choice = policy.WhichOneof("policy_choice")
+    selected = sorted(available)
+    if choice == "specific":
+        for version in policy.specific.versions:
+            if version not in available:
+                _log.warning(
+                    "version %d is specified for model '%s', but the version directory is not present",
+                    version,
+                    model_name,
+                )
+        selected = [version for version in selected if version in policy.specific.versions]
+    elif choice == "latest":
+        selected = selected[-max(1, policy.latest.num_versions) :]
+    if not selected:
+        raise ConfigInvalid(
+            f"at least one version must be available under the version policy of model '{model_name}'",
+            hint="put the model file into a directory named by a version number, such as 1/",
+            model=model_name,
+        )
+    return selected

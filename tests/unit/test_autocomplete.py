@@ -1,0 +1,99 @@
+"""What is filled from a graph's signature, step by step."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from core.config.autocomplete import auto_complete, needs_signature
+from core.config.schema import DataType, ModelConfig
+from core.config.signature import ModelSignature, TensorSignature
+from core.errors import ConfigInvalid
+
+
+def signature(in_shape: tuple[int, ...] = (-1, 16), out_shape: tuple[int, ...] = (-1, 16)) -> ModelSignature:
+    return ModelSignature((TensorSignature("IN", "INT32", in_shape),), (TensorSignature("OUT", "INT8", out_shape),))
+
+
+def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    auto_complete(config, graph, default)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("", True),
+        ('input { name: "a" }', True),
+        ('output { name: "a" }', True),
+        ('input { name: "a" } output { name: "b" }', False),
+        ('batch_input { target_name: "a" } output { name: "b" }', False),
+    ],
+)
+def test_the_graph_is_needed_where_a_side_is_missing(text: str, needed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trident.config")
+    assert needs_signature(text_format.Parse(text, ModelConfig(name="m"))) is needed
+    skipped = "skipping model configuration auto-complete for 'm': inputs and outputs already specified"
+    assert (skipped in caplog.messages) is not needed
+
+
+def test_a_graph_that_batches_gets_the_default_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:
+    config = completed("", signature())
+    assert config.max_batch_size == 4
+    assert config.HasField("dynamic_batching")
+    assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == ("IN", 8, [16])
+    assert (config.output[0].name, config.output[0].data_type, list(config.output[0].dims)) == ("OUT", 6, [16])
+    assert caplog.messages == [
+        "autofilled max_batch_size to 4 for model 'm' since batching is supporrted but no max_batch_size is specified "
+        "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+    ]
+
+
+def test_a_batch_size_that_is_given_stays_and_gets_a_batcher_too() -> None:
+    config = completed("max_batch_size: 2", signature())
+    assert config.max_batch_size == 2
+    assert config.HasField("dynamic_batching")
+
+
+def test_a_batch_of_one_and_a_scheduler_of_its_own_get_no_batcher() -> None:
+    assert completed("", signature(), default=1).WhichOneof("scheduling_choice") is None
+    assert completed("sequence_batching {}", signature()).WhichOneof("scheduling_choice") == "sequence_batching"
+
+
+def test_a_default_of_zero_leaves_the_model_without_batching() -> None:
+    config = completed("", signature(), default=0)
+    assert config.max_batch_size == 0
+    assert list(config.input[0].dims) == [-1, 16]
+    assert not config.HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
+def test_a_graph_that_cannot_batch(in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> None:
+    assert completed("", signature(in_shape, out_shape)).max_batch_size == 0
+    with pytest.raises(ConfigInvalid) as caught:
+        completed("max_batch_size: 8", signature(in_shape, out_shape))
+    assert caught.value.message == (
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
+    )
+
+
+def test_a_side_that_is_given_is_left_alone() -> None:
+    config = completed('input { name: "mine" }', signature())
+    assert [entry.name for entry in config.input] == ["mine"]
+    assert [entry.name for entry in config.output] == ["OUT"]
+    assert not completed('batch_input { target_name: "IN" }', signature()).input
+
+
+def test_no_dimensions_left_becomes_one() -> None:
+    batching = completed("", signature((-1,), (-1,))).input[0]
+    assert list(batching.dims) == [1]
+    assert batching.HasField("reshape")
+    scalar = completed("", signature((), ())).input[0]
+    assert list(scalar.dims) == [1]
+    assert not scalar.HasField("reshape")
+
+
+def test_a_type_that_cannot_be_served_is_invalid() -> None:
+    graph = ModelSignature((TensorSignature("IN", "", (-1, 2)),), ())
+    assert completed("", graph).input[0].data_type == DataType.TYPE_INVALID

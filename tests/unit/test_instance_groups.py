@@ -1,0 +1,86 @@
+"""Instance groups: what is filled in on a machine with and without GPUs, and what is refused."""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+
+from core.config.instance_groups import instance_group_problems, normalize_instance_groups
+from core.config.schema import ModelConfig
+
+Group = tuple[str, int, int, list[int]]
+AUTO, GPU, CPU, MODEL = range(4)
+
+
+def config_of(text: str, backend: str = "onnxruntime") -> ModelConfig:
+    return text_format.Parse(text, ModelConfig(name="m", backend=backend))
+
+
+def normalized(text: str, gpu_ids: list[int], backend: str = "onnxruntime") -> list[Group]:
+    config = config_of(text, backend)
+    normalize_instance_groups(config, gpu_ids)
+    once = config.SerializeToString()
+    normalize_instance_groups(config, gpu_ids)
+    assert config.SerializeToString() == once
+    return [(group.name, group.kind, group.count, list(group.gpus)) for group in config.instance_group]
+
+
+def problems(text: str, gpu_ids: list[int]) -> list[str]:
+    config = config_of(text)
+    normalize_instance_groups(config, gpu_ids)
+    return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
+
+
+def test_no_group_is_one_named_as_the_model() -> None:
+    assert normalized("", []) == [("m", CPU, 2, [])]
+    assert normalized("", [0]) == [("m", GPU, 1, [0])]
+    assert normalized("", [], backend="python") == [("m", CPU, 1, [])]
+
+
+def test_unnamed_groups_are_numbered_among_all() -> None:
+    text = 'instance_group [ { kind: KIND_CPU count: 3 }, { name: "own" kind: KIND_CPU }, { kind: KIND_MODEL } ]'
+    assert normalized(text, []) == [("m_0", CPU, 3, []), ("own", CPU, 2, []), ("m_2", MODEL, 1, [])]
+
+
+def test_gpu_groups_take_all_gpus_unless_they_list_some() -> None:
+    text = "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] count: 2 }, { gpus: [ 0 ] } ]"
+    assert normalized(text, [0, 1]) == [("m_0", GPU, 1, [0, 1]), ("m_1", GPU, 2, [1]), ("m_2", GPU, 1, [0])]
+
+
+def test_auto_is_cpu_where_a_listed_gpu_is_missing() -> None:
+    assert normalized("instance_group { gpus: [ 0, 3 ] }", [0]) == [("m_0", CPU, 2, [0, 3])]
+    assert problems("instance_group { gpus: [ 0, 3 ] }", [0]) == [
+        "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"
+    ]
+
+
+def test_an_ensemble_has_no_groups() -> None:
+    assert normalized('platform: "ensemble"', [0]) == []
+    assert problems('platform: "ensemble"', []) == []
+
+
+def test_what_is_refused() -> None:
+    prefix = "instance group m_0 of model m "
+    assert problems("instance_group { kind: KIND_GPU }", []) == [f"{prefix}has kind KIND_GPU but no GPUs are available"]
+    assert problems("instance_group { kind: KIND_MODEL gpus: [ 0 ] }", [0]) == [
+        f"{prefix}has kind KIND_MODEL but specifies one or more GPUs"
+    ]
+    assert problems("instance_group { kind: KIND_GPU gpus: [ 7 ] }", [0, 1]) == [
+        f"{prefix}specifies invalid or unsupported gpu id 7. GPUs with at least the minimum required CUDA compute "
+        "compatibility of 6.000000 are: 0, 1"
+    ]
+    assert problems('platform: "onnxruntime_onnx" instance_group { profile: [ "0" ] }', []) == [
+        f"{prefix}and platform onnxruntime_onnxspecifies profile field which is only supported for TensorRT models"
+    ]
+    assert problems("instance_group { passive: true }", []) == [
+        "every instance group of model m is passive, so that no instance would execute requests"
+    ]
+
+
+def test_an_empty_list_is_a_problem_before_normalisation() -> None:
+    assert [problem.message for problem in instance_group_problems(ModelConfig(name="m"), "m", [])] == [
+        "must specify one or more 'instance group's for m"
+    ]
+    unfilled = config_of('instance_group { name: "g" kind: KIND_GPU }')
+    assert [problem.message for problem in instance_group_problems(unfilled, "m", [0])] == [
+        "instance group g of model m has kind KIND_GPU but specifies no GPUs"
+    ]

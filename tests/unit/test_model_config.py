@@ -1,0 +1,150 @@
+"""A model directory, from its files to the checked configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.config.problem import InvalidModelConfig
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature, TensorSignature
+from core.errors import BackendFailed, ErrorCode, ModelNotFound
+from core.repository.layout import ModelDirectory
+from core.repository.model_config import load_config, problems_of
+
+COMPLETE = (
+    'backend: "onnxruntime" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } '
+    'output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } '
+)
+
+
+class Graphs:
+    """Stands for a backend: every version has the same graph, and each look at one is noted."""
+
+    def __init__(self) -> None:
+        self.inspected: list[str] = []
+
+    def __call__(self, path: Path, config: ModelConfig) -> ModelSignature:
+        self.inspected.append(path.name)
+        if not (path / config.default_model_filename).exists():
+            raise BackendFailed(f"no model in {path.name}")
+        return ModelSignature((TensorSignature("IN", "FP32", (-1, 4)),), (TensorSignature("OUT", "FP32", (-1, 4)),))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> ModelDirectory:
+    for version in ("1", "3"):
+        (tmp_path / "m" / version).mkdir(parents=True)
+        (tmp_path / "m" / version / "model.onnx").touch()
+    return ModelDirectory("m", tmp_path / "m")
+
+
+def write(directory: ModelDirectory, text: str | bytes, name: str = "config.pbtxt") -> None:
+    path = directory.path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def test_without_a_file_the_graph_says_it_all(directory: ModelDirectory) -> None:
+    graphs = Graphs()
+    config = load_config(directory, inspect=graphs)
+    assert graphs.inspected == ["3"]
+    assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
+    assert list(config.dynamic_batching.preferred_batch_size) == [4]
+    assert [(group.name, group.count) for group in config.instance_group] == [("m", 2)]
+    assert problems_of(directory, inspect=graphs) == []
+
+
+def test_a_version_may_be_completed_from_its_own_graph(directory: ModelDirectory) -> None:
+    graphs = Graphs()
+    load_config(directory, inspect=graphs, version=1)
+    assert graphs.inspected == ["1"]
+
+
+def test_a_complete_config_needs_no_graph(directory: ModelDirectory) -> None:
+    write(directory, COMPLETE)
+    graphs = Graphs()
+    config = load_config(directory, inspect=graphs, gpu_ids=[0, 1])
+    assert graphs.inspected == []
+    assert not config.HasField("dynamic_batching")
+    assert list(config.instance_group[0].gpus) == [0, 1]
+
+
+def test_a_named_config_is_taken(directory: ModelDirectory) -> None:
+    write(directory, COMPLETE)
+    write(directory, COMPLETE.replace("8", "16"), "configs/big.pbtxt")
+    assert load_config(directory, inspect=Graphs(), config_name="big").max_batch_size == 16
+    assert load_config(directory, inspect=Graphs(), config_name="other").max_batch_size == 8
+
+
+def test_without_auto_complete_a_file_is_required(directory: ModelDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        load_config(directory, inspect=Graphs(), auto_complete=False)
+    assert caught.value.message == "model configuration is not provided for model 'm'"
+    missing = directory.path / "config.pbtxt"
+    assert caplog.messages == [f"failed to open text file for read {missing}: No such file or directory"]
+    assert [problem.path for problem in problems_of(directory, inspect=Graphs(), auto_complete=False)] == [
+        str(directory.path)
+    ]
+
+
+def test_without_auto_complete_nothing_is_taken_from_the_graph(directory: ModelDirectory) -> None:
+    write(directory, "max_batch_size: 2")
+    graphs = Graphs()
+    config = load_config(directory, inspect=graphs, auto_complete=False)
+    assert graphs.inspected == []
+    assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
+
+
+def test_a_bad_config_raises_the_first_problem_and_carries_all(directory: ModelDirectory) -> None:
+    write(directory, 'name: "n" max_batch_size: -2 sequence_batching {}')
+    graphs = Graphs()
+    with pytest.raises(InvalidModelConfig) as caught:
+        load_config(directory, inspect=graphs)
+    assert graphs.inspected == []
+    assert caught.value.message == ("unexpected directory name 'm' for model 'n', directory name must equal model name")
+    assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size", "sequence_batching"]
+    assert tuple(problems_of(directory, inspect=graphs)) == caught.value.problems
+
+
+@pytest.mark.parametrize("content", [b"max_batch_size: -", b"\xff\xfe"])
+def test_a_file_that_cannot_be_parsed(directory: ModelDirectory, content: bytes) -> None:
+    write(directory, content)
+    with pytest.raises(InvalidModelConfig, match=r"^failed to read text proto from .*config.pbtxt: ") as caught:
+        load_config(directory, inspect=Graphs())
+    assert tuple(problems_of(directory, inspect=Graphs())) == caught.value.problems
+
+
+def test_the_backends_own_error_comes_through(directory: ModelDirectory) -> None:
+    (directory.path / "3" / "model.onnx").unlink()
+    with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
+        load_config(directory, inspect=Graphs())
+    assert caught.value.code is ErrorCode.INTERNAL
+    [problem] = problems_of(directory, inspect=Graphs())
+    assert (problem.path, problem.message) == (str(directory.path / "3"), "no model in 3")
+
+
+def test_no_version_is_a_problem(tmp_path: Path) -> None:
+    directory = ModelDirectory("m", tmp_path)
+    write(directory, COMPLETE)
+    with pytest.raises(InvalidModelConfig, match=r"^at least one version must be available under the version policy"):
+        load_config(directory, inspect=Graphs())
+    write(directory, 'backend: "onnxruntime"')
+    assert [problem.path for problem in problems_of(directory, inspect=Graphs())] == ["version_policy"]
+
+
+def test_the_problems_of_files_and_graphs_are_found_without_loading(directory: ModelDirectory) -> None:
+    write(directory, COMPLETE + 'version_policy { all {} } model_warmup { name: "w" }')
+    assert problems_of(directory, inspect=Graphs()) == []
+    bad = COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output")
+    write(directory, bad + "version_policy { all {} }")
+    found = problems_of(directory, inspect=Graphs())
+    assert [problem.path for problem in found] == ["input[0].dims", "input[0].dims"]
+    warmup = 'model_warmup { name: "w" batch_size: 1 inputs { key: "IN" value { dims: -1 } } }'
+    write(directory, COMPLETE.replace('"OUT"', '"OUT" label_filename: "none.txt"') + warmup)
+    found = problems_of(directory, inspect=Graphs())
+    assert [problem.path for problem in found] == ["output.label_filename", "model_warmup"]
+    (directory.path / "3" / "model.onnx").unlink()
+    write(directory, COMPLETE)
+    assert [problem.message for problem in problems_of(directory, inspect=Graphs())] == ["no model in 3"]

@@ -1,0 +1,86 @@
+"""config.pbtxt and JSON overrides: what is read, and how a mistake is named."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.config.parse import parse_config_override, parse_model_config
+from core.config.problem import InvalidModelConfig
+from core.errors import ConfigInvalid
+
+
+def test_a_config_is_read() -> None:
+    config = parse_model_config(
+        'name: "m" max_batch_size: 8 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 3, -1 ] } ]', "config.pbtxt"
+    )
+    assert config.name == "m"
+    assert list(config.input[0].dims) == [3, -1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("max_batch_size: -", "1:17: Expected integer, got: -"),
+        ('max_batch_size: "invalid_value"', '1:17: Expected integer, got: "invalid_value"'),
+        ("\nmax_batch_size: 12345678901", "2:17: Integer out of range (12345678901)"),
+    ],
+)
+def test_a_wrong_number_has_tritons_text_and_its_position(text: str, reason: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        parse_model_config(text, "/repo/m/config.pbtxt")
+    assert caught.value.message == f"failed to read text proto from /repo/m/config.pbtxt: {reason}"
+    position = ":".join(reason.split(":")[:2])
+    assert [problem.path for problem in caught.value.problems] == [f"/repo/m/config.pbtxt:{position}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("max_batchsize: 3", "did you mean 'max_batch_size'?"),
+        ('input { nam: "x" }', "did you mean 'name'?"),
+        ("input { data_type: TYPE_FP33 }", "did you mean 'TYPE_FP32'?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(text: str, hint: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        parse_model_config(text, "config.pbtxt")
+    assert caught.value.hint == hint
+
+
+def test_a_name_like_no_other_is_answered_with_all() -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        parse_model_config("input { reshape { qqq: 1 } }", "config.pbtxt")
+    assert caught.value.hint == "known are: shape"
+
+
+def test_an_override_takes_numbers_as_strings() -> None:
+    config = parse_config_override('{"backend": "onnxruntime", "max_batch_size": "2", "input": [{"dims": ["4"]}]}')
+    assert config.backend == "onnxruntime"
+    assert config.max_batch_size == 2
+    assert list(config.input[0].dims) == [4]
+
+
+@pytest.mark.parametrize("text", ["{bad", "[]", "3", "null", '"x"', '{"max_batch_size": 99999999999}', "[" * 5000])
+def test_a_bad_override_is_refused(text: str) -> None:
+    with pytest.raises(ConfigInvalid, match=r"^Invalid config override: "):
+        parse_config_override(text)
+
+
+def test_an_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        parse_config_override('{"input": [{"datatype": "TYPE_FP32"}]}')
+    assert 'has no field named "datatype"' in caught.value.message
+    assert "Available" not in caught.value.message
+    assert caught.value.hint == "did you mean 'data_type'?"
+
+
+@given(st.text())
+def test_no_text_gets_past_as_another_error(text: str) -> None:
+    with suppress(ConfigInvalid):
+        parse_model_config(text, "config.pbtxt")
+    with suppress(ConfigInvalid):
+        parse_config_override(text)

@@ -1,0 +1,78 @@
+"""Every text about schedulers and the response cache."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from core.config.scheduling_checks import scheduling_problems
+from core.config.schema import ModelConfig
+
+
+def messages(text: str, *, completed: bool = True) -> list[str]:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
+
+
+@pytest.mark.parametrize(
+    ("batching", "expected"),
+    [
+        ("preferred_batch_size: [ 2, 8 ]", []),
+        ("preferred_batch_size: [ 0 ]", ["dynamic batching preferred size must be positive for m"]),
+        ("preferred_batch_size: [ 9 ]", ["dynamic batching preferred size must be <= max batch size for m"]),
+        ("priority_levels: 3", ["default priority level must be in range [1, 3] for m"]),
+        ("priority_levels: 3 default_priority_level: 4", ["default priority level must be in range [1, 3] for m"]),
+        (
+            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value {} }",
+            ["priority queue policy must have priority level in range [1, 2] for m"],
+        ),
+        (
+            "preserve_ordering: true priority_levels: 2 default_priority_level: 1",
+            ["Only one priority level is allowed when 'preserve_ordering' is true for m"],
+        ),
+        (
+            "preserve_ordering: true default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
+            ["Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m"],
+        ),
+        ("preserve_ordering: true default_queue_policy { timeout_action: DELAY }", []),
+        ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }", []),
+    ],
+)
+def test_dynamic_batching(batching: str, expected: list[str]) -> None:
+    assert messages(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
+
+
+def test_a_preferred_size_waits_for_the_batch_size_of_auto_complete() -> None:
+    text = "dynamic_batching { preferred_batch_size: [ 4 ] }"
+    assert messages(text, completed=False) == []
+    assert messages(text) == ["dynamic batching preferred size must be <= max batch size for m"]
+    assert messages(f"max_batch_size: 2 {text}", completed=False) == messages(text)
+
+
+def test_what_is_not_supported_yet_is_refused_by_name() -> None:
+    assert messages("sequence_batching {}") == ["sequence batching is not supported yet for m"]
+    assert messages('platform: "ensemble" ensemble_scheduling {}') == ["ensembles are not supported yet for m"]
+
+
+def test_ensembles() -> None:
+    assert messages("ensemble_scheduling {}") == [
+        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
+    ]
+    assert messages('platform: "ensemble" instance_group {} optimization {} model_warmup {}') == [
+        "ensemble scheduling must be set for ensemble m whose platform is ensemble",
+        "instance group should not be specified for ensemble 'm'",
+        "optimization should not be specified for ensemble 'm'",
+        "model_warmup can not be specified for ensemble 'm'",
+        "ensembles are not supported yet for m",
+    ]
+
+
+def test_the_response_cache_has_its_limits() -> None:
+    start = "Response Cache does not currently support model m with "
+    end = ". Please disable the response cache."
+    cached = "response_cache { enable: true }"
+    assert messages(cached) == []
+    assert messages(f"{cached} model_transaction_policy {{ decoupled: true }}") == [
+        f"{start}'decoupled' transaction policy{end}"
+    ]
+    assert f"{start}sequence batching scheduler{end}" in messages(f"{cached} sequence_batching {{}}")

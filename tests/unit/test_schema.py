@@ -1,0 +1,46 @@
+"""The generated messages: loaded without gRPC, and the same classes whichever way they come in first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.config.schema import DataType, datatype_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
+
+
+def test_it_does_not_import_grpc() -> None:
+    run_python("import sys, core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import core.config.schema, tritonclient.grpc", "import tritonclient.grpc, core.config.schema"],
+)
+def test_the_client_and_the_server_share_their_classes(first: str) -> None:
+    run_python(
+        f"{first}\n"
+        "import tritonclient.grpc.model_config_pb2 as client\n"
+        "from tritonclient.grpc import service_pb2\n"
+        "from core.config.schema import ModelConfig, ModelInstanceGroup\n"
+        "assert client.ModelConfig is ModelConfig\n"
+        "assert client.ModelInstanceGroup is ModelInstanceGroup\n"
+        "config = ModelConfig(name='simple')\n"
+        "assert service_pb2.ModelConfigResponse(config=config).config.name == 'simple'\n"
+    )
+
+
+def test_datatype_of_knows_the_table_and_nothing_else() -> None:
+    row = datatype_of(DataType.TYPE_STRING)
+    assert row is not None
+    assert row.name == "BYTES"
+    assert datatype_of(DataType.TYPE_INVALID) is None
+    assert datatype_of(77) is None

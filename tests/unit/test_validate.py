@@ -1,0 +1,111 @@
+"""Validation as a whole: the top-level texts, and every problem at once."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from core.config.normalize import fill_identity, normalize
+from core.config.problem import InvalidModelConfig, Problem
+from core.config.schema import ModelConfig
+from core.config.validate import validate_model_config
+from core.errors import ConfigInvalid, ErrorCode
+
+GOOD = (
+    'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '
+    'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] } '
+)
+
+
+def problems(text: str, *, completed: bool = True) -> list[Problem]:
+    config = text_format.Parse(text, ModelConfig())
+    fill_identity(config, "m", [])
+    normalize(config, ())
+    return validate_model_config(config, "m", completed=completed)
+
+
+def messages(text: str) -> list[str]:
+    return [problem.message for problem in problems(text)]
+
+
+def test_a_good_config_has_no_problem() -> None:
+    assert messages(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('name: "n"', "unexpected directory name 'm' for model 'n', directory name must equal model name"),
+        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
+        (
+            'default_model_filename: "../../x.onnx"',
+            "model file name '../../x.onnx' must stay within the version directory for m",
+        ),
+        (
+            'cc_model_filenames { key: "8.0" value: "/x.onnx" }',
+            "model file name '/x.onnx' must stay within the version directory for m",
+        ),
+        ("model_metrics { metric_control {} }", "metric control must specify 'metric_identifier'"),
+        (
+            "model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }",
+            "metric identifier must specify non-empty 'family'",
+        ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
+            "histogram_options {} } }",
+            "histogram options must specify non-empty 'buckets'",
+        ),
+        (
+            "model_metrics { metric_control { metric_identifier "
+            '{ family: "nv_inference_first_response_histogram_ms" } } }',
+            "metric control must specify 'histogram_options'",
+        ),
+    ],
+)
+def test_top_level_mistakes_have_their_texts(text: str, expected: str) -> None:
+    assert messages(GOOD.replace("max_batch_size: 8", "") + text)[0] == expected
+
+
+def test_a_family_without_custom_buckets_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    family = 'metric_identifier { family: "nv_x" } histogram_options { buckets: [ 1 ] }'
+    assert messages(f"{GOOD} model_metrics {{ metric_control {{ {family} }} }}") == []
+    assert caplog.messages == [
+        "Metric family 'nv_x' in 'metric_identifier' is not a customizable metric in Triton core."
+    ]
+
+
+def test_what_normalisation_would_fill_is_missed_without_it() -> None:
+    assert [problem.message for problem in validate_model_config(ModelConfig(backend="onnxruntime"), "m")] == [
+        "model configuration must specify 'name'",
+        "must specify 'version policy' for m",
+        "must specify one or more 'instance group's for m",
+    ]
+
+
+def test_every_problem_comes_at_once() -> None:
+    found = problems(
+        'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } sequence_batching {} '
+        "instance_group { kind: KIND_GPU } "
+    )
+    assert [problem.path for problem in found] == [
+        "name",
+        "max_batch_size",
+        "input[0].data_type",
+        "input[0].dims",
+        "sequence_batching",
+        "instance_group[0].kind",
+    ]
+
+
+def test_before_auto_complete_only_what_is_certain_is_a_problem() -> None:
+    text = 'backend: "onnxruntime" batch_input { data_type: TYPE_INT32 source_input: "A" } '
+    assert problems(text, completed=False) == []
+    assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
+
+
+def test_the_error_speaks_for_the_first_problem_and_holds_all() -> None:
+    error = InvalidModelConfig([Problem("name", "first", "do this"), Problem("input", "second")], model="m")
+    assert isinstance(error, ConfigInvalid)
+    assert error.code is ErrorCode.INVALID_ARG
+    assert (error.message, error.hint, error.model) == ("first", "do this", "m")
+    assert [problem.message for problem in error.problems] == ["first", "second"]
