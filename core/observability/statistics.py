@@ -1,0 +1,176 @@
+"""The statistics of one model version: plain integers, updated once per execution.
+
+Durations are nanoseconds of the monotonic clock, summed over requests. They are lost when the version is loaded again.
+Source: spec/statistics-and-metrics.md part A.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from core.inference import InferenceRequest
+
+
+class FailureReason(Enum):
+    """Why a request failed after it was accepted; the value is the label of the failure metric."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsSnapshot:
+    """What the metrics page shows of a model version at one moment. Durations in ns, of successful requests."""
+
+    request_success: int
+    request_failures: Mapping[FailureReason, int]
+    inference_count: int
+    execution_count: int
+    request_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    pending: int
+
+
+@dataclass(slots=True)
+class _BatchStatistics:
+    """The executions of one batch size."""
+
+    count: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+
+
+class ModelStatistics:
+    """Counters of one model version. Thread-safe; every method returns at once.
+
+    Refusals (queue full, server stopping, an invalid request) are no failures and are not counted anywhere.
+    """
+
+    def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._execution_count = 0
+        self._success_count = 0
+        self._success_ns = 0
+        self._failures = dict.fromkeys(FailureReason, 0)
+        self._fail_ns = 0
+        self._queue_ns = 0
+        self._compute = _BatchStatistics()
+        self._batches: dict[int, _BatchStatistics] = {}
+
+    def record_batch(
+        self,
+        requests_ok: Sequence[InferenceRequest],
+        total_batch_size: int,
+        compute_start_ns: int,
+        input_end_ns: int,
+        output_start_ns: int,
+        compute_end_ns: int,
+    ) -> None:
+        """Count one execution of `total_batch_size` items, in which `requests_ok` succeeded.
+
+        Every request carries the whole duration of the execution it was part of, as in Triton.
+        """
+        start_ns = enqueue_ns = items = 0
+        for request in requests_ok:
+            start_ns += request.start_ns
+            enqueue_ns += request.enqueue_ns
+            items += request.batch_size or 1
+        count = len(requests_ok)
+        input_ns = input_end_ns - compute_start_ns
+        infer_ns = output_start_ns - input_end_ns
+        output_ns = compute_end_ns - output_start_ns
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            self._execution_count += 1
+            self._inference_count += items
+            if now_ms > self._last_inference_ms:
+                self._last_inference_ms = now_ms
+            self._success_count += count
+            self._success_ns += count * compute_end_ns - start_ns
+            self._queue_ns += count * compute_start_ns - enqueue_ns
+            _add(self._compute, count, count * input_ns, count * infer_ns, count * output_ns)
+            batch = self._batches.get(total_batch_size)
+            if batch is None:
+                batch = self._batches[total_batch_size] = _BatchStatistics()
+            _add(batch, 1, input_ns, infer_ns, output_ns)
+
+    def record_failure(self, request: InferenceRequest, reason: FailureReason, now_ns: int) -> None:
+        """Count one failed request; its duration runs from `start_ns`."""
+        with self._lock:
+            self._failures[reason] += 1
+            self._fail_ns += now_ns - request.start_ns
+
+    def as_json(self) -> dict[str, Any]:
+        """Triton's `model_stats` entry in its order of keys, without `name` and `version`, which the caller knows.
+
+        Nothing reports responses by index nor memory, and there is no response cache: those stay empty and zero.
+        """
+        with self._lock:
+            success = self._success_count
+            return {
+                "last_inference": self._last_inference_ms,
+                "inference_count": self._inference_count,
+                "execution_count": self._execution_count,
+                "inference_stats": {
+                    "success": _duration(success, self._success_ns),
+                    "fail": _duration(sum(self._failures.values()), self._fail_ns),
+                    "queue": _duration(success, self._queue_ns),
+                    **_compute_json(self._compute),
+                    "cache_hit": _duration(0, 0),
+                    "cache_miss": _duration(0, 0),
+                },
+                "response_stats": {},
+                "batch_stats": [
+                    {"batch_size": size, **_compute_json(batch)} for size, batch in sorted(self._batches.items())
+                ],
+                "memory_usage": [],
+            }
+
+    def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
+        """The counters for the metrics page; `pending` is the number of requests queued, which the caller knows."""
+        with self._lock:
+            return StatisticsSnapshot(
+                request_success=self._success_count,
+                request_failures=dict(self._failures),
+                inference_count=self._inference_count,
+                execution_count=self._execution_count,
+                request_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute.compute_input_ns,
+                compute_infer_ns=self._compute.compute_infer_ns,
+                compute_output_ns=self._compute.compute_output_ns,
+                pending=pending,
+            )
+
+
+def _add(batch: _BatchStatistics, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    batch.count += count
+    batch.compute_input_ns += input_ns
+    batch.compute_infer_ns += infer_ns
+    batch.compute_output_ns += output_ns
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
+
+
+def _compute_json(batch: _BatchStatistics) -> dict[str, dict[str, int]]:
+    return {
+        "compute_input": _duration(batch.count, batch.compute_input_ns),
+        "compute_infer": _duration(batch.count, batch.compute_infer_ns),
+        "compute_output": _duration(batch.count, batch.compute_output_ns),
+    }

@@ -1,0 +1,49 @@
+"""`preserve_ordering`: the responses of a model leave in the order in which its requests arrived.
+
+Triton's own implementation orders by completion; here the documented contract holds.
+Source: spec/schedulers.md section 3.2, "Order of responses".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from core.inference import InferenceRequest, InferenceResponse
+from core.scheduling.delivery import Respond
+
+
+class ResponseOrder:
+    """Holds responses back until those of all earlier requests have left. Thread-safe.
+
+    Responses leave one at a time, on the thread that completed the earliest request or on one that is delivering
+    already; no lock is held meanwhile, so a callback may submit again.
+    """
+
+    def __init__(self, deliver: Respond) -> None:
+        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._arrived: deque[InferenceRequest] = deque()
+        self._answered: dict[InferenceRequest, InferenceResponse] = {}
+        self._delivering = False
+
+    def enter(self, request: InferenceRequest) -> None:
+        """Note that `request` arrived after all that were noted before."""
+        with self._lock:
+            self._arrived.append(request)
+
+    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
+        """Deliver the one response of `request` when its turn has come, perhaps now, perhaps on another thread."""
+        with self._lock:
+            self._answered[request] = response
+            if self._delivering:
+                return
+            self._delivering = True
+        while True:
+            with self._lock:
+                if not self._arrived or self._arrived[0] not in self._answered:
+                    self._delivering = False
+                    return
+                first = self._arrived.popleft()
+                answer = self._answered.pop(first)
+            self._deliver(first, answer)

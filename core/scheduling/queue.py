@@ -1,0 +1,165 @@
+"""The request queue of a model: priority levels, and the queue policy of each.
+
+Not thread-safe: the scheduler's lock guards it.
+Source: spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import NamedTuple
+
+from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError
+from core.inference import InferenceRequest
+
+
+class Rejection(NamedTuple):
+    """A request that left the queue unrun, and the error to answer it with."""
+
+    request: InferenceRequest
+    error: ServerError
+
+
+class RequestQueue:
+    """Requests in the order in which they may run: by priority level, within one first in first out, delayed ones last.
+
+    `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
+    """
+
+    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "items", "size")
+
+    def __init__(self, batching: BatchingSpec | None = None) -> None:
+        policies = batching.policies if batching else (QueuePolicy(),)
+        self._levels = [_Level(policy) for policy in policies]
+        self._single = self._levels[0] if batching is None or not batching.priority_levels else None
+        self._default_level = batching.default_priority_level if batching else 0
+        self._rejections: list[Rejection] = []
+        self.size = 0
+        self.items = 0
+
+    def push(self, request: InferenceRequest) -> None:
+        """Queue a request whose `enqueue_ns` is set; notes when it expires. Raises QueueFull if its level is full."""
+        level = self._single or self._level_of(request.priority)
+        if not level.is_plain:
+            level.admit(request)
+        level.waiting.append(request)
+        self.size += 1
+        self.items += request.batch_size or 1
+
+    def _level_of(self, priority: int) -> _Level:
+        """Levels count from 1; a priority that is none of them means the default level."""
+        if not 1 <= priority <= len(self._levels):
+            priority = self._default_level
+        return self._levels[priority - 1]
+
+    def candidates(self, limit: int, now_ns: int) -> list[InferenceRequest]:
+        """The first `limit` requests that may run, after cancelled and expired ones among them have left the queue.
+
+        Those wait in `take_rejections`. Requests behind the first `limit` are not looked at.
+        """
+        if self._single is not None:
+            return self._walk(self._single, limit, now_ns)
+        live: list[InferenceRequest] = []
+        for level in self._levels:
+            live += self._walk(level, limit - len(live), now_ns)
+            if len(live) == limit:
+                break
+        return live
+
+    def _walk(self, level: _Level, limit: int, now_ns: int) -> list[InferenceRequest]:
+        head = level.head(limit)
+        for request in head:
+            if request.cancelled or 0 < request.expires_ns <= now_ns:
+                for rejection in level.sweep(limit, now_ns):
+                    self._rejections.append(rejection)
+                    self._count_off(rejection.request)
+                return level.head(limit)
+        return head
+
+    def take(self, count: int) -> list[InferenceRequest]:
+        """Remove and return the first `count` requests; `candidates` has just returned at least as many."""
+        taken: list[InferenceRequest] = []
+        for level in self._levels:
+            for line in (level.waiting, level.delayed):
+                while line and len(taken) < count:
+                    request = line.popleft()
+                    self._count_off(request)
+                    taken.append(request)
+        return taken
+
+    def take_rejections(self) -> list[Rejection]:
+        """The requests that `candidates` removed since the last call."""
+        rejections, self._rejections = self._rejections, []
+        return rejections
+
+    def clear(self) -> list[InferenceRequest]:
+        """Remove and return everything."""
+        return self.take(self.size)
+
+    def _count_off(self, request: InferenceRequest) -> None:
+        self.size -= 1
+        self.items -= request.batch_size or 1
+
+
+class _Level:
+    """One priority level. `delayed` holds what outlived its timeout under the DELAY action."""
+
+    __slots__ = ("delayed", "is_plain", "policy", "waiting")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.is_plain = not policy.default_timeout_ns and not policy.max_queue_size
+        self.waiting: deque[InferenceRequest] = deque()
+        self.delayed: deque[InferenceRequest] = deque()
+
+    def admit(self, request: InferenceRequest) -> None:
+        """Apply the policy to an arriving request: refuse it, or note when it expires.
+
+        The request's own timeout only ever shortens the default, so it has no effect where there is no default.
+        """
+        policy = self.policy
+        if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
+            raise QueueFull(f"{request.log_prefix}Exceeds maximum queue size", model=request.model_name)
+        timeout_ns = policy.default_timeout_ns
+        if policy.allow_timeout_override and 0 < request.timeout_us * 1000 < timeout_ns:
+            timeout_ns = request.timeout_us * 1000
+        request.expires_ns = request.enqueue_ns + timeout_ns if timeout_ns else 0
+
+    def head(self, limit: int) -> list[InferenceRequest]:
+        """The first `limit` requests of the level, live or not."""
+        head = list(islice(self.waiting, limit))
+        if self.delayed:
+            head += islice(self.delayed, limit - len(head))
+        return head
+
+    def sweep(self, limit: int, now_ns: int) -> list[Rejection]:
+        """Apply the policy until the first `limit` requests are live; returns what left the queue for it."""
+        rejections: list[Rejection] = []
+        live: list[InferenceRequest] = []
+        while self.waiting and len(live) < limit:
+            request = self.waiting.popleft()
+            if request.cancelled:
+                rejections.append(_cancelled(request))
+            elif not 0 < request.expires_ns <= now_ns:
+                live.append(request)
+            elif self.policy.delay_on_timeout:
+                request.expires_ns = 0
+                self.delayed.append(request)
+            else:
+                error = DeadlineExceeded("Request timeout expired", model=request.model_name)
+                rejections.append(Rejection(request, error))
+        self.waiting.extendleft(reversed(live))
+        for _ in range(len(self.delayed)):
+            request = self.delayed.popleft()
+            if request.cancelled:  # read once: it may be set at any moment
+                rejections.append(_cancelled(request))
+            else:
+                self.delayed.append(request)
+        return rejections
+
+
+def _cancelled(request: InferenceRequest) -> Rejection:
+    """Triton's cancellation carries no text."""
+    return Rejection(request, RequestCancelled("", model=request.model_name))

@@ -1,0 +1,100 @@
+"""A scheduler on stub instances, for tests: what was executed in which batch, and who was answered when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from core.backends.base import Execution, Placement
+from core.config.model_spec import BatchingSpec, ModelSpec
+from core.inference import InferenceRequest, InferenceResponse
+from core.observability.statistics import ModelStatistics
+from core.scheduling.scheduler import Scheduler
+
+LIMIT_S = 20.0
+"""How long a test waits for what must happen before it fails."""
+
+
+class Stub:
+    """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.placement = Placement(f"m_0_{number}", "CPU")
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        self.batches.append([request.id for request in requests])
+        self.begun.release()
+        assert self.gate.wait(LIMIT_S)
+        if any(request.id.startswith("x") for request in requests):
+            raise RuntimeError("bad input")
+        now_ns = time.monotonic_ns()
+        return Execution([[] for _ in requests], now_ns, now_ns)
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """A scheduler with stub instances, and the answers to what was submitted to it."""
+
+    def __init__(
+        self,
+        batching: BatchingSpec | None = None,
+        *,
+        max_batch_size: int = 8,
+        instances: int = 1,
+        delay_until: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        spec = ModelSpec(
+            name="m",
+            version=1,
+            platform="",
+            backend="stub",
+            max_batch_size=max_batch_size,
+            inputs={},
+            outputs={},
+            batching=batching,
+        )
+        self.backends = [Stub(number) for number in range(instances)]
+        self.backend = self.backends[0]
+        self.statistics = ModelStatistics()
+        self.scheduler = Scheduler(spec, self.backends, self.statistics, clock=clock, delay_until=delay_until)
+        self.answers: list[InferenceResponse] = []
+        self._answered = threading.Condition()
+
+    def request(self, id: str, **fields: int) -> InferenceRequest:
+        request = InferenceRequest("m", [], id=id)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        request.on_response = self._on_response
+        return request
+
+    def submit(self, *ids: str) -> list[InferenceRequest]:
+        requests = [self.request(id) for id in ids]
+        for request in requests:
+            self.scheduler.submit(request)
+        return requests
+
+    def _on_response(self, response: InferenceResponse) -> None:
+        with self._answered:
+            self.answers.append(response)
+            self._answered.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        """The ids in the order of their answers, once there are `count`."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
+            return [answer.id for answer in self.answers]
+
+    def begun(self, number: int = 0) -> None:
+        """Wait until instance `number` has begun one more execution."""
+        assert self.backends[number].begun.acquire(timeout=LIMIT_S)
+
+    def error(self, id: str) -> Exception | None:
+        (answer,) = [answer for answer in self.answers if answer.id == id]
+        return answer.error
