@@ -1,0 +1,96 @@
+"""The writer of the Prometheus text format, also as prometheus_client's parser reads it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from core.observability.exposition import MetricFamily, Sample, number, render
+
+
+def lines(*families: MetricFamily) -> list[str]:
+    page = render(families).decode()
+    assert page == "" or page.endswith("\n")
+    return page.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-3, "-3"),
+        (12.0, "12"),
+        (16502972416.0, "16502972416"),
+        (2**63 + 1, "9223372036854775809"),
+        (0.1, "0.1"),
+        (0.022556390977443608, "0.02255639097744361"),
+        (1 / 3, "0.3333333333333333"),
+        (1e17, "1e+17"),
+        (math.nan, "Nan"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+    ],
+)
+def test_numbers_are_written_as_triton_writes_them(value: int | float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_labels_are_sorted_and_those_of_histograms_and_summaries_come_last() -> None:
+    found = lines(
+        MetricFamily("f", "histogram", "Text", (Sample({"version": "1", "le": "5", "model": "m"}, 1, "_bucket"),)),
+        MetricFamily("g", "summary", "Text", (Sample({"quantile": "0.5", "_tag": "x", "zone": "z"}, 2),)),
+    )
+    assert 'f_bucket{model="m",version="1",le="5"} 1' in found
+    assert 'g{_tag="x",zone="z",quantile="0.5"} 2' in found
+
+
+def test_a_family_without_labels_has_no_braces() -> None:
+    assert lines(MetricFamily("f", "gauge", "Text", (Sample({}, 1),))) == ["# HELP f Text", "# TYPE f gauge", "f 1"]
+
+
+def test_a_family_without_series_is_not_written() -> None:
+    assert lines(MetricFamily("f", "gauge", "Text", ())) == []
+    assert render([]) == b""
+
+
+def test_what_would_end_a_line_or_a_value_is_escaped() -> None:
+    found = lines(MetricFamily("f", "gauge", 'a\\b\n"c"', (Sample({"x": 'a\\b\n"c"'}, 1),)))
+    assert found == ['# HELP f a\\\\b\\n"c"', "# TYPE f gauge", 'f{x="a\\\\b\\n\\"c\\""} 1']
+
+
+def test_a_parser_reads_back_what_was_written() -> None:
+    labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
+    page = render(
+        [
+            MetricFamily("requests", "counter", "How\nmany", (Sample(labels, 7), Sample({}, 0.25))),
+            MetricFamily("level", "gauge", "How high", (Sample({}, math.nan),)),
+            MetricFamily(
+                "time",
+                "histogram",
+                "How long",
+                (
+                    Sample({"le": "5"}, 1, "_bucket"),
+                    Sample({"le": "+Inf"}, 2, "_bucket"),
+                    Sample({}, 9, "_sum"),
+                    Sample({}, 2, "_count"),
+                ),
+            ),
+        ]
+    )
+    requests, level, time = text_string_to_metric_families(page.decode())
+    assert (requests.type, requests.documentation) == ("counter", "How\nmany")
+    # The parser calls every counter `_total`; the page does not.
+    assert [(s.name, s.labels, s.value) for s in requests.samples] == [
+        ("requests_total", labels, 7),
+        ("requests_total", {}, 0.25),
+    ]
+    assert b"_total" not in page
+    assert math.isnan(level.samples[0].value)
+    assert [(s.name, s.value) for s in time.samples] == [
+        ("time_bucket", 1),
+        ("time_bucket", 2),
+        ("time_sum", 9),
+        ("time_count", 2),
+    ]
