@@ -1,0 +1,88 @@
+"""Compressed bodies: gzip and deflate (a zlib stream), in and out.
+
+Source: spec/http.md section 6 "Compression", section 7 (limit).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+
+from core.errors import InvalidRequest
+from core.http.errors import UnsupportedEncoding
+from core.tensors import Buffer
+
+IDENTITY = "identity"
+# The window bits of zlib say which container the stream has.
+_CONTAINERS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_EITHER_CONTAINER = 32 + zlib.MAX_WBITS
+_LONGEST_HEADER = 1024
+
+
+def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
+    """The body as it was before `encoding`; at most `limit` bytes, and no more than that is ever inflated.
+
+    Which of the two containers it is, is seen from the body, as Triton does. Raises UnsupportedEncoding, or
+    InvalidRequest for a body that is empty, too large, cut off or broken.
+    """
+    name = encoding.strip().lower()
+    if name == IDENTITY:
+        return body
+    if name not in _CONTAINERS:
+        raise UnsupportedEncoding
+    if not body:
+        raise InvalidRequest("nothing to be decompressed")
+    stream = zlib.decompressobj(_EITHER_CONTAINER)
+    try:
+        content = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"failed to decompress the request body: {error}") from error
+    if len(content) > limit:
+        raise InvalidRequest(
+            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    if not stream.eof:
+        raise InvalidRequest("failed to decompress the request body: it ends before the compressed data does")
+    if stream.unused_data:
+        raise InvalidRequest("failed to decompress the request body: there is more after the compressed data")
+    return content
+
+
+def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
+    """The parts of a body, compressed as one stream. `encoding` is gzip or deflate."""
+    stream = zlib.compressobj(wbits=_CONTAINERS[encoding])
+    pieces = [stream.compress(part) for part in parts]
+    pieces.append(stream.flush())
+    return b"".join(pieces)
+
+
+@lru_cache(maxsize=64)
+def choose_encoding(accepted: str) -> str:
+    """The encoding that an Accept-Encoding header likes best, of identity, deflate and gzip; the first of equals.
+
+    What is not understood in the header counts as not being there.
+    """
+    best, highest = IDENTITY, 0.0
+    for item in accepted[:_LONGEST_HEADER].split(","):
+        name, _, parameter = item.partition(";")
+        name = name.strip().lower()
+        if name != IDENTITY and name not in _CONTAINERS:
+            continue
+        quality = _quality(parameter)
+        if quality > highest:
+            best, highest = name, quality
+    return best
+
+
+def _quality(parameter: str) -> float:
+    """The value of `q=`, 1 without one, 0 where it is no number from 0 to 1."""
+    key, _, text = parameter.partition("=")
+    if not key.strip():
+        return 1.0
+    text = text.strip()
+    if key.strip().lower() != "q" or not text.replace(".", "", 1).isdecimal() or not text.isascii():
+        return 0.0
+    value = float(text)
+    return value if value <= 1.0 else 0.0

@@ -1,0 +1,161 @@
+"""Errors to HTTP: the only place in core where an error meets a status number.
+
+    ServerError
+    ├── HttpError           what only HTTP knows
+    │   ├── RouteNotFound     404
+    │   ├── MethodNotAllowed  405
+    │   └── ApiRestricted     403
+    ├── RegionNotFound      404, no such shared memory region
+    └── Unsupported
+        └── UnsupportedEncoding  501, and says which encodings are supported
+
+Source: spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+
+import orjson
+from werkzeug.exceptions import HTTPException
+
+from core.errors import ErrorCode, QueueFull, ServerError, Unsupported
+from core.http.reply import Environ, Headers, Reply, text_reply
+from core.http.request_path import request_path
+
+HINT_HEADER = "Trident-Hint"
+REQUEST_ID_HEADER = "Trident-Request-Id"
+# The infer view notes the request's id here as soon as it knows it.
+REQUEST_ID_KEY = "trident.request_id"
+
+STATUS_OF_CODE: dict[ErrorCode, int] = {
+    ErrorCode.UNKNOWN: 400,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID_ARG: 400,
+    ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.UNSUPPORTED: 501,
+    ErrorCode.ALREADY_EXISTS: 400,
+    ErrorCode.CANCELLED: 400,
+}
+_BROKEN = 500
+_LONGEST_HEADER = 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+_logger = logging.getLogger("trident.http")
+
+
+class HttpError(ServerError):
+    """A refusal that HTTP alone knows; its status stands on the class."""
+
+    code = ErrorCode.INVALID_ARG
+    status = 400
+
+
+class RouteNotFound(HttpError):
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("Not Found")
+
+
+class MethodNotAllowed(HttpError):
+    status = 405
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        super().__init__("Method Not Allowed")
+        self.allowed = tuple(sorted(allowed))
+
+
+class ApiRestricted(HttpError):
+    status = 403
+
+    def __init__(self, header: str) -> None:
+        super().__init__(f"This API is restricted, expecting header '{header}'")
+
+
+class RegionNotFound(ServerError):
+    code = ErrorCode.NOT_FOUND
+
+
+class UnsupportedEncoding(Unsupported):
+    """The body has a Content-Encoding that is none of ours."""
+
+    def __init__(self) -> None:
+        super().__init__("Unsupported compression type")
+
+
+def status_of(error: Exception) -> int:
+    """The status for any error; 500 for one that nobody foresaw."""
+    if isinstance(error, HttpError):
+        return error.status
+    if isinstance(error, ServerError):
+        return STATUS_OF_CODE[error.code]
+    if isinstance(error, HTTPException) and error.code is not None:
+        return error.code
+    return _BROKEN
+
+
+def message_of(error: Exception) -> str:
+    """What the client reads. Of an unforeseen error it learns nothing but that it happened: the log has the rest."""
+    if isinstance(error, ServerError):
+        return error.message
+    if isinstance(error, HTTPException):
+        return error.name
+    return "unexpected error in the server, its log says more"
+
+
+def error_reply(error: Exception, status: int, mime: str, environ: Environ) -> Reply:
+    """`{"error": message}`, with the hint and the request's id in headers."""
+    # A message may quote what a client sent, which need not be valid Unicode.
+    message = message_of(error).encode("utf-8", "replace").decode()
+    return text_reply(status, orjson.dumps({"error": message}), mime, _extra_headers(error, environ))
+
+
+def _extra_headers(error: Exception, environ: Environ) -> Headers:
+    headers: Headers = []
+    if isinstance(error, ServerError) and error.hint:
+        headers.append((HINT_HEADER, header_value(error.hint)))
+    request_id = environ.get(REQUEST_ID_KEY)
+    if request_id:
+        headers.append((REQUEST_ID_HEADER, header_value(request_id)))
+    if isinstance(error, QueueFull):
+        headers.append(("Retry-After", "1"))
+    elif isinstance(error, UnsupportedEncoding):
+        headers.append(("Accept-Encoding", "gzip, deflate"))
+    elif isinstance(error, MethodNotAllowed):
+        headers.append(("Allow", ", ".join(error.allowed)))
+    return headers
+
+
+def header_value(text: str) -> str:
+    """`text` as a header's value: one line of Latin-1, of bounded length."""
+    line = _CONTROL.sub(" ", text[:_LONGEST_HEADER]).strip()
+    return line.encode("latin-1", "replace").decode("latin-1")
+
+
+def log_error(error: Exception, status: int, environ: Environ) -> None:
+    """One line for what the client caused or load explains, a traceback for what broke in the server.
+
+    503 and 501 have no traceback worth reading (a full queue is answered from a callback), and under overload one per
+    request would be a second overload.
+    """
+    level = logging.INFO if status < _BROKEN else logging.WARNING if status > _BROKEN else logging.ERROR
+    if not _logger.isEnabledFor(level):
+        return
+    hint = error.hint if isinstance(error, ServerError) else None
+    message = message_of(error) if isinstance(error, ServerError | HTTPException) else repr(error)
+    request_id = environ.get(REQUEST_ID_KEY)
+    _logger.log(
+        level,
+        "%s %s: %d %s%s%s",
+        environ["REQUEST_METHOD"],
+        request_path(environ),
+        status,
+        message,
+        f" (hint: {hint})" if hint else "",
+        f" (request id: {request_id})" if request_id else "",
+        exc_info=error if status == _BROKEN else None,
+    )

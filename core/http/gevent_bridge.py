@@ -1,0 +1,206 @@
+"""The bridge between greenlets that wait and native threads that answer.
+
+A thread that has a response appends it to a queue and wakes the hub, once for all responses that come until the hub
+looks. The hub then switches to each waiting greenlet.
+Source: architecture section 3 points 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from greenlet import getcurrent
+
+from core.http.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
+from core.inference import InferenceRequest, InferenceResponse
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+
+T = TypeVar("T")
+_THREADS = 8
+
+
+class GeventBridge:
+    """Belongs to the thread of `hub`: all methods are called there, `infer` and `run` in greenlets of that hub.
+
+    Raises RuntimeError where gevent has patched `threading`.
+    """
+
+    def __init__(self, hub: Any) -> None:
+        refuse_patched_threading()
+        self._hub = hub
+        self._arrivals = _Arrivals(hub)
+        self._watch = _ClientWatch(hub)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="trident-blocking")
+
+    def infer(
+        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> InferenceResponse:
+        waiting = _WaitingForResponse(self._arrivals, engine, request, client_gone)
+        engine.submit(request, waiting.respond)
+        if client_gone is not None:
+            self._watch.add(waiting)
+        try:
+            while waiting.outcome is None:
+                self._hub.switch()
+        finally:
+            # A response that comes later must not wake a greenlet that has gone on to wait for something else.
+            waiting.greenlet = None
+            if client_gone is not None:
+                self._watch.remove(waiting)
+            if waiting.outcome is None:
+                engine.cancel(request)
+        response: InferenceResponse = waiting.outcome
+        return response
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        waiting = _Waiting(self._arrivals)
+        future: Future[T] = self._threads.submit(function, *args, **kwargs)
+        future.add_done_callback(waiting.settle)
+        try:
+            while waiting.outcome is None:
+                self._hub.switch()
+        finally:
+            waiting.greenlet = None
+            if waiting.outcome is None:
+                future.cancel()
+        return future.result()
+
+    def close(self) -> None:
+        """Stop watching and end the threads, after what they run now."""
+        self._watch.close()
+        self._threads.shutdown(cancel_futures=True)
+        self._arrivals.close()
+
+
+class _Waiting:
+    """A greenlet that waits for an outcome. `settle` is called once, on any thread.
+
+    `greenlet` is None once nobody waits any more; only the hub's thread reads and writes it.
+    """
+
+    __slots__ = ("_arrivals", "greenlet", "outcome")
+
+    def __init__(self, arrivals: _Arrivals) -> None:
+        self._arrivals = arrivals
+        self.greenlet: Any = getcurrent()
+        self.outcome: Any = None
+
+    def settle(self, outcome: object) -> None:
+        self.outcome = outcome
+        self._arrivals.put(self)
+
+
+class _WaitingForResponse(_Waiting):
+    """A greenlet that waits for the response to `request`; `since` counts the looks of the client watch."""
+
+    __slots__ = ("_responses", "client_gone", "engine", "request", "since")
+
+    def __init__(
+        self, arrivals: _Arrivals, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None
+    ) -> None:
+        super().__init__(arrivals)
+        self._responses: SingleResponse | None = None
+        self.engine = engine
+        self.request = request
+        self.client_gone = client_gone
+        self.since = 0
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Take a response, on any thread, one at a time."""
+        if response.final and self._responses is None:
+            self.settle(response)
+            return
+        if self._responses is None:
+            self._responses = SingleResponse()
+        answer = self._responses.gather(response)
+        if answer is not None:
+            self.settle(answer)
+
+
+class _Arrivals:
+    """Outcomes on their way from native threads to the hub."""
+
+    def __init__(self, hub: Any) -> None:
+        self._arrived: deque[_Waiting] = deque()
+        self._signalled = False
+        self._wake = hub.loop.async_()
+        self._wake.start(self._deliver)
+
+    def put(self, waiting: _Waiting) -> None:
+        """Called on any thread.
+
+        No wake-up is lost: who finds `_signalled` set has appended before the hub cleared it, and the hub looks at
+        the queue only after clearing. Two threads may both find it clear; the second signal then finds nothing.
+        """
+        self._arrived.append(waiting)
+        if not self._signalled:
+            self._signalled = True
+            self._wake.send()
+
+    def _deliver(self) -> None:
+        """On the hub: switch to each greenlet whose outcome has arrived; each comes back when it waits again."""
+        self._signalled = False
+        arrived = self._arrived
+        try:
+            # As many as are there now: what comes meanwhile waits until sockets have had their turn.
+            for _ in range(len(arrived)):
+                greenlet = arrived.popleft().greenlet
+                if greenlet is not None:
+                    greenlet.switch()
+        finally:
+            if arrived:
+                self._signalled = True
+                self._wake.send()
+
+    def close(self) -> None:
+        # Outcomes that still come are kept where they are and signal nothing.
+        self._signalled = True
+        self._wake.stop()
+        self._wake.close()
+
+
+class _ClientWatch:
+    """Cancels requests whose client has gone away.
+
+    One timer for all, which runs only while somebody waits. A request is looked at when it has waited for a full
+    period, so that the great mass of short ones costs an entry in a dict and no look.
+    """
+
+    def __init__(self, hub: Any) -> None:
+        self._waiting: dict[_WaitingForResponse, None] = {}
+        self._looks = 0
+        self._running = False
+        self._timer = hub.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
+
+    def add(self, waiting: _WaitingForResponse) -> None:
+        waiting.since = self._looks
+        self._waiting[waiting] = None
+        if not self._running:
+            self._running = True
+            self._timer.start(self._look)
+
+    def remove(self, waiting: _WaitingForResponse) -> None:
+        self._waiting.pop(waiting, None)
+
+    def _look(self) -> None:
+        self._looks += 1
+        if not self._waiting:
+            self._running = False
+            self._timer.stop()
+            return
+        for waiting in list(self._waiting):
+            if self._looks - waiting.since < 2:
+                # They stand in the order in which they came: all others are younger still.
+                return
+            if waiting.client_gone is not None and waiting.client_gone():
+                del self._waiting[waiting]
+                waiting.engine.cancel(waiting.request)
+
+    def close(self) -> None:
+        self._timer.stop()
+        self._timer.close()

@@ -1,0 +1,170 @@
+"""Tensors to and from JSON: lists of a small document, number arrays of a large one.
+
+A small document is parsed by orjson into Python lists; a large one by simdjson, which hands a nested array of numbers
+over as one flat buffer (a 3x224x224 image: 8 ms, where `json` and numpy take 95 ms).
+Source: spec/http.md section 5. Out-of-range integers are refused, on purpose unlike Triton, which wraps them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import simdjson
+
+from core.errors import InvalidRequest
+from core.tensors import BY_NAME, BYTES, Array, Datatype, bytes_array
+
+MAX_DEPTH = 100
+NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+
+_PARSE = "Unable to parse 'data': "
+_EXPECTED = {
+    "b": "attempt to access JSON non-boolean as boolean",
+    "i": "attempt to access JSON non-signed-integer as signed-integer",
+    "u": "attempt to access JSON non-unsigned-integer as unsigned-integer",
+    "f": "attempt to access JSON non-number as double",
+    "O": "attempt to access JSON non-string as string",
+}
+_ELEMENT_TYPES: dict[str, frozenset[type]] = {
+    "b": frozenset({bool}),
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "f": frozenset({int, float}),
+    "O": frozenset({str}),
+}
+# simdjson's names of the three number types, and the numpy type of the buffer that it fills.
+_WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
+
+
+def json_datatype(name: str, input_name: str) -> Datatype:
+    """The datatype of an input whose data came as JSON; InvalidRequest for those that JSON cannot carry."""
+    datatype = BY_NAME.get(name)
+    if datatype is None:
+        raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
+    if name in ("FP16", "BF16"):
+        raise InvalidRequest(
+            f"receiving {name} data via JSON is not supported. Please use the binary data format for input {input_name}"
+        )
+    return datatype
+
+
+def array_from_json(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
+    """The flat array of `count` elements that JSON `content` (a list, or simdjson's array) holds.
+
+    BYTES: an object array of `bytes` with as many elements as there are; validation compares their number.
+    """
+    if type(content) is list:
+        return _array_from_list(content, datatype, count, input_name)
+    if isinstance(content, simdjson.Array):
+        return _array_from_document(content, datatype, count, input_name)
+    raise InvalidRequest(f"{_PARSE}attempt to access JSON non-array as array")
+
+
+def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_name: str) -> Array:
+    kind = datatype.dtype.kind
+    types = set(map(type, content))
+    if list in types:
+        content = _flatten(content)
+        types = set(map(type, content))
+    if not types <= _ELEMENT_TYPES[kind]:
+        raise InvalidRequest(_PARSE + _EXPECTED[kind])
+    if datatype is BYTES:
+        return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
+    _check_count(len(content), count)
+    if kind == "f":
+        return _narrowed(np.array(content, np.float64), datatype)
+    try:
+        return np.array(content, datatype.dtype)
+    except OverflowError:
+        raise _out_of_range(content, datatype, input_name) from None
+
+
+def _array_from_document(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
+    kind = datatype.dtype.kind
+    if kind not in _WIDE:
+        return _array_from_list(content.as_list(), datatype, count, input_name)
+    letter, wide_type = _WIDE[kind]
+    try:
+        wide: Array = np.frombuffer(content.as_buffer(of_type=letter), wide_type)
+    except (TypeError, ValueError):
+        # simdjson says that an element does not fit, not which: the slow way finds it (and accepts nothing more).
+        return _array_from_list(content.as_list(), datatype, count, input_name)
+    _check_count(wide.size, count)
+    if kind == "f":
+        return _narrowed(wide, datatype)
+    if datatype.size < 8:
+        limits = np.iinfo(datatype.dtype)
+        if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
+            raise _out_of_range(wide.tolist(), datatype, input_name)
+    return wide.astype(datatype.dtype, copy=False)
+
+
+def _narrowed(wide: Array, datatype: Datatype) -> Array:
+    """Doubles as the datatype; what is too large for FP32 becomes an infinity, as in Triton."""
+    if datatype.size == 8:
+        return wide
+    with np.errstate(over="ignore"):
+        return wide.astype(datatype.dtype)
+
+
+def _check_count(given: int, expected: int) -> None:
+    if given < expected:
+        raise InvalidRequest(
+            "Failed to parse 'data' field: shape does not match true shape",
+            hint=f"the shape has {expected} elements, 'data' has {given}",
+        )
+    if given > expected:
+        raise InvalidRequest(
+            f"{_PARSE}Shape does not match true shape of 'data' field",
+            hint=f"the shape has {expected} elements, 'data' has {given}",
+        )
+
+
+def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> InvalidRequest:
+    largest = 2**64 if datatype.dtype.kind == "u" else 2**63
+    if min(content) < -(2**63) or max(content) >= largest:
+        return InvalidRequest(_PARSE + _EXPECTED[datatype.dtype.kind])
+    limits = np.iinfo(datatype.dtype)
+    index, value = next((i, v) for i, v in enumerate(content) if not limits.min <= v <= limits.max)
+    if datatype.dtype.kind == "u" and value < 0:
+        return InvalidRequest(_PARSE + _EXPECTED["u"])
+    return InvalidRequest(
+        f"{_PARSE}element {index} of input '{input_name}' is {value}, which {datatype.name} cannot hold "
+        f"({limits.min} to {limits.max})"
+    )
+
+
+def _flatten(content: list[Any]) -> list[Any]:
+    """All elements of a nested list, row-major. Nesting need not agree with the shape."""
+    flat: list[Any] = []
+    stack = [iter(content)]
+    while stack:
+        for element in stack[-1]:
+            if type(element) is list:
+                if len(stack) >= MAX_DEPTH - 1:
+                    raise InvalidRequest(_PARSE + NESTED_TOO_DEEP)
+                stack.append(iter(element))
+                break
+            flat.append(element)
+        else:
+            stack.pop()
+    return flat
+
+
+def json_values(array: Array, datatype: str) -> Array | list[Any]:
+    """What a JSON writer should write for a tensor: a flat array, or a list of str for BYTES.
+
+    FP32 is written with the digits of a double, as Triton does. Bytes that are not UTF-8 become lone surrogates, which
+    only the lenient writer can write back as the bytes that they were.
+    """
+    flat = array.reshape(-1)
+    if datatype == "FP32":
+        return flat.astype(np.float64)
+    if datatype == "BYTES":
+        return [element.decode("utf-8", "surrogateescape") for element in flat.tolist()]
+    if datatype in ("FP16", "BF16"):
+        raise InvalidRequest(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
+        )
+    return flat

@@ -1,0 +1,34 @@
+"""The WSGI application of the metrics port.
+
+Source: spec/http.md section 2, last paragraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, empty_reply, plain_parts, text_reply
+from core.http.request_path import request_path
+
+PROMETHEUS = "text/plain; charset=utf-8"
+_PATHS = ("/metrics", "/metrics/")
+
+
+class MetricsApplication:
+    """Serves what `page` returns, made anew for each scrape: UTF-8 text in the Prometheus format."""
+
+    def __init__(self, page: Callable[[], bytes]) -> None:
+        self._page = page
+
+    def __call__(self, environ: Environ, start_response: Any) -> list[bytes]:
+        reply = self._answer(environ)
+        start_response(STATUS_LINES[reply.status], reply.headers)
+        return plain_parts(reply)
+
+    def _answer(self, environ: Environ) -> Reply:
+        if environ["REQUEST_METHOD"] != "GET":
+            return text_reply(405, b"", TEXT, [("Allow", "GET")])
+        if request_path(environ) in _PATHS:
+            return text_reply(200, self._page(), PROMETHEUS)
+        return empty_reply(TEXT)

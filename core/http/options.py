@@ -1,0 +1,57 @@
+"""What the HTTP front end is told at start.
+
+Source: spec/server-options.md section 2 "HTTP", spec/trace-and-log.md sections 1 and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.errors import ConfigInvalid
+from core.http.restricted import RestrictedApi
+
+TRACE_OFF: Mapping[str, object] = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+LOG_DEFAULT: Mapping[str, object] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, in any case; empty
+    forwards none. `trace_settings` and `log_settings` are shown as they are.
+
+    Raises ConfigInvalid for a pattern that is none.
+    """
+
+    max_input_size: int = 67108864
+    header_forward_pattern: str = ""
+    restricted: tuple[RestrictedApi, ...] = ()
+    trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
+    log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
+    header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not self.header_forward_pattern:
+            return
+        try:
+            pattern = re.compile(self.header_forward_pattern, re.IGNORECASE)
+        except re.error as error:
+            raise ConfigInvalid(
+                f"--http-header-forward-pattern is not a regular expression: '{self.header_forward_pattern}': {error}"
+            ) from error
+        object.__setattr__(self, "header_pattern", pattern)

@@ -1,0 +1,74 @@
+"""The model repository: index, load, unload.
+
+All three touch storage, so they run off the hub. Whether loading is allowed at all is the engine's to say.
+Source: spec/http.md section 8.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from typing import TYPE_CHECKING, Any
+
+from core.errors import InvalidRequest, ModelLoadFailed, Unsupported
+from core.http.reply import JSON, Environ, Reply, empty_reply, json_reply
+from core.http.request_body import read_object, read_parameters
+
+if TYPE_CHECKING:
+    from core.http.application import V2Application
+
+_FILE_PREFIX = "file:"
+
+
+def index(application: V2Application, environ: Environ, repository: str = "") -> Reply:
+    """The models that are known; with `{"ready":true}` in the body only those that are ready."""
+    ready = read_object(environ, application.options.max_input_size).get("ready", False)
+    if not isinstance(ready, bool):
+        raise InvalidRequest("Invalid value for 'ready': expected a boolean")
+    return json_reply(application.bridge.run(application.engine.repository_index, ready))
+
+
+def load(application: V2Application, environ: Environ, model: str, repository: str = "") -> Reply:
+    """Answered when the model is loaded."""
+    _refuse_repository(repository)
+    parameters = _load_parameters(read_parameters(environ, application.options.max_input_size))
+    application.bridge.run(application.engine.load_model, model, parameters)
+    return empty_reply(JSON)
+
+
+def unload(application: V2Application, environ: Environ, model: str, repository: str = "") -> Reply:
+    """Answered when unloading has begun."""
+    _refuse_repository(repository)
+    parameters = read_parameters(environ, application.options.max_input_size)
+    dependents = parameters.get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        raise InvalidRequest("Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean")
+    application.bridge.run(application.engine.unload_model, model, dependents)
+    return empty_reply(JSON)
+
+
+def _refuse_repository(repository: str) -> None:
+    if repository:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """`config` as text, `file:PATH` as the bytes of the file. Raises InvalidRequest, ModelLoadFailed."""
+    read: dict[str, Any] = {}
+    for key, value in parameters.items():
+        if not isinstance(value, str):
+            raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
+        if key == "config":
+            read[key] = value
+        elif key.startswith(_FILE_PREFIX):
+            read[key] = _file_content(key, value)
+        else:
+            raise ModelLoadFailed("unexpected error on creating Triton parameter")
+    return read
+
+
+def _file_content(key: str, text: str) -> bytes:
+    try:
+        return b64decode(text.encode("ascii"))
+    except (UnicodeEncodeError, Base64Error) as error:
+        raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error

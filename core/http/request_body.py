@@ -1,0 +1,55 @@
+"""The small JSON bodies of the routes that go through Flask: read with a limit, parsed to an object.
+
+Source: spec/http.md sections 1 (texts), 7 (limit) and 8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from werkzeug.wsgi import get_input_stream
+
+from core.errors import InvalidRequest
+from core.http.reply import Environ
+
+
+def read_body(environ: Environ, limit: int) -> bytes:
+    """The whole body, at most `limit` bytes of it. Raises InvalidRequest beyond."""
+    announced = environ.get("CONTENT_LENGTH") or ""
+    if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
+        raise _too_large(announced, limit)
+    content: bytes = get_input_stream(environ).read(limit + 1)
+    if len(content) > limit:
+        raise _too_large(f"more than {limit}", limit)
+    return content
+
+
+def read_object(environ: Environ, limit: int) -> dict[str, Any]:
+    """The JSON object in the body, {} if there is no body. Raises InvalidRequest with Triton's texts."""
+    content = read_body(environ, limit)
+    if not content:
+        return {}
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        reason = error.msg.partition(":")[0]
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {reason} at {error.pos}") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest("attempt to access JSON non-object as object")
+    return document
+
+
+def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
+    """The object under `parameters` in the body, {} if there is none."""
+    parameters = read_object(environ, limit).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("Unable to parse 'parameters': attempt to access JSON non-object as object")
+    return parameters
+
+
+def _too_large(size: str, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )

@@ -1,0 +1,99 @@
+"""An InferenceResponse to the parts of an HTTP body: JSON, then the binary tensors, never joined.
+
+Source: spec/http.md section 6 "Response".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.config.model_spec import ModelSpec
+from core.http.classification import classify
+from core.http.json_tensors import json_values
+from core.http.response_plan import ResponsePlan
+from core.inference import InferenceResponse, OutputTensor
+from core.tensors import Buffer, pack_bytes
+
+_NO_REQUEST = (False, 0)
+
+
+class EncodedResponse:
+    """`parts[0]` is the JSON; `json_length` is its size if binary tensors follow it, else None."""
+
+    __slots__ = ("json_length", "parts")
+
+    def __init__(self, parts: list[Buffer], json_length: int | None) -> None:
+        self.parts = parts
+        self.json_length = json_length
+
+
+def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
+    """Raises InvalidRequest for an output that cannot be had in the form asked for."""
+    document: dict[str, Any] = {}
+    if response.id:
+        document["id"] = response.id
+    document["model_name"] = response.model_name
+    document["model_version"] = str(response.model_version)
+    if response.parameters:
+        document["parameters"] = response.parameters
+    entries: list[dict[str, Any]] = []
+    document["outputs"] = entries
+    parts: list[Buffer] = [b""]
+    binary = plan.binary
+    listed = plan.outputs
+    has_binary = False
+    for output in response.outputs:
+        if listed is not None:
+            binary, classes = listed.get(output.name, _NO_REQUEST)
+            if classes:
+                output = classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
+        entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+        if binary:
+            content = _binary(output)
+            size = len(content)
+            entry["parameters"] = {"binary_data_size": size}
+            if size:
+                parts.append(content)
+                has_binary = True
+        else:
+            entry["data"] = json_values(output.array, output.datatype)
+        entries.append(entry)
+    parts[0] = text = _write(document)
+    return EncodedResponse(parts, len(text) if has_binary else None)
+
+
+def _binary(output: OutputTensor) -> Buffer:
+    """The tensor's bytes: a view of the array, or the packed elements of BYTES."""
+    if output.datatype == "BYTES":
+        return pack_bytes(output.array.reshape(-1).tolist())
+    array = output.array
+    # Small tensors are copied: making the view costs more than the bytes.
+    return array.tobytes() if array.nbytes <= 4096 else array.reshape(-1).view(np.uint8).data
+
+
+def _write(document: dict[str, Any]) -> bytes:
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        # Strings that are not UTF-8: written byte for byte, as Triton does.
+        return _write_lenient(document)
+    if b"null" in text and _has_no_number(document):
+        return _write_lenient(document)
+    return text
+
+
+def _has_no_number(document: dict[str, Any]) -> bool:
+    """Whether a tensor holds NaN or an infinity, which orjson writes as null where Triton writes the word."""
+    return any(
+        isinstance(content, np.ndarray) and content.dtype.kind == "f" and not np.isfinite(content).all()
+        for content in (entry.get("data") for entry in document["outputs"])
+    )
+
+
+def _write_lenient(document: dict[str, Any]) -> bytes:
+    text = json.dumps(document, default=np.ndarray.tolist, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogateescape")

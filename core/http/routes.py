@@ -1,0 +1,84 @@
+"""The route table of the v2 protocol.
+
+Source: spec/http.md section 2; content types of errors: section 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.http import disabled, health, metadata, repository_routes
+from core.http.reply import JSON, TEXT, Environ, Reply
+
+if TYPE_CHECKING:
+    from core.http.application import V2Application
+
+View = Callable[..., Reply]
+
+GET = frozenset({"GET"})
+POST = frozenset({"POST"})
+BOTH = GET | POST
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row. `rules` are Werkzeug's, matched against the raw path; what they capture goes to the view by name.
+
+    `view(application, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
+    `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    group: str
+    methods: frozenset[str]
+    view: View
+    error_mime: str = JSON
+    refusal_mime: str = JSON
+
+
+def of_model(tail: str) -> tuple[str, ...]:
+    """The rules for `/v2/models/M TAIL`, with and without a version."""
+    return f"/v2/models/<model>{tail}", f"/v2/models/<model>/versions/<digits:version>{tail}"
+
+
+def of_repository(tail: str) -> tuple[str, ...]:
+    """The rules for `/v2/repository TAIL`, with and without the name of a repository."""
+    return f"/v2/repository{tail}", f"/v2/repository/<repository>{tail}"
+
+
+def of_memory(action: str) -> tuple[str, ...]:
+    """The rules for an action on all shared memory regions of a kind, or on the one that is named."""
+    kinds = "/v2/<any(system,cuda):kind>sharedmemory"
+    return f"{kinds}/{action}", f"{kinds}/region/<region>/{action}"
+
+
+def infer(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
+    """The infer view, by the hook that a subclass may replace."""
+    return application.infer_view(environ, model, version)
+
+
+INFER = Route("infer", of_model("/infer"), "inference", POST, infer, refusal_mime=TEXT)
+
+ROUTES: tuple[Route, ...] = (
+    INFER,
+    Route("generate", of_model("/generate") + of_model("/generate_stream"), "inference", POST, disabled.generate),
+    Route("live", ("/v2/health/live",), "health", GET, health.live, TEXT, TEXT),
+    Route("ready", ("/v2/health/ready",), "health", GET, health.ready, TEXT, TEXT),
+    Route("model_ready", of_model("/ready"), "health", GET, health.model_ready, TEXT, TEXT),
+    Route("server_metadata", ("/v2",), "metadata", GET, metadata.server_metadata),
+    Route("model_metadata", of_model(""), "metadata", GET, metadata.model_metadata),
+    Route("model_config", of_model("/config"), "model-config", GET, metadata.model_config),
+    Route("statistics", ("/v2/models/stats", *of_model("/stats")), "statistics", GET, metadata.model_statistics),
+    Route("repository_index", of_repository("/index"), "model-repository", POST, repository_routes.index),
+    Route("load", of_repository("/models/<model>/load"), "model-repository", POST, repository_routes.load),
+    Route("unload", of_repository("/models/<model>/unload"), "model-repository", POST, repository_routes.unload),
+    Route("memory_status", of_memory("status"), "shared-memory", GET, disabled.shared_memory_status),
+    Route("memory_register", of_memory("register"), "shared-memory", POST, disabled.shared_memory_change),
+    Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, disabled.shared_memory_change),
+    Route("trace", ("/v2/trace/setting",), "trace", BOTH, disabled.trace_setting),
+    Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, disabled.trace_setting),
+    Route("logging", ("/v2/logging",), "logging", BOTH, disabled.logging_setting),
+)

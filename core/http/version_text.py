@@ -1,0 +1,32 @@
+"""The version in a path, from its digits to a number.
+
+Source: spec/http.md section 3, "Version text errors".
+"""
+
+from __future__ import annotations
+
+from core.errors import InvalidRequest
+
+LATEST = -1
+_LARGEST = 2**63 - 1
+_DIGITS_OF_LARGEST = 19
+
+
+def version_number(text: str) -> int:
+    """The version that `text` names, LATEST if it is empty. Raises InvalidRequest with Triton's texts."""
+    if not text:
+        return LATEST
+    # The length first: turning a very long text into a number takes time that a client should not have.
+    significant = text.lstrip("0")
+    if (
+        not (text.isascii() and text.isdigit())
+        or len(significant) > _DIGITS_OF_LARGEST
+        or int(significant or "0") > _LARGEST
+    ):
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if not significant:
+        raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
+    return int(significant)

@@ -1,0 +1,185 @@
+"""Loading one model: from its directory to versions that serve.
+
+Runs on loader threads. What goes wrong here becomes the version's reason in the repository index and one log line.
+Source: spec/repository.md sections 1.6 and 1.9, spec/model-config.md sections 2.4, 2.5 and 2.8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
+from core.config.placement import placements
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig
+from core.config.warmup import WarmupSample, warmup_samples
+from core.errors import BackendFailed, ConfigInvalid, ServerError
+from core.inference import InferenceRequest, InputTensor
+from core.lifecycle.options import EngineOptions
+from core.lifecycle.version import ModelVersion
+from core.repository.labels import read_labels
+from core.repository.layout import ModelDirectory
+from core.repository.model_config import load_config, read_config
+from core.repository.versions import select_versions, version_directories, version_path
+from core.scheduling.instance import run_once
+from core.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger("trident.lifecycle")
+
+
+class ModelLoader:
+    """Makes versions of models. Stateless but for its backends; any loader thread, several at once.
+
+    `backends` maps a backend's name to what makes it. `threads` is what a session may use, from the CPU budget.
+    `on_poisoned` is told of an instance that cannot run any more.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        backends: Mapping[str, Backend],
+        *,
+        gpu_ids: Sequence[int] = (),
+        threads: int = 0,
+        on_poisoned: Callable[[BackendInstance], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._backends = backends
+        self._gpu_ids = tuple(gpu_ids)
+        self._threads = threads
+        self._on_poisoned = on_poisoned
+
+    def prepare(self, directory: ModelDirectory) -> list[ModelVersion]:
+        """The versions that the version policy selects, in LOADING.
+
+        Raises a ServerError where the configuration cannot be read, or leaves no version.
+        """
+        config = read_config(directory, config_name=self._options.config_name, required=not self._options.auto_complete)
+        numbers = select_versions(config, version_directories(directory), directory.name)
+        return [ModelVersion(directory.name, number) for number in numbers]
+
+    def load(self, directory: ModelDirectory, version: ModelVersion) -> None:
+        """LOADING -> READY, or UNAVAILABLE with the reason; tried again as often as the options say."""
+        for attempt in range(self._options.load_retries + 1):
+            _log.info("loading: %s:%d", version.name, version.version)
+            try:
+                self._load_once(directory, version)
+            except ServerError as error:
+                failure = error
+            except Exception as exc:  # a backend's bug must not end the server: it is this version's failure
+                _log.exception("loading '%s' failed", version.name)
+                failure = BackendFailed(str(exc) or type(exc).__name__)
+            else:
+                return
+            _log.error(
+                "failed to load '%s' version %d: %s%s",
+                version.name,
+                version.version,
+                failure.reason,
+                f" ({failure.hint})" if failure.hint else "",
+                extra={"model": version.name, "attempt": attempt + 1},
+            )
+        version.fail(failure)
+
+    def _load_once(self, directory: ModelDirectory, version: ModelVersion) -> None:
+        self._configure(directory, version)
+        backend = self._backend(version.config)
+        placed = placements(version.config)
+        context = LoadContext(
+            path=version_path(directory, version.version),
+            config=version.config,
+            spec=version.spec,
+            placements=placed,
+            settings=self._options.settings_of(backend.name),
+            threads=self._threads,
+        )
+        samples = warmup_samples(version.config, directory.path)
+        model = backend.load(context)
+        instances: list[BackendInstance] = []
+        try:
+            for placement in placed:
+                instances.append(model.instance(placement))
+                self._warm_up(version, instances[-1], samples)
+        except BaseException:
+            _close(model, instances)
+            raise
+        scheduler = Scheduler(
+            version.spec,
+            instances,
+            version.statistics,
+            delay_until=self._options.delay_scheduler,
+            on_poisoned=self._on_poisoned,
+        )
+        version.serve(model, instances, scheduler)
+
+    def _configure(self, directory: ModelDirectory, version: ModelVersion) -> None:
+        config = load_config(
+            directory,
+            config_name=self._options.config_name,
+            auto_complete=self._options.auto_complete,
+            inspect=self._inspect,
+            gpu_ids=self._gpu_ids,
+            default_max_batch_size=self._default_max_batch_size(),
+            version=version.version,
+        )
+        version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
+
+    def _warm_up(self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample]) -> None:
+        for sample in samples:
+            for iteration in range(sample.count):
+                _log.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    version.name,
+                    instance.placement.name,
+                    sample.name,
+                    iteration + 1,
+                )
+                try:
+                    run_once(instance, _warmup_requests(version, sample), version.statistics)
+                except ServerError as error:
+                    raise ConfigInvalid(
+                        f"failed to run warmup sample '{sample.name}': {error.message}; ", hint=error.hint
+                    ) from error
+
+    def _inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        backend = self._backend(config)
+        return backend.inspect(path, config, self._options.settings_of(backend.name))
+
+    def _backend(self, config: ModelConfig) -> Backend:
+        backend = self._backends.get(config.backend)
+        if backend is None:
+            raise ConfigInvalid(
+                f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
+                "configuration.",
+                hint=f"this server has the backends: {', '.join(sorted(self._backends))}",
+            )
+        return backend
+
+    def _default_max_batch_size(self) -> int:
+        text = self._options.settings_of("onnxruntime").get("default-max-batch-size", "4")
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigInvalid(f"failed to convert '{text}' to integral number") from None
+
+
+def _warmup_requests(version: ModelVersion, sample: WarmupSample) -> list[InferenceRequest]:
+    """As many single-item requests as the sample's batch size; they are executed as one batch."""
+    requests = []
+    for _ in range(sample.batch_size):
+        inputs = []
+        for i in sample.inputs:
+            array = i.array[None, ...] if version.spec.max_batch_size > 0 else i.array
+            inputs.append(InputTensor(i.name, i.datatype.name, array.shape, array))
+        request = InferenceRequest(version.name, inputs, model_version=version.version)
+        version.check(request)
+        requests.append(request)
+    return requests
+
+
+def _close(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
+    for instance in instances:
+        instance.close()
+    model.close()

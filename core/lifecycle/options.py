@@ -1,0 +1,36 @@
+"""What the engine is told at its start: plain data, made by the application from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """`backend_settings` maps a backend's name to its --backend-config values; "" holds those for all backends.
+
+    `visible_gpus` is the value of CUDA_VISIBLE_DEVICES, None where it is not set. `delay_scheduler` holds batches until that many requests are queued, once (a hook of test suites).
+    `settings` is what the engine shows of its settings, by option name.
+    """
+
+    repositories: tuple[str, ...]
+    server_id: str = "triton"
+    server_version: str = ""
+    strict_readiness: bool = True
+    auto_complete: bool = True
+    config_name: str = ""
+    load_threads: int = 4
+    load_retries: int = 0
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    min_compute_capability: float = 6.0
+    visible_gpus: str | None = None
+    delay_scheduler: int = 0
+    metrics_interval_ms: float = 2000.0
+    gpu_metrics: bool = True
+    cpu_metrics: bool = True
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def settings_of(self, backend: str) -> dict[str, str]:
+        """The --backend-config values for `backend`; its own win over those for all."""
+        return {**self.backend_settings.get("", {}), **self.backend_settings.get(backend, {})}

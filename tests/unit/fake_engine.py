@@ -1,0 +1,118 @@
+"""An engine for tests of front ends: it knows what it is told and answers with what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
+from core.inference import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.observability.metrics import MetricsSnapshot
+from core.tensors import BY_NAME
+
+
+def identity_spec(name: str, version: int = 1) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=version,
+        platform="onnxruntime_onnx",
+        backend="onnxruntime",
+        max_batch_size=0,
+        inputs={"IN": InputSpec(name="IN", datatype=BY_NAME["INT32"], dims=(-1,))},
+        outputs={"OUT": OutputSpec(name="OUT", datatype=BY_NAME["INT32"], dims=(-1,))},
+    )
+
+
+def empty_response(request: InferenceRequest) -> InferenceResponse:
+    return InferenceResponse(request.model_name, 1, [], id=request.id)
+
+
+class FakeEngine:
+    """Has the models `simple` (versions 1 and 3) and `a%2Fb`; `calls` lists what was asked that changes something.
+
+    `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
+    """
+
+    def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = empty_response) -> None:
+        self.respond = respond
+        self.versions: dict[str, tuple[int, ...]] = {"simple": (1, 3), "a%2Fb": (1,)}
+        self.serving = ServingPhase(name="ready", done=2, total=2)
+        self.live = True
+        self.ready = True
+        self.model_ready = True
+        self.refusal: ServerError | None = None
+        self.calls: list[tuple[Any, ...]] = []
+        self._pending: dict[int, OnResponse] = {}
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        response = self.respond(request)
+        if response is not None:
+            on_response(response)
+            return
+        self._pending[id(request)] = on_response
+
+    def cancel(self, request: InferenceRequest) -> None:
+        self.calls.append(("cancel", request.model_name))
+        request.cancelled = True
+        on_response = self._pending.pop(id(request), None)
+        if on_response is not None:
+            on_response(InferenceResponse(request.model_name, 1, [], error=RequestCancelled("cancelled")))
+
+    def _version(self, name: str, version: int) -> int:
+        if name not in self.versions:
+            raise ModelNotFound(f"Request for unknown model: '{name}' is not found", model=name)
+        if version == -1:
+            return max(self.versions[name])
+        if version not in self.versions[name]:
+            raise ModelNotFound(f"Request for unknown model: '{name}' version {version} is not found", model=name)
+        return version
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        return identity_spec(name, self._version(name, version))
+
+    def server_metadata(self) -> dict[str, Any]:
+        return {"name": "triton", "version": "2", "extensions": []}
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        return {"name": name, "versions": [str(self._version(name, version))]}
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        return {"name": name, "config_of": self._version(name, version)}
+
+    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        if name and name not in self.versions:
+            raise InvalidRequest(f"requested model '{name}' is not available")
+        return {"model_stats": [{"name": name or "all", "version": version}]}
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        return [{"name": "simple", "state": "READY"}] if ready_only else [{"name": "simple"}, {"name": "broken"}]
+
+    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(("load", name, parameters))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(("unload", name, unload_dependents))
+
+    def is_live(self) -> bool:
+        return self.live
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        self._version(name, version)
+        return self.model_ready
+
+    def phase(self) -> ServingPhase:
+        return self.serving
+
+    def settings(self) -> dict[str, object]:
+        return {"model-control-mode": "none"}
+
+    def metrics(self) -> MetricsSnapshot:
+        raise NotImplementedError

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from werkzeug.exceptions import BadRequest
+
+from core.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    OutOfMemory,
+    QueueFull,
+    RequestCancelled,
+    ServerError,
+    ServerStopping,
+    Unsupported,
+)
+from core.http.errors import (
+    REQUEST_ID_KEY,
+    ApiRestricted,
+    MethodNotAllowed,
+    RouteNotFound,
+    UnsupportedEncoding,
+    error_reply,
+    header_value,
+    log_error,
+    status_of,
+)
+from core.http.reply import JSON
+
+ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer?a", REQUEST_ID_KEY: "7"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ServerError("?"), 400),
+        (InvalidRequest("?"), 400),
+        (RequestCancelled("?"), 400),
+        (ModelNotFound("?"), 404),
+        (BackendFailed("?"), 500),
+        (Unsupported("?"), 501),
+        (QueueFull("?"), 503),
+        (DeadlineExceeded("?"), 503),
+        (ServerStopping("?"), 503),
+        (OutOfMemory("?"), 503),
+        (ApiRestricted("h"), 403),
+        (RouteNotFound(), 404),
+        (MethodNotAllowed(["GET"]), 405),
+        (BadRequest(), 400),
+        (ValueError("?"), 500),
+    ],
+)
+def test_status(error: Exception, status: int) -> None:
+    assert status_of(error) == status
+
+
+def test_the_body_is_the_message_and_nothing_else() -> None:
+    reply = error_reply(ModelNotFound("no 'é/\"' \n", hint="look there", model="m"), 404, JSON, ENVIRON)
+    assert reply.body == ['{"error":"no \'é/\\"\' \\n"}'.encode()]
+    assert dict(reply.headers) == {
+        "Content-Type": JSON,
+        "Content-Length": str(len(reply.body[0])),
+        "Trident-Hint": "look there",
+        "Trident-Request-Id": "7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "header"),
+    [
+        (QueueFull("Exceeds maximum queue size"), ("Retry-After", "1")),
+        (UnsupportedEncoding(), ("Accept-Encoding", "gzip, deflate")),
+        (MethodNotAllowed({"POST", "GET"}), ("Allow", "GET, POST")),
+    ],
+)
+def test_headers_that_belong_to_an_error(error: ServerError, header: tuple[str, str]) -> None:
+    assert error_reply(error, 400, JSON, {}).headers[-1] == header
+
+
+def test_an_unforeseen_error_tells_the_client_nothing() -> None:
+    assert b"secret" not in error_reply(ValueError("secret"), 500, JSON, {}).body[0]
+
+
+def test_a_message_that_is_no_unicode_is_still_answered() -> None:
+    assert error_reply(InvalidRequest("\ud800"), 400, JSON, {}).body == [b'{"error":"?"}']
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("a\r\nSet-Cookie: b", "a Set-Cookie: b"), ("é\u20ac", "é?"), ("x" * 5000, "x" * 1024)]
+)
+def test_header_values_are_one_line_of_latin_1(text: str, value: str) -> None:
+    assert header_value(text) == value
+
+
+def records(caplog: pytest.LogCaptureFixture, error: Exception) -> logging.LogRecord:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="trident.http"):
+        log_error(error, status_of(error), ENVIRON)
+    (record,) = caplog.records
+    return record
+
+
+def test_what_the_client_caused_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    record = records(caplog, InvalidRequest("bad", hint="do better"))
+    assert record.getMessage() == "POST /v2/models/m/infer: 400 bad (hint: do better) (request id: 7)"
+    assert (record.levelno, record.exc_info) == (logging.INFO, None)
+
+
+def test_load_is_a_warning_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    record = records(caplog, QueueFull("full"))
+    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
+
+
+@pytest.mark.parametrize("error", [BackendFailed("boom"), ValueError("boom")])
+def test_what_broke_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    record = records(caplog, error)
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+    assert "boom" in record.getMessage()

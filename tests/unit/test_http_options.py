@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from core.errors import ConfigInvalid
+from core.http.options import HttpOptions
+
+
+def test_nothing_is_forwarded_by_default() -> None:
+    assert HttpOptions().header_pattern is None
+
+
+def test_the_header_pattern_ignores_case_and_matches_a_part() -> None:
+    pattern = HttpOptions(header_forward_pattern="x-(a|b)").header_pattern
+    assert pattern is not None
+    assert pattern.search("My-X-A-Header")
+    assert not pattern.search("X-C")
+
+
+def test_a_pattern_that_is_none_is_refused_at_start() -> None:
+    with pytest.raises(ConfigInvalid, match="--http-header-forward-pattern is not a regular expression: '\\('"):
+        HttpOptions(header_forward_pattern="(")

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+from werkzeug.test import Client
+
+from core.http.metrics_application import MetricsApplication
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(MetricsApplication("nv_inference_count 1\né".encode))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics?name=x"])
+def test_the_page(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.content_type) == (200, "text/plain; charset=utf-8")
+    assert answer.text == "nv_inference_count 1\né"
+    assert answer.content_length == len(answer.data)
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/metrics//", "//metrics", "/%6Detrics"])
+def test_any_other_path_is_200_and_empty(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.data) == (200, b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/metrics", "/"])
+def test_only_get(client: Client, method: str, path: str) -> None:
+    answer = client.open(path, method=method)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")

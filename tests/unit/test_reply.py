@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import Any
+
+from core.http.reply import BODY_KEY, JSON, STATUS_LINES, TEXT, Reply, empty_reply, json_reply, send
+
+
+def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    calls: list[Any] = []
+    body = list(send(reply, environ, lambda *arguments: calls.append(arguments)))
+    return calls, body
+
+
+def test_status_lines() -> None:
+    assert STATUS_LINES[200] == "200 OK"
+    assert STATUS_LINES[405] == "405 Method Not Allowed"
+
+
+def test_json_is_compact_and_leaves_slashes_and_letters_alone() -> None:
+    reply = json_reply({"a": ["/", "é"]})
+    assert reply.body == ['{"a":["/","é"]}'.encode()]
+    assert reply.headers == [("Content-Type", JSON), ("Content-Length", "16")]
+
+
+def test_an_empty_reply_has_a_type_and_a_length() -> None:
+    reply = empty_reply(TEXT, 400)
+    assert (reply.status, reply.body) == (400, [])
+    assert reply.headers == [("Content-Type", TEXT), ("Content-Length", "0")]
+
+
+def test_a_plain_server_gets_bytes() -> None:
+    reply = Reply(200, [("A", "b")], [b"x", memoryview(b"yy"), bytearray(b"z")])
+    calls, body = started(reply, {})
+    assert calls == [("200 OK", [("A", "b")])]
+    assert body == [b"x", b"yy", b"z"]
+    assert all(type(part) is bytes for part in body)
+
+
+def test_our_own_worker_gets_buffers_uncopied() -> None:
+    part = memoryview(b"yy")
+    _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
+    assert body[1] is part

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from core.errors import InvalidRequest
+from core.http.version_text import LATEST, version_number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("", LATEST), ("1", 1), ("007", 7), (str(2**63 - 1), 2**63 - 1), ("0" * 5000 + "9", 9)]
+)
+def test_versions(text: str, number: int) -> None:
+    assert version_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000])
+def test_a_text_that_is_no_version(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        version_number(text)
+    assert refused.value.message == (
+        f"failed to get model version from specified version string '{text}' (details: stol), "
+        "version should be an integral value > 0"
+    )
+
+
+@pytest.mark.parametrize("text", ["0", "000"])
+def test_zero_is_no_version(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        version_number(text)
+    assert refused.value.message == (
+        f"invalid model version specified '{text}' , version should be an integral value > 0"
+    )
