@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from core.backends.base import BackendInstance
+from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
 from core.config.model_spec import ModelSpec
 from core.config.render import config_json
 from core.errors import InvalidRequest, ModelNotReady, ServerError
@@ -195,25 +197,27 @@ def _model_metrics(version: ModelVersion) -> ModelMetrics:
     )
 
 
+def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendInstance) -> None:
+    if on_fatal is not None:
+        on_fatal(f"Internal - the device {instance.placement.device} can run no more models")
+
+
 def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None = None) -> InferenceEngine:
     """An engine with every backend that is installed. `on_fatal` is told why a device can serve no more.
 
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
-    backend = OnnxRuntimeBackend()
-    gpu_ids = backend.gpu_ids(options.min_compute_capability)
-    plan = plan_threads(available_cores())
+    gpus = gpu_ids()
     loader = ModelLoader(
         options,
-        {backend.name: backend},
-        gpu_ids=gpu_ids,
-        gpu_uuids=gpu_uuids(options.visible_gpus) if gpu_ids else (),
-        threads=plan.session_threads,
-        on_poisoned=_fatal(on_fatal),
+        {OnnxRuntimeBackend.name: OnnxRuntimeBackend()},
+        gpu_ids=gpus,
+        gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
+        on_poisoned=partial(_report_poisoned, on_fatal),
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
         cpu=CpuMeter() if options.cpu_metrics else None,
-        open_gpu=partial(GpuMeter.open, options.visible_gpus) if options.gpu_metrics and gpu_ids else None,
+        open_gpu=partial(GpuMeter.open, options.visible_gpus) if options.gpu_metrics and gpus else None,
     )
     return InferenceEngine(options, Lifecycle(options, loader), hardware)

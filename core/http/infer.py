@@ -92,14 +92,17 @@ def _drain_input(environ: Environ) -> Buffer:
 def _header_length(text: str | None, body_length: int) -> int | None:
     if text is None:
         return None
-    if not _INTEGER.match(text):
+    if text.isdecimal() and len(text) < 10:
+        length = int(text)
+    elif not _INTEGER.match(text):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {text}")
-    length = int(text) if len(text) < 20 else 2**63
-    if length not in _INT32:
+    elif len(text) > 20 or int(text) not in _INT32:
         raise InvalidRequest(
             "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
             f"got: {text}"
         )
+    else:
+        length = int(text)
     if not 0 <= length <= body_length:
         raise InvalidRequest(f"inference header size should be in range (0, {body_length}), got: {text}")
     return length

@@ -95,6 +95,7 @@ class Lifecycle:
             _log.error("%s", error.message, extra={"hint": error.hint})
             self._end_loading("failed", {"model repository": error.reason})
             return
+        self._loader.plan_threads(len(directories))
         with self._lock:
             self._total = len(directories)
             if self._phase == "starting":

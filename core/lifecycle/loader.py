@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
-from core.config.placement import placements
+from core.backends.cpu_budget import available_cores, plan_threads
+from core.config.placement import Placement, placements
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
@@ -30,10 +31,9 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class ModelLoader:
-    """Makes versions of models. Stateless but for its backends; any loader thread, several at once.
+    """Makes versions of models; any loader thread, several at once.
 
-    `backends` maps a backend's name to what makes it. `threads` is what a session may use, from the CPU budget.
-    `on_poisoned` is told of an instance that cannot run any more.
+    `gpu_uuids` go by GPU number. `on_poisoned` is told of an instance that cannot run any more.
     """
 
     def __init__(
@@ -42,14 +42,21 @@ class ModelLoader:
         backends: Mapping[str, Backend],
         *,
         gpu_ids: Sequence[int] = (),
-        threads: int = 0,
+        gpu_uuids: Sequence[str] = (),
         on_poisoned: Callable[[BackendInstance], None] | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
         self._gpu_ids = tuple(gpu_ids)
-        self._threads = threads
+        self._gpu_uuids = tuple(gpu_uuids)
+        self._threads = 0
         self._on_poisoned = on_poisoned
+
+    def plan_threads(self, models: int) -> None:
+        """Divide the container's cores over as many sessions as there are models, before the first is loaded."""
+        plan = plan_threads(available_cores(), models)
+        self._threads = plan.intra_op_threads
+        _log.info("thread plan: %s", plan)
 
     def prepare(self, directory: ModelDirectory) -> list[ModelVersion]:
         """The versions that the version policy selects, in LOADING.
@@ -112,7 +119,16 @@ class ModelLoader:
             delay_until=self._options.delay_scheduler,
             on_poisoned=self._on_poisoned,
         )
+        version.gpu_uuid = self._gpu_uuid(placed)
         version.serve(model, instances, scheduler)
+
+    def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
+        """The GPU of a version that runs on one and nowhere else, for its metrics' label."""
+        devices = {(placement.kind, placement.device_id) for placement in placed}
+        if len(devices) != 1:
+            return None
+        kind, device_id = devices.pop()
+        return self._gpu_uuids[device_id] if kind == "GPU" and device_id < len(self._gpu_uuids) else None
 
     def _configure(self, directory: ModelDirectory, version: ModelVersion) -> None:
         config = load_config(

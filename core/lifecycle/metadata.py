@@ -14,6 +14,7 @@ from core.lifecycle.models import ModelEntry
 from core.lifecycle.state import ModelState
 from core.lifecycle.version import ModelVersion
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOverview:
     """One line of the table that a person reads at start. `version` is empty for a model without any."""
@@ -91,9 +92,7 @@ def overview(entries: Iterable[ModelEntry]) -> list[VersionOverview]:
     for entry in entries:
         if not entry.versions:
             lines.append(
-                VersionOverview(
-                    model=entry.name, version="", state=ModelState.UNAVAILABLE.value, reason=entry.problem
-                )
+                VersionOverview(model=entry.name, version="", state=ModelState.UNAVAILABLE.value, reason=entry.problem)
             )
         lines += [
             VersionOverview(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class EngineOptions:
     """`backend_settings` maps a backend's name to its --backend-config values; "" holds those for all backends.
 
-    `visible_gpus` is the value of CUDA_VISIBLE_DEVICES, None where it is not set. `delay_scheduler` holds batches until that many requests are queued, once (a hook of test suites).
+    `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None where it is not set) say which
+    GPUs count. `delay_scheduler` holds batches until that many requests are queued, once (a hook of test suites).
     `settings` is what the engine shows of its settings, by option name.
     """
 

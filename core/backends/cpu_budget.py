@@ -1,0 +1,96 @@
+"""How many cores this container may use, and how many threads each session gets of them.
+
+The host's core count is wrong inside a container: 16 threads that share a quota of 2 cores are throttled in every
+period. Source: Linux `cgroup-v2` (cpu.max) and the scheduler's bandwidth control (cpu.cfs_quota_us) documentation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# A thread that spins while it waits takes a core from somebody; with this many cores it can be spared.
+SPINNING_FROM_CORES = 8
+# No session is planned fewer threads than this, if there are as many cores: with few cores, a share for the front end
+# would take more from a compute-bound model (half of it, on 2 cores) than a front end needs while that model computes,
+# and threads that do not spin cost nothing while their session is idle.
+SHARE_AT_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """`cores` as found, `sessions` as expected; `intra_op_threads` for each session, and whether they may spin."""
+
+    cores: float
+    sessions: int
+    intra_op_threads: int
+    spinning: bool
+
+    def __str__(self) -> str:
+        """The plan as the start prints it."""
+        return (
+            f"{self.cores:g} cores, {self.sessions} sessions: {self.intra_op_threads} threads each, "
+            f"{'spinning' if self.spinning else 'not spinning'} while they wait"
+        )
+
+
+def plan_threads(cores: float, sessions: int) -> ThreadPlan:
+    """Divide `cores` over `sessions` (one for each model and device), with one core kept for the front end."""
+    whole = max(1, int(cores))
+    share = (whole - 1) // max(1, sessions)
+    return ThreadPlan(cores, sessions, max(share, min(SHARE_AT_LEAST, whole)), may_spin(cores))
+
+
+def may_spin(cores: float) -> bool:
+    return cores >= SPINNING_FROM_CORES
+
+
+def available_cores(
+    cgroup_root: Path = Path("/sys/fs/cgroup"), memberships: Path = Path("/proc/self/cgroup"), affinity: int = 0
+) -> float:
+    """The cores that this process may use: the least of its affinity and the quotas of its cgroup and those above it.
+
+    `memberships` names the process's cgroups as /proc/self/cgroup does. `affinity` 0 asks the system. Above 0.
+    """
+    allowed = affinity or len(os.sched_getaffinity(0))
+    quotas = [quota for folder in _folders(cgroup_root, memberships) if (quota := _quota(folder)) is not None]
+    return min([float(allowed), *quotas])
+
+
+def _folders(cgroup_root: Path, memberships: Path) -> Iterator[Path]:
+    """The folders that may hold a quota: the process's own cgroup and all above it, of version 2 and of version 1.
+
+    In a container with a namespace of its own the path is "/"; without one it is the host's and may not be visible:
+    the root, which is then the container's own cgroup, is looked at in either case.
+    """
+    for line in _text(memberships).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounts = [cgroup_root / "cpu", cgroup_root / "cpu,cpuacct"] if controllers else [cgroup_root]
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(parts) + 1):
+                yield mount.joinpath(*parts[:depth])
+
+
+def _quota(folder: Path) -> float | None:
+    """The quota of one cgroup in cores; None where there is no limit, or no such file."""
+    fields = _text(folder / "cpu.max").split()
+    if not fields:
+        fields = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]
+    try:
+        quota, period = (int(field) for field in fields)
+    except ValueError:  # "max", or nothing
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

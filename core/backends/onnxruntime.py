@@ -1,0 +1,254 @@
+"""The ONNX Runtime backend: the one module that imports `onnxruntime`.
+
+One session serves all instances of a model on a device (it may be run from many threads), so that the weights are in
+memory once per device. Its exceptions are turned into the server's errors here and in the instance, nowhere else.
+Source: spec/onnxruntime-backend.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
+
+from core.backends import cuda
+from core.backends.base import BackendInstance, LoadContext
+from core.backends.batch_inputs import batch_inputs
+from core.backends.cpu_budget import available_cores, may_spin
+from core.backends.execution_providers import (
+    CPU,
+    CUDA,
+    OPENVINO,
+    ProviderRequest,
+    check_active,
+    check_available,
+    requested_providers,
+)
+from core.backends.gather import Gatherer
+from core.backends.model_file import library_path, model_path
+from core.backends.onnx_errors import failure_of
+from core.backends.onnx_instance import OnnxInstance, Run, TextRun
+from core.backends.onnx_signature import signature_of
+from core.backends.session_options import SessionSettings, global_pool_sizes, session_settings
+from core.backends.split import Splitter, scattered_outputs
+from core.backends.values import BF16, ValueRun, strings_work
+from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
+from core.config.problem import InvalidModelConfig
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.config.signature_check import validate_against_signature
+from core.errors import ModelLoadFailed
+from core.tensors import BYTES
+
+_log = logging.getLogger("trident.backends")
+
+_VERBOSE, _ERROR, _FATAL = 0, 3, 4
+# All of ONNX Runtime's own exceptions, and those by which its bindings report the rest.
+FAILURES: tuple[type[Exception], ...] = (
+    capi.EPFail,
+    capi.EngineError,
+    capi.Fail,
+    capi.InvalidArgument,
+    capi.InvalidGraph,
+    capi.InvalidProtobuf,
+    capi.ModelLoaded,
+    capi.NoModel,
+    capi.NoSuchFile,
+    capi.NotImplemented,
+    capi.RuntimeException,
+    RuntimeError,
+    MemoryError,
+)
+_LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
+_INSPECTION = Placement("inspection", "CPU")
+
+# Sessions with OpenVINO must not be made side by side.
+_openvino = threading.Lock()
+
+
+def gpu_ids() -> tuple[int, ...]:
+    """The GPUs that models can run on: none where ONNX Runtime has no CUDA provider. Never call it before a fork."""
+    return cuda.device_ids() if CUDA in onnxruntime.get_available_providers() else ()
+
+
+class OnnxRuntimeBackend:
+    """The backend `onnxruntime`. Loads on loader threads, several at once. Make it after the fork.
+
+    `cores` are those that the process may use (0: asked for here); with few of them threads do not spin.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, cores: float = 0) -> None:
+        self._spinning = may_spin(cores or available_cores())
+        self._available: Sequence[str] = onnxruntime.get_available_providers()
+        self._global_pool = threading.Lock()
+        self._has_global_pool = False
+        if CUDA in self._available:
+            # CUDA and cuDNN are where pip has put them, which the linker does not search.
+            onnxruntime.preload_dlls()
+
+    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+        """The signature of the model in version directory `path`, from a session that is thrown away again."""
+        # The graph is not going to run, so nothing is spent on making it fast.
+        plan = replace(self._settings(config, settings, threads=1), graph_level="ORT_DISABLE_ALL")
+        session = _make_session(_SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})]))
+        return signature_of(session, config.name)
+
+    def load(self, context: LoadContext) -> OnnxModel:
+        """Load one version: a session for each device. Raises a ServerError, see the protocol."""
+        config = context.config
+        plan = self._settings(config, context.settings, threads=context.threads)
+        wanted = {placement.device: placement for placement in context.placements}
+        sessions: dict[str, Any] = {}
+        for device, placement in wanted.items():
+            providers = requested_providers(config, placement)
+            check_available(providers, self._available, config.name)
+            sessions[device] = _make_session(_SessionRequest(config, context.path, placement, plan, providers))
+        for session in sessions.values():
+            problems = validate_against_signature(config, signature_of(session, config.name), config.name)
+            if problems:
+                raise InvalidModelConfig(problems, model=config.name)
+        return OnnxModel(context.spec, config, plan, sessions)
+
+    def _settings(self, config: ModelConfig, settings: dict[str, str], *, threads: int) -> SessionSettings:
+        plan = session_settings(config, settings, threads=threads, spinning=self._spinning)
+        if plan.global_thread_pool:
+            with self._global_pool:
+                if not self._has_global_pool:
+                    onnxruntime.set_global_thread_pool_sizes(*global_pool_sizes(settings))
+                    self._has_global_pool = True
+        return plan
+
+
+class OnnxModel:
+    """One loaded version: `sessions` by device. The loader's thread only."""
+
+    def __init__(
+        self, spec: ModelSpec, config: ModelConfig, settings: SessionSettings, sessions: dict[str, Any]
+    ) -> None:
+        self._spec = spec
+        self._config = config
+        self._settings = settings
+        self._sessions = sessions
+
+    def describe(self) -> dict[str, str]:
+        """`device`, `execution provider` (the first of each session: it runs what it can) and `threads`."""
+        active = {session.get_providers()[0]: None for session in self._sessions.values()}
+        return {
+            "device": ", ".join(self._sessions),
+            "execution provider": ", ".join(active),
+            "threads": self._settings.thread_plan,
+        }
+
+    def instance(self, placement: Placement) -> BackendInstance:
+        session = self._sessions[placement.device]
+        on_gpu = placement.kind == "GPU"
+        pinned = cuda.PinnedMemory.open() if on_gpu else None
+        gatherer = Gatherer(
+            self._spec,
+            scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
+            batch_inputs=batch_inputs(self._config, self._spec.name),
+            on_buffer=pinned.replace if pinned is not None else None,
+        )
+        splitter = Splitter(self._spec, scattered_outputs(self._config))
+        options = _run_options(self._settings)
+        return OnnxInstance(placement, self._spec, gatherer, splitter, self._run(session, on_gpu), options, FAILURES)
+
+    def close(self) -> None:
+        """Let go of the sessions: ONNX Runtime frees them when the last instance has let go as well."""
+        self._sessions = {}
+
+    def _run(self, session: Any, on_gpu: bool) -> Run:
+        """How an instance runs the session: on arrays where it can, on values where it must."""
+        # The session's inner `run` is what the public one calls. It is called here because the public one takes 3 µs
+        # for checks that the request validation has made already, and falls back to the CPU, for good and silently,
+        # when a GPU fails.
+        run: Run = getattr(session, "_sess", session).run
+        spec = self._spec
+        inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
+        outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
+        used = {*inputs.values(), *outputs.values()}
+        if not on_gpu and BYTES not in used and BF16 not in used:
+            return run
+        ort_value = onnxruntime.OrtValue
+        values = ValueRun(session, ort_value, inputs, outputs, BYTES in used and strings_work(ort_value))
+        return TextRun(run, values) if BYTES in used and BF16 not in used else values
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionRequest:
+    """All that one session is made of. `version` is the version directory."""
+
+    config: ModelConfig
+    version: Path
+    placement: Placement
+    settings: SessionSettings
+    providers: Sequence[ProviderRequest]
+
+
+def _make_session(request: _SessionRequest) -> Any:
+    """A session with exactly the providers that were asked for. Raises a ServerError with Triton's text."""
+    config, name = request.config, request.config.name
+    on_gpu = request.placement.kind == "GPU"
+    capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
+    path = model_path(request.version, config, capability)
+    serial = _openvino if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
+    try:
+        options = _session_options(request)
+        with serial:
+            session = onnxruntime.InferenceSession(
+                path,
+                options,
+                providers=[(provider.name, provider.options) for provider in request.providers],
+                # Otherwise a provider that fails would be dropped with no more than a printed line.
+                enable_fallback=0,
+            )
+    except FAILURES as exc:
+        raise failure_of(exc, name, ModelLoadFailed) from exc
+    active = session.get_providers()
+    missing = [provider.name for provider in request.providers if provider.name not in active]
+    library = cuda.missing_library(missing[0], _LIBRARIES) if missing else ""
+    check_active(request.providers, active, library, name)
+    for provider in request.providers:
+        if provider.log_line:
+            _log.info("%s", provider.log_line)
+    return session
+
+
+def _session_options(request: _SessionRequest) -> Any:
+    settings = request.settings
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, settings.graph_level)
+    options.execution_mode = getattr(onnxruntime.ExecutionMode, settings.execution_mode)
+    options.use_per_session_threads = not settings.global_thread_pool
+    options.intra_op_num_threads = settings.intra_op_threads
+    options.inter_op_num_threads = settings.inter_op_threads
+    if settings.enable_mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.enable_mem_arena
+    if settings.enable_mem_pattern is not None:
+        options.enable_mem_pattern = settings.enable_mem_pattern
+    options.logid = request.config.name
+    options.log_severity_level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _ERROR
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in request.config.model_operations.op_library_filename:
+        options.register_custom_ops_library(library_path(request.version, library))
+    return options
+
+
+def _run_options(settings: SessionSettings) -> Any:
+    options = onnxruntime.RunOptions()
+    # What fails in a run is raised, and logged by whoever answers the request: once, not here as well.
+    options.log_severity_level = _FATAL
+    for key, value in settings.run_entries.items():
+        options.add_run_config_entry(key, value)
+    return options

@@ -1,0 +1,134 @@
+"""The results of one execution, cut into the outputs of each request.
+
+Outputs are views of the results: nothing is copied.
+Source: spec/onnxruntime-backend.md section 5.5 items 7 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from core.backends.batch_inputs import input_named
+from core.config.model_spec import ModelSpec, OutputSpec
+from core.config.schema import ModelConfig
+from core.errors import BackendFailed
+from core.inference import InferenceRequest, OutputTensor
+from core.tensors import Array, Shape, element_count, shape_text
+
+
+class Splitter:
+    """Cuts results for one model. `scattered` names the source input of each output that is cut by an input's shape.
+
+    Stateless between calls; any thread.
+    """
+
+    def __init__(self, spec: ModelSpec, scattered: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._batching = spec.max_batch_size > 0
+        self._scattered = scattered
+        self._outputs = [(output, output.name, output.datatype.name) for output in spec.outputs.values()]
+        self._plain = not scattered and all(output.model_dims is None for output in spec.outputs.values())
+
+    def split(
+        self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int
+    ) -> list[list[OutputTensor]]:
+        """The requested outputs of each request, in the order of the configuration.
+
+        `results` are those of all configured outputs, in that order, for `total` items. Raises BackendFailed where a
+        result cannot be cut.
+        """
+        if len(requests) == 1:
+            return [self._of_one(requests[0], results, total)]
+        columns: list[list[OutputTensor]] = []
+        for (output, name, datatype), result in zip(self._outputs, results, strict=True):
+            pieces = self._cut(output, result, requests, total)
+            columns.append([OutputTensor(name, datatype, piece.shape, piece) for piece in pieces])
+        answers: list[list[OutputTensor]] = []
+        for request, row in zip(requests, zip(*columns, strict=True), strict=True):
+            wanted = request.outputs
+            answers.append([tensor for tensor in row if tensor.name in wanted] if wanted else list(row))
+        return answers
+
+    def _of_one(self, request: InferenceRequest, results: Sequence[Array], total: int) -> list[OutputTensor]:
+        wanted = request.outputs
+        answer: list[OutputTensor] = []
+        for (output, name, datatype), result in zip(self._outputs, results, strict=True):
+            array = result
+            if name in self._scattered:
+                array = self._scatter(name, array, (request,))[0]
+            else:
+                shape = array.shape
+                if not self._plain or not shape:
+                    array = self._in_client_shape(output, array)
+                if self._batching and (not shape or shape[0] != total):
+                    raise self._wrong_batch(name, shape, total)
+            if not wanted or name in wanted:
+                answer.append(OutputTensor(name, datatype, array.shape, array))
+        return answer
+
+    def _cut(
+        self, output: OutputSpec, result: Array, requests: Sequence[InferenceRequest], total: int
+    ) -> Iterable[Array]:
+        """One piece of `result` for each request."""
+        if output.name in self._scattered:
+            return self._scatter(output.name, result, requests)
+        shape = result.shape
+        if not shape or shape[0] != total:
+            raise self._wrong_batch(output.name, shape, total)
+        if output.model_dims is not None:
+            result = self._in_client_shape(output, result)
+        if total == len(requests):
+            # Iterating over rows takes half the time of slicing them one by one.
+            return result[:, None]
+        pieces: list[Array] = []
+        start = 0
+        for request in requests:
+            end = start + request.batch_size
+            pieces.append(result[start:end])
+            start = end
+        return pieces
+
+    def _scatter(self, name: str, result: Array, requests: Sequence[InferenceRequest]) -> list[Array]:
+        source = self._scattered[name]
+        flat = result.reshape(-1)
+        pieces: list[Array] = []
+        start = 0
+        for request in requests:
+            shape: Shape = input_named(request, source).array.shape
+            end = start + element_count(shape)
+            if end > flat.size:
+                raise BackendFailed(
+                    f"output '{name}' of '{self._spec.name}' has {flat.size} elements, too few to give each request "
+                    f"the shape of its input '{source}'",
+                    model=self._spec.name,
+                )
+            pieces.append(flat[start:end].reshape(shape))
+            start = end
+        return pieces
+
+    def _in_client_shape(self, output: OutputSpec, result: Array) -> Array:
+        """`result` as the client sees it: the configured reshape, and the configured dims for one without any."""
+        batch: Shape = result.shape[:1] if self._batching else ()
+        dims: Shape = result.shape[len(batch) :]
+        if not result.shape:
+            return result.reshape(tuple(1 for _ in output.dims))
+        model_dims = output.model_dims
+        if model_dims is None or len(dims) != len(model_dims):
+            return result
+        # Variable dimensions of the two are matched by position. What contradicts the configuration stays as it is.
+        variable = iter([dim for dim, configured in zip(dims, model_dims, strict=True) if configured == -1])
+        shape = (*batch, *(next(variable, 1) if dim == -1 else dim for dim in output.dims))
+        return result.reshape(shape) if element_count(shape) == result.size else result
+
+    def _wrong_batch(self, name: str, shape: Shape, total: int) -> BackendFailed:
+        return BackendFailed(
+            f"output '{name}' of '{self._spec.name}' has shape {shape_text(shape)} for a batch of {total}, so that it "
+            "cannot be divided among the requests",
+            hint="the model changes its first dimension: set max_batch_size to 0 in its configuration",
+            model=self._spec.name,
+        )
+
+
+def scattered_outputs(config: ModelConfig) -> dict[str, str]:
+    """The source input of every output that `batch_output` cuts by an input's shape."""
+    return {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}

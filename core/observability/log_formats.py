@@ -1,0 +1,102 @@
+"""The forms of a log line: Triton's default, its ISO8601, and JSON.
+
+One event is one line. What belongs to an event but needs lines of its own (a table, a traceback) follows it in a way
+that no line can be taken for another event: rows of a table begin with `|` or `+`, lines of a traceback with blanks.
+Source: spec/trace-and-log.md section 6.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from math import isfinite
+
+from core.observability.log_text import escaped, quoted
+
+TABLE = "table"
+_INDENT = "    "
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class TextFormatter(logging.Formatter):
+    """`<L><MMDD> <HH:MM:SS.uuuuuu> <pid> <file>:<line>] <message>`, or with `iso8601` the time first. Times are UTC.
+
+    `escape` False leaves messages unquoted, as TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 asks for.
+    """
+
+    def __init__(self, *, iso8601: bool = False, escape: bool = True) -> None:
+        super().__init__()
+        self._iso8601 = iso8601
+        self._escape = escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        place = f"{record.process} {escaped(record.filename)}:{record.lineno}]"
+        lines = [f"{self._start(record)} {place} {quoted(message) if self._escape else message}"]
+        table = record.__dict__.get(TABLE)
+        if table is not None:
+            lines += [_table_line(line) for line in str(table).split("\n")]
+        lines += [_INDENT + escaped(line) for line in _traceback(self, record).split("\n") if line]
+        return "\n".join(lines)
+
+    def _start(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        letter = _letter(record.levelno)
+        if self._iso8601:
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter}"
+        return f"{letter}{when:%m%d %H:%M:%S.%f}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per event: time, level, logger, message, file, line, pid, and the fields given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        event: dict[str, object] = {
+            "time": f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "level": _level_name(record.levelno),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "file": record.filename,
+            "line": record.lineno,
+            "pid": record.process,
+        }
+        for name, value in record.__dict__.items():
+            if name not in _OWN and value is not None:
+                event.setdefault(name, _plain(value))
+        if trace := _traceback(self, record):
+            event["traceback"] = trace
+        return json.dumps(event)
+
+
+def _letter(level: int) -> str:
+    if level >= logging.ERROR:
+        return "E"
+    return "W" if level >= logging.WARNING else "I"
+
+
+def _level_name(level: int) -> str:
+    names = {"E": "ERROR", "W": "WARNING", "I": "INFO" if level >= logging.INFO else "VERBOSE"}
+    return names[_letter(level)]
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info and record.exc_info[0] is not None:
+        parts.append(formatter.formatException(record.exc_info))
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    return "\n".join(parts)
+
+
+def _table_line(line: str) -> str:
+    safe = escaped(line)
+    return safe if safe.startswith(("+", "|")) else f"| {safe}"
+
+
+def _plain(value: object) -> object:
+    """`value` as something that JSON has, for any value that a caller may have given."""
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return str(value)

@@ -1,0 +1,122 @@
+"""The log of the server: where events go, in which form, and which of them.
+
+Every module logs to `logging.getLogger("trident.<part>")`. INFO, WARNING and ERROR are the standard levels; verbose
+level 1 is DEBUG, and each further one is one less, so that `--log-verbose=n` shows verbose messages of levels 1 to n.
+Source: spec/trace-and-log.md section 6.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+from core.errors import ConfigInvalid
+from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
+
+_ROOT_LOGGER = "trident"
+_LOWEST_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """`verbose` is the highest verbose level shown, 0 for none; `format` is default, ISO8601 or json; `file` empty is
+    the console, with warnings and errors on stderr and all else on stdout."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    file: str = ""
+    escape: bool = True
+
+
+def verbose_level(level: int) -> int:
+    """The level to log a verbose message of `level` (1 and up) with."""
+    return max(_LOWEST_LEVEL, logging.DEBUG + 1 - level)
+
+
+def log_table(logger: logging.Logger, heading: str, table: str) -> None:
+    """Log `table` (lines with borders) under `heading`, as one event."""
+    logger.info(heading, extra={TABLE: table}, stacklevel=2)
+
+
+def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    """Make the log of this process what `options` say; a second call replaces what the first one made.
+
+    `out` and `err` stand in for stdout and stderr. Call it before the workers are forked. Raises ConfigInvalid where
+    the log file cannot be opened.
+    """
+    sinks = _file_sinks(options) if options.file else _console_sinks(out or sys.stdout, err or sys.stderr)
+    formatter = _formatter(options)
+    root = logging.getLogger()
+    close_log()
+    for sink in sinks:
+        sink.setFormatter(formatter)
+        sink.addFilter(_Switches(options))
+        root.addHandler(sink)
+    # Other people's packages speak when something is wrong; their chatter is not part of our verbose levels.
+    root.setLevel(logging.WARNING)
+    shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
+    logging.getLogger(_ROOT_LOGGER).setLevel(shown)
+
+
+def close_log() -> None:
+    """Undo `configure_logging`: detach what it attached and close its file."""
+    root = logging.getLogger()
+    for sink in [each for each in root.handlers if isinstance(each, _Sink)]:
+        root.removeHandler(sink)
+        sink.close()
+        if sink.owned:
+            sink.stream.close()
+
+
+class _Sink(logging.StreamHandler[TextIO]):
+    """A stream of ours; `owned` is one to close."""
+
+    def __init__(self, stream: TextIO, *, owned: bool = False) -> None:
+        super().__init__(stream)
+        self.owned = owned
+
+
+class _Switches(logging.Filter):
+    """The switches log-info, log-warning and log-error; verbose messages have their level alone."""
+
+    def __init__(self, options: LogOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return self._options.error
+        if record.levelno >= logging.WARNING:
+            return self._options.warning
+        return self._options.info or record.levelno < logging.INFO
+
+
+def _formatter(options: LogOptions) -> logging.Formatter:
+    if options.format == "json":
+        return JsonFormatter()
+    return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape)
+
+
+def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
+    for stream in (out, err):
+        # A console that cannot show a character must not cost the event.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    quiet, loud = _Sink(out), _Sink(err)
+    quiet.addFilter(lambda record: record.levelno < logging.WARNING)
+    loud.setLevel(logging.WARNING)
+    return [quiet, loud]
+
+
+def _file_sinks(options: LogOptions) -> list[_Sink]:
+    try:
+        stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    except OSError as error:
+        raise ConfigInvalid(f"cannot open the log file {options.file}: {error.strerror}") from error
+    return [_Sink(stream, owned=True)]

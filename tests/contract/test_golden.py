@@ -1,0 +1,120 @@
+"""Exchanges recorded with a real Triton, replayed against the real server.
+
+Held: status, content type and, for JSON bodies, the fields with their types and values; other bodies byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.server import ServerProcess
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+# Repository control, trace and logging come later.
+SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors")
+MUST_FAIL = ("broken", "badcfg")
+
+Exchange = dict[str, Any]
+
+
+def exchanges() -> list[Exchange]:
+    lines = (GOLDEN / "exchanges.jsonl").read_text().splitlines()
+    return [exchange for exchange in map(json.loads, lines) if exchange["section"] in SECTIONS]
+
+
+# Where this server answers otherwise on purpose, with what it answers: (status, text that the body holds).
+OTHERWISE: dict[int, tuple[int, str]] = {
+    14: (404, "Request for unknown model: 'simple' version 9 is not found"),
+    15: (404, "Request for unknown model: 'nope' is not found"),
+    75: (400, "failed to parse the request JSON buffer: "),
+    96: (400, "Failed to parse 'data' field: shape does not match true shape"),
+    105: (400, "element 0 of input 'INPUT0' is 3000000000, which INT32 cannot hold"),
+    120: (400, "must specify valid 'Infer-Header-Content-Length' in request header"),
+    121: (400, "Unable to parse Inference-Header-Content-Length, got: abc"),
+    127: (400, "failed to decompress the request body"),
+}
+# Malformed JSON and missing or mistyped fields are the client's fault: 400 with Triton's text, where Triton says 500.
+CLIENTS_FAULT = {55, 56, 64, 65, 76, 78, 80, 88, 90, 99, 103, 104, 108}
+
+
+@pytest.fixture(scope="module")
+def golden_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    repository = tmp_path_factory.mktemp("golden")
+    for model in (GOLDEN / "models").iterdir():
+        if model.name not in MUST_FAIL:
+            (repository / model.name).symlink_to(model)
+    with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log") as running:
+        yield running
+
+
+@pytest.mark.parametrize("exchange", exchanges(), ids=lambda exchange: f"{exchange['n']}-{exchange['note']}")
+def test_answers_as_triton_did(golden_server: ServerProcess, exchange: Exchange) -> None:
+    port = golden_server.metrics_port if exchange["port"] == 2 else golden_server.http_port
+    body = base64.b64decode(exchange["req_body_b64"])
+    status, headers, answer = golden_server.request(
+        exchange["method"], exchange["path"], body or None, exchange["req_headers"], port=port
+    )
+    if exchange["n"] in OTHERWISE:
+        expected_status, text = OTHERWISE[exchange["n"]]
+        assert status == expected_status
+        assert text in json.loads(answer)["error"]
+        return
+    recorded_status = int(exchange["status"].split()[0])
+    assert status == (400 if exchange["n"] in CLIENTS_FAULT else recorded_status)
+    assert headers["Content-Type"] == exchange["resp_headers"].get("Content-Type")
+    assert_same_body(exchange, headers, answer)
+
+
+def assert_same_body(exchange: Exchange, headers: Any, answer: bytes) -> None:
+    recorded = base64.b64decode(exchange["resp_body_b64"])
+    if headers["Content-Encoding"]:
+        assert headers["Content-Encoding"] == exchange["resp_headers"]["Content-Encoding"]
+        return
+    recorded_split = int(exchange["resp_headers"].get("Inference-Header-Content-Length", len(recorded)))
+    split = int(headers["Inference-Header-Content-Length"] or len(answer))
+    assert answer[split:] == recorded[recorded_split:]
+    if headers["Content-Type"] == "text/plain" or not recorded or not is_json(recorded[:recorded_split]):
+        assert answer == recorded
+        return
+    ours, theirs = json.loads(answer[:split]), json.loads(recorded[:recorded_split])
+    if "extensions" in theirs:
+        assert ours.pop("version")
+        theirs.pop("version")
+    assert ours == theirs
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_every_difference_is_one_of_the_recording() -> None:
+    recorded = {exchange["n"] for exchange in exchanges()}
+    assert set(OTHERWISE) | CLIENTS_FAULT <= recorded
+
+
+def test_models_that_must_fail_say_why(tmp_path: Path) -> None:
+    with ServerProcess(
+        GOLDEN / "models", tmp_path / "log", "--exit-on-error=false", "--strict-readiness=false"
+    ) as server:
+        deadline = time.monotonic() + 30
+        states: dict[str, str] = {}
+        while not states or "LOADING" in states.values():
+            assert time.monotonic() < deadline, states
+            index = server.json("POST", "/v2/repository/index")
+            states = {entry["name"]: entry.get("state", "LOADING") for entry in index}
+        reasons = {entry["name"]: entry["reason"] for entry in index if entry["state"] == "UNAVAILABLE"}
+        assert set(reasons) == set(MUST_FAIL)
+        assert reasons["badcfg"] == "Invalid argument: unexpected inference input 'WRONG', allowed inputs are: IN"
+        assert reasons["broken"].startswith("Internal: onnx runtime error 7: ")
+        assert server.json("GET", "/v2/models/simple")["name"] == "simple"

@@ -1,0 +1,239 @@
+"""Small real ONNX models for tests, built when asked for. Every function returns a checked model; `write` stores it.
+
+A shape is a list of numbers, names (free dimensions) and, for a tensor without dimensions, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Dims = Sequence[int | str]
+
+# ONNX element types by v2 datatype.
+ELEMENT_TYPES: dict[str, int] = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+    "BYTES": TensorProto.STRING,
+    "BF16": TensorProto.BFLOAT16,
+}
+
+# Old enough for every ONNX Runtime that the project supports.
+OPSET = 17
+IR_VERSION = 8
+
+
+def write(model: onnx.ModelProto, path: Path) -> Path:
+    """Store `model` at `path`, making its folders; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def write_version(model: onnx.ModelProto, repository: Path, name: str, config: str | None = None) -> Path:
+    """Store `model` as version 1 of model `name` in `repository`, with `config` as its config.pbtxt if given.
+
+    Returns the version directory.
+    """
+    version = write(model, repository / name / "1" / "model.onnx").parent
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return version
+
+
+def tensor(name: str, datatype: str, shape: Dims) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ELEMENT_TYPES[datatype], list(shape))
+
+
+def build(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto] = (),
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+    onnx.checker.check_model(model)
+    return model
+
+
+def constant(name: str, values: Any, datatype: str = "INT64") -> onnx.TensorProto:
+    dtype = helper.tensor_dtype_to_np_dtype(ELEMENT_TYPES[datatype])
+    return numpy_helper.from_array(np.asarray(values, dtype=dtype), name)
+
+
+def add_sub(datatype: str = "INT32", width: int | str = 16, batch: int | str | None = "batch") -> onnx.ModelProto:
+    """INPUT0, INPUT1 -> OUTPUT0 (sum), OUTPUT1 (difference). `batch` None: no batch dimension."""
+    shape: Dims = [width] if batch is None else [batch, width]
+    return build(
+        [
+            helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+            helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+        ],
+        [tensor("INPUT0", datatype, shape), tensor("INPUT1", datatype, shape)],
+        [tensor("OUTPUT0", datatype, shape), tensor("OUTPUT1", datatype, shape)],
+    )
+
+
+def identity(datatype: str = "FP32", shape: Dims = ("batch", "n"), inputs: int = 1) -> onnx.ModelProto:
+    """INPUT0 -> OUTPUT0 (and INPUT1 -> OUTPUT1, …), unchanged, of any datatype and shape."""
+    return build(
+        [helper.make_node("Identity", [f"INPUT{n}"], [f"OUTPUT{n}"]) for n in range(inputs)],
+        [tensor(f"INPUT{n}", datatype, shape) for n in range(inputs)],
+        [tensor(f"OUTPUT{n}", datatype, shape) for n in range(inputs)],
+    )
+
+
+def strings(shape: Dims = ("batch", "n")) -> onnx.ModelProto:
+    """INPUT0 -> OUTPUT0, BYTES, unchanged."""
+    return identity("BYTES", shape)
+
+
+def scalar(datatype: str = "FP32") -> onnx.ModelProto:
+    """INPUT0 -> OUTPUT0, both without dimensions."""
+    return identity(datatype, ())
+
+
+def fixed(datatype: str = "FP32", shape: Dims = (2, 3)) -> onnx.ModelProto:
+    """INPUT0 -> OUTPUT0 of one fixed shape: a model that cannot batch."""
+    return identity(datatype, shape)
+
+
+def string_to_number(shape: Dims = ("batch", "n")) -> onnx.ModelProto:
+    """INPUT0 (BYTES) -> OUTPUT0 (FP32); fails on text that is no number."""
+    return build(
+        [helper.make_node("Cast", ["INPUT0"], ["OUTPUT0"], to=TensorProto.FLOAT)],
+        [tensor("INPUT0", "BYTES", shape)],
+        [tensor("OUTPUT0", "FP32", shape)],
+    )
+
+
+def two_outputs() -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, 4] -> NEGATED FP32 [batch, 4] and TOTAL FP32 [batch, 1]."""
+    return build(
+        [
+            helper.make_node("Neg", ["INPUT0"], ["NEGATED"]),
+            helper.make_node("ReduceSum", ["INPUT0", "AXES"], ["TOTAL"], keepdims=1),
+        ],
+        [tensor("INPUT0", "FP32", ["batch", 4])],
+        [tensor("NEGATED", "FP32", ["batch", 4]), tensor("TOTAL", "FP32", ["batch", 1])],
+        [constant("AXES", [1])],
+    )
+
+
+def rank_one_batch() -> onnx.ModelProto:
+    """INPUT0 FP32 [batch] -> OUTPUT0 FP32 [batch]: nothing but the batch dimension (`dims [1]`, empty reshape)."""
+    return identity("FP32", ["batch"])
+
+
+def ragged() -> onnx.ModelProto:
+    """INPUT0 FP32 [-1], all elements of a batch in one row, and COUNTS FP32 [-1] -> DOUBLED [-1] and COUNTS_OUT [-1].
+
+    COUNTS is for a `batch_input` of any kind whose tensor has one dimension.
+    """
+    return build(
+        [
+            helper.make_node("Add", ["INPUT0", "INPUT0"], ["DOUBLED"]),
+            helper.make_node("Identity", ["COUNTS"], ["COUNTS_OUT"]),
+        ],
+        [tensor("INPUT0", "FP32", ["elements"]), tensor("COUNTS", "FP32", ["counts"])],
+        [tensor("DOUBLED", "FP32", ["elements"]), tensor("COUNTS_OUT", "FP32", ["counts"])],
+    )
+
+
+def ragged_item_shapes() -> onnx.ModelProto:
+    """INPUT0 FP32 [-1] and SHAPES FP32 [items, rank] -> DOUBLED [-1] and SHAPES_OUT [items, rank]."""
+    return build(
+        [
+            helper.make_node("Add", ["INPUT0", "INPUT0"], ["DOUBLED"]),
+            helper.make_node("Identity", ["SHAPES"], ["SHAPES_OUT"]),
+        ],
+        [tensor("INPUT0", "FP32", ["elements"]), tensor("SHAPES", "FP32", ["items", "rank"])],
+        [tensor("DOUBLED", "FP32", ["elements"]), tensor("SHAPES_OUT", "FP32", ["items", "rank"])],
+    )
+
+
+def picky(width: int = 4) -> onnx.ModelProto:
+    """INDEX INT64 [batch, 1] -> VALUE FP32 [batch, 1], looked up in a table of `width`; another index fails the run."""
+    return build(
+        [helper.make_node("Gather", ["TABLE", "INDEX"], ["VALUE"])],
+        [tensor("INDEX", "INT64", ["batch", 1])],
+        [tensor("VALUE", "FP32", ["batch", 1])],
+        [constant("TABLE", np.arange(width) * 10, "FP32")],
+    )
+
+
+def slow(size: int = 256, rounds: int = 32) -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, size] -> OUTPUT0, through `rounds` matrix products: work for a processor, a few ms a row."""
+    weights = numpy_helper.from_array(np.eye(size, dtype=np.float32) * np.float32(0.5), "WEIGHTS")
+    names = ["INPUT0", *(f"X{n}" for n in range(1, rounds)), "OUTPUT0"]
+    nodes = [helper.make_node("MatMul", [names[n], "WEIGHTS"], [names[n + 1]]) for n in range(rounds)]
+    shape: Dims = ["batch", size]
+    return build(nodes, [tensor("INPUT0", "FP32", shape)], [tensor("OUTPUT0", "FP32", shape)], [weights])
+
+
+def waiting() -> onnx.ModelProto:
+    """ROUNDS INT64 [1] -> COUNT INT64 [1]: a loop of as many rounds as the input says."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["go_on_out"]),
+            helper.make_node("Add", ["count", "one"], ["count_out"]),
+        ],
+        "body",
+        [tensor("round", "INT64", ()), tensor("go_on", "BOOL", ()), tensor("count", "INT64", [1])],
+        [tensor("go_on_out", "BOOL", ()), tensor("count_out", "INT64", [1])],
+        [constant("one", [1])],
+    )
+    return build(
+        [
+            helper.make_node("Squeeze", ["ROUNDS"], ["trips"]),
+            helper.make_node("Loop", ["trips", "yes", "zero"], ["COUNT"], body=body),
+        ],
+        [tensor("ROUNDS", "INT64", [1])],
+        [tensor("COUNT", "INT64", [1])],
+        [constant("yes", True, "BOOL"), constant("zero", [0])],
+    )
+
+
+def with_default() -> onnx.ModelProto:
+    """INPUT0 FP32 [4] plus OFFSET FP32 [4], an initializer (10, 20, 30, 40) that a request may override -> OUTPUT0."""
+    return build(
+        [helper.make_node("Add", ["INPUT0", "OFFSET"], ["OUTPUT0"])],
+        [tensor("INPUT0", "FP32", [4]), tensor("OFFSET", "FP32", [4])],
+        [tensor("OUTPUT0", "FP32", [4])],
+        [constant("OFFSET", [10, 20, 30, 40], "FP32")],
+    )
+
+
+def sequence_output() -> onnx.ModelProto:
+    """INPUT0 FP32 [n] -> OUTPUT0, a sequence of tensors: a type that the protocol does not have."""
+    output = helper.make_tensor_sequence_value_info("OUTPUT0", TensorProto.FLOAT, None)
+    return build(
+        [helper.make_node("SequenceConstruct", ["INPUT0"], ["OUTPUT0"])], [tensor("INPUT0", "FP32", ["n"])], [output]
+    )
+
+
+def float8_input() -> onnx.ModelProto:
+    """INPUT0 FLOAT8 [n] -> OUTPUT0 FP32 [n]: an element type that the protocol does not have."""
+    return build(
+        [helper.make_node("Cast", ["INPUT0"], ["OUTPUT0"], to=TensorProto.FLOAT)],
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT8E4M3FN, ["n"])],
+        [tensor("OUTPUT0", "FP32", ["n"])],
+        opset=19,
+    )

@@ -1,0 +1,223 @@
+"""The direction of imports, read from the syntax trees: app -> adapters -> core, and one way through core.
+
+The checker is a pure function of (path, source), so the last tests here show that it can fail.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_AT_MOST = 400
+
+# Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
+CORE_ORDER: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("tensors",),
+    ("inference",),
+    ("config",),
+    ("repository",),
+    ("backends",),
+    ("scheduling",),
+    ("lifecycle",),
+    ("engine",),
+    ("remote",),
+    ("http", "grpc"),
+)
+CORE_RANK = {part: rank for rank, parts in enumerate(CORE_ORDER) for part in parts}
+# Seen by all of core, and seeing only these.
+OBSERVABILITY_SEES = {"errors", "tensors", "inference", "config"}
+
+# Third-party packages that have their places; a path that ends with / is a folder, * one folder of any name.
+PLACES: dict[str, tuple[str, ...]] = {
+    "flask": ("core/http/", "adapters/"),
+    "werkzeug": ("core/http/", "adapters/"),
+    "prometheus_flask_exporter": ("core/http/", "adapters/"),
+    "gevent": ("app/", "core/http/gevent_bridge.py"),
+    "greenlet": ("app/", "core/http/gevent_bridge.py"),
+    "gunicorn": ("app/",),
+    "gunicorn_h1c": ("app/",),
+    "grpc": ("app/", "core/grpc/"),
+    "onnxruntime": ("core/backends/onnxruntime.py",),
+}
+# Cloud SDKs: whichever module it is, it is one.
+IN_ONE_MODULE = ("boto3", "google.cloud")
+ENVIRONMENT_READERS = ("app/settings.py", "adapters/*/settings.py")
+ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def sources(*folders: str) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def imports(path: str, source: str) -> list[tuple[str, int]]:
+    """The absolute dotted names that a module imports, with their lines; those under TYPE_CHECKING count as well."""
+    package = path.removesuffix(".py").split("/")[:-1]
+    found: list[tuple[str, int]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            # `from core import engine` imports core.engine, `from core.engine import Engine` core.engine.Engine:
+            # both are judged by how they begin.
+            found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def within(path: str, places: tuple[str, ...]) -> bool:
+    return any(path.startswith(place) if place.endswith("/") else Path(path).match(place) for place in places)
+
+
+def is_of(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def part_of(path: str) -> list[str]:
+    return path.removesuffix(".py").split("/")
+
+
+def direction_breach(path: str, name: str) -> str | None:
+    """Why the module at `path` may not import `name` of this project; None if it may."""
+    here, there = part_of(path), name.split(".")
+    top, target = here[0], there[0]
+    if target not in {"app", "adapters", "core"} or top not in {"app", "adapters", "core"}:
+        return "tests and tools are not imported" if target in {"tests", "bench", "deploy"} else None
+    layers = ["core", "adapters", "app"]
+    if layers.index(target) > layers.index(top):
+        return f"{top} does not know {target}"
+    if top == target == "adapters" and len(here) > 2 and len(there) > 1 and here[1] != there[1]:
+        return "one adapter does not know another"
+    if top == target == "core" and len(there) > 1:
+        return core_breach(here[1], there[1])
+    return None
+
+
+def core_breach(here: str, there: str) -> str | None:
+    if here == there or here == "__init__":
+        return None
+    if there == "observability":
+        return None
+    if here == "observability":
+        return None if there in OBSERVABILITY_SEES else f"observability does not know {there}"
+    unplaced = [part for part in (here, there) if part not in CORE_RANK]
+    if unplaced:
+        return f"core/{unplaced[0]} has no place in CORE_ORDER"
+    return None if CORE_RANK[there] < CORE_RANK[here] else f"core/{here} stands below or beside core/{there}"
+
+
+def environment_lines(source: str) -> list[int]:
+    """The lines that touch the process environment."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        names: set[str] = set()
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            names = {node.attr}
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            names = {alias.name for alias in node.names}
+        if names & ENVIRONMENT_NAMES:
+            lines.append(node.lineno)
+    return lines
+
+
+def breaches(path: str, source: str) -> list[str]:
+    """Every breach of the architecture in one module, as `path:line: what`."""
+    found = []
+    for name, line in imports(path, source):
+        reason = direction_breach(path, name)
+        if reason:
+            found.append(f"{path}:{line}: imports {name}: {reason}")
+        found += [
+            f"{path}:{line}: imports {name}: {package} belongs in {', '.join(places)}"
+            for package, places in PLACES.items()
+            if is_of(name, package) and not within(path, places)
+        ]
+    if not within(path, ENVIRONMENT_READERS):
+        found += [f"{path}:{line}: touches the environment" for line in environment_lines(source)]
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    found = [breach for path, source in sources("core", "adapters", "app") for breach in breaches(path, source)]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", IN_ONE_MODULE)
+def test_a_cloud_sdk_is_imported_by_one_module(package: str) -> None:
+    users = {
+        path
+        for path, source in sources("core", "adapters", "app")
+        for name, _ in imports(path, source)
+        if is_of(name, package)
+    }
+    assert len(users) <= 1
+
+
+def test_every_part_of_core_has_its_place() -> None:
+    parts = {path.name.removesuffix(".py") for path in (ROOT / "core").iterdir() if path.suffix == ".py"}
+    parts |= {path.parent.name for path in (ROOT / "core").glob("*/__init__.py")}
+    assert parts - {"__init__", "observability"} <= set(CORE_RANK)
+
+
+def test_no_file_is_longer_than_a_person_reads() -> None:
+    folders = ("core", "adapters", "app", "bench", "deploy", "tests")
+    lengths = {path: source.count("\n") for path, source in sources(*folders)}
+    assert {path: lines for path, lines in lengths.items() if lines > LINES_AT_MOST} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "what"),
+    [
+        ("core/engine.py", "from app.cli import main", "core does not know app"),
+        ("core/engine.py", "import adapters.vertex.routes", "core does not know adapters"),
+        ("adapters/vertex/routes.py", "from app import settings", "adapters does not know app"),
+        ("adapters/vertex/routes.py", "from adapters.sagemaker import routes", "one adapter does not know another"),
+        ("adapters/vertex/routes.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
+        ("core/scheduling/queue.py", "from core.engine import Engine", "stands below or beside"),
+        ("core/scheduling/queue.py", "from core import engine", "stands below or beside"),
+        ("core/scheduling/queue.py", "from ..lifecycle import state", "stands below or beside"),
+        ("core/http/views.py", "from core.grpc import codec", "stands below or beside"),
+        ("core/observability/metrics.py", "from core.scheduling.queue import Queue", "observability does not know"),
+        ("core/odds_and_ends.py", "from core.errors import ServerError", "has no place in CORE_ORDER"),
+        ("core/scheduling/queue.py", "import gevent.event", "gevent belongs in"),
+        ("core/http/views.py", "def late() -> None:\n    from gevent import sleep", "gevent belongs in"),
+        ("core/lifecycle/load.py", "from flask import Flask", "flask belongs in"),
+        ("app/cli.py", "import flask", "flask belongs in"),
+        ("core/http/views.py", "import gunicorn.http", "gunicorn belongs in"),
+        ("core/engine.py", "import grpc", "grpc belongs in"),
+        ("core/config/autocomplete.py", "import onnxruntime as ort", "onnxruntime belongs in"),
+        ("core/engine.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
+        ("core/engine.py", "from os import getenv", "touches the environment"),
+        ("adapters/vertex/routes.py", "import os\nos.getenv('AIP_MODE')", "touches the environment"),
+        ("core/engine.py", "from tests.unit import fakes", "tests and tools are not imported"),
+    ],
+)
+def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
+    found = breaches(path, source)
+    assert len(found) == 1
+    assert what in found[0]
+    assert found[0].startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core.engine import Engine\nos.getpid()"),
+        ("app/settings.py", "import os\nos.environ"),
+        ("adapters/vertex/settings.py", "from os import environ"),
+        ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
+        ("core/http/gevent_bridge.py", "import gevent\nfrom core.engine import Engine"),
+        ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
+        ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
+        ("core/backends/onnxruntime.py", "import onnxruntime\nfrom core.backends.base import Backend"),
+    ],
+)
+def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:
+    assert breaches(path, source) == []

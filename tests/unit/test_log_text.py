@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.observability.log_text import escaped, quoted
+
+UNSAFE = ["\n", "\r", "\x00", "\x1b[2J", "\x7f", "\x85", "\x9b1A", "\u2028", "\u2029", "\u202e", "\u2066", "\udc80"]
+
+
+@pytest.mark.parametrize("text", UNSAFE)
+def test_nothing_can_end_a_line_or_steer_a_terminal(text: str) -> None:
+    for safe in (escaped(f"a{text}b"), quoted(f"a{text}b")):
+        assert safe.isprintable()
+        assert safe.encode()
+
+
+@pytest.mark.parametrize("text", [*UNSAFE, 'say "hi"', "back\\slash", "Größe 模型", "😀", ""])
+def test_a_quoted_text_is_a_json_string_that_reads_back(text: str) -> None:
+    assert json.loads(quoted(text)) == text
+
+
+def test_other_scripts_stay_readable() -> None:
+    assert quoted("Größe 模型") == '"Größe 模型"'
+    assert escaped('"Größe"\t') == '"Größe"\\t'

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import ConfigInvalid
+from core.observability.logging import LogOptions, close_log, configure_logging, log_table, verbose_level
+
+log = logging.getLogger("trident.test")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    loggers = [logging.getLogger(), logging.getLogger("trident")]
+    levels = [logger.level for logger in loggers]
+    yield
+    close_log()
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def shown(options: LogOptions) -> tuple[list[str], list[str]]:
+    """What each stream shows of one message of each level."""
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(options, out=out, err=err)
+    for level in (3, 2, 1):
+        log.log(verbose_level(level), "verbose %d", level)
+    log.info("info")
+    log.warning("warning")
+    log.error("error")
+    return [[line.split('"')[1] for line in each.getvalue().splitlines()] for each in (out, err)]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "err"),
+    [
+        (LogOptions(), ["info"], ["warning", "error"]),
+        (LogOptions(verbose=1), ["verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=2), ["verbose 2", "verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=99), ["verbose 3", "verbose 2", "verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=1, info=False), ["verbose 1"], ["warning", "error"]),
+        (LogOptions(info=False), [], ["warning", "error"]),
+        (LogOptions(warning=False), ["info"], ["error"]),
+        (LogOptions(error=False), ["info"], ["warning"]),
+        (LogOptions(info=False, warning=False, error=False), [], []),
+    ],
+)
+def test_which_messages_go_where(options: LogOptions, out: list[str], err: list[str]) -> None:
+    assert tuple(shown(options)) == (out, err)
+
+
+def test_debug_is_the_first_verbose_level() -> None:
+    assert verbose_level(1) == logging.DEBUG
+    assert verbose_level(2) < verbose_level(1)
+    assert verbose_level(1000) > logging.NOTSET
+
+
+def test_a_log_file_takes_everything_and_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("before\n")
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(LogOptions(file=str(file)), out=out, err=err)
+    log.info("information")
+    log.error("Größe \udc80")
+    lines = file.read_text("utf-8").splitlines()
+    assert lines[0] == "before"
+    assert [line.split("] ")[1] for line in lines[1:]] == ['"information"', '"Größe \\udc80"']
+    assert (out.getvalue(), err.getvalue()) == ("", "")
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
+        configure_logging(LogOptions(file=str(tmp_path / "missing" / "log")))
+
+
+def test_a_second_call_replaces_the_first(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    configure_logging(LogOptions(file=str(first)))
+    out = io.StringIO()
+    configure_logging(LogOptions(format="json"), out=out, err=io.StringIO())
+    log.info("one", extra={"model": "digits"})
+    assert first.read_text() == ""
+    event = json.loads(out.getvalue())
+    assert (event["message"], event["model"], event["logger"]) == ("one", "digits", "trident.test")
+
+
+def test_other_packages_are_heard_when_something_is_wrong() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(LogOptions(verbose=9), out=out, err=err)
+    other = logging.getLogger("somebody.else")
+    other.info("chatter")
+    other.warning("trouble")
+    assert out.getvalue() == ""
+    assert "trouble" in err.getvalue()
+
+
+def test_a_table_is_one_event_with_the_place_of_its_caller() -> None:
+    out = io.StringIO()
+    configure_logging(LogOptions(), out=out, err=io.StringIO())
+    log_table(log, "models", "+---+\n+---+")
+    head, *rows = out.getvalue().splitlines()
+    assert "test_logging.py:" in head
+    assert head.endswith('"models"')
+    assert rows == ["+---+", "+---+"]
+
+
+def test_the_iso_form_and_unquoted_messages_can_be_chosen() -> None:
+    out = io.StringIO()
+    configure_logging(LogOptions(format="ISO8601", escape=False), out=out, err=io.StringIO())
+    log.info("plain")
+    assert out.getvalue().endswith("] plain\n")
+    assert out.getvalue()[10:11] == "T"
+
+
+def test_a_console_of_another_encoding_loses_no_event() -> None:
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="ascii") as console:
+        configure_logging(LogOptions(), out=console, err=io.StringIO())
+        log.info("Größe")
+        assert raw.getvalue().endswith(b'"Gr\\xf6\\xdfe"\n')
+        close_log()

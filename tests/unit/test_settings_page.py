@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.settings_page import settings_page
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+
+
+def test_the_page_is_what_the_settings_say() -> None:
+    assert PAGE.read_text() == settings_page(), "run: python -m app.settings_page > docs/settings.md"
+
+
+def test_every_row_of_a_table_has_its_four_cells() -> None:
+    rows = [line for line in settings_page().split("\n") if line.startswith("|")]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {5}

@@ -1,0 +1,50 @@
+"""The graceful stop, without a process around it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from app.clock import CoarseClock
+from app.connections import Connections
+from app.limits import ConnectionLimits
+from app.shutdown import Shutdown, StopTimes
+
+
+class Parts:
+    """A site and a listener that note what is asked of them."""
+
+    failure: str | None = None
+
+    def __init__(self, drains: bool) -> None:
+        self.applications: dict[int, object] = {}
+        self.calls: list[str] = []
+        self.finished_in: threading.Thread | None = None
+        self._drains = drains
+
+    def begin_exit(self) -> None:
+        self.calls.append("begin_exit")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def tick(self) -> None:
+        self.calls.append("tick")
+
+    def finish(self, timeout_s: float) -> bool:
+        assert 0 <= timeout_s <= 5
+        self.calls.append("finish")
+        self.finished_in = threading.current_thread()
+        return self._drains
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_order_of_a_stop(drains: bool) -> None:
+    parts = Parts(drains)
+    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    times = StopTimes(drain_grace_s=0.01, exit_timeout_s=5.0)
+    assert Shutdown(parts, [parts], connections, times, parts.tick).run() is drains  # type: ignore[arg-type]
+    assert [call for call in parts.calls if call != "tick"] == ["begin_exit", "close", "finish"]
+    assert connections.closing
+    assert parts.finished_in is not threading.main_thread()

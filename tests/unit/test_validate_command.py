@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.options import BadOption
+from app.validate_command import ValidateOptions, examine, read_validate_options, validate
+from core.config.problem import Problem
+from core.observability.logging import close_log
+from core.repository.layout import ModelDirectory
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    loggers = [logging.getLogger(), logging.getLogger("trident")]
+    levels = [logger.level for logger in loggers]
+    yield
+    close_log()
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def repository(folder: Path, *models: str) -> str:
+    for model in models:
+        (folder / model).mkdir(parents=True)
+    return str(folder)
+
+
+def bad_names(directory: ModelDirectory) -> Sequence[Problem]:
+    """Finds two problems in a model called bad, none in others."""
+    if directory.name != "bad":
+        return []
+    return [Problem("name", "is bad", "call it good"), Problem("input[0]", "is worse")]
+
+
+def test_options() -> None:
+    assert read_validate_options(["a", "--format", "json", "b", "--disable-auto-complete-config"]) == ValidateOptions(
+        repositories=("a", "b"), format="json", auto_complete=False
+    )
+    assert read_validate_options(
+        ["a", "--model-config-name=x", "--backend-config=k=v", "--backend-config=onnxruntime,k=w"]
+    ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])
+def test_bad_options(arguments: list[str]) -> None:
+    with pytest.raises(BadOption):
+        read_validate_options(arguments)
+
+
+def test_every_problem_of_every_model_is_found(tmp_path: Path) -> None:
+    report = examine([repository(tmp_path, "bad", "good")], bad_names)
+    assert report.models == 2
+    assert [(each.model, each.path, each.message, each.hint) for each in report.findings] == [
+        ("bad", "name", "is bad", "call it good"),
+        ("bad", "input[0]", "is worse", ""),
+    ]
+
+
+def test_a_repository_that_is_none_is_a_problem_and_the_others_are_still_examined(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    report = examine([missing, repository(tmp_path / "models", "good")], bad_names)
+    assert report.models == 1
+    assert [(each.path, each.message) for each in report.findings] == [
+        (missing, "repository path is not a valid directory")
+    ]
+
+
+def test_a_model_in_two_repositories_is_a_problem(tmp_path: Path) -> None:
+    one, two = repository(tmp_path / "one", "a", "b"), repository(tmp_path / "two", "b")
+    (found,) = examine([one, two], bad_names).findings
+    assert (found.repository, found.model, found.message) == (two, "b", "model appears in two or more repositories")
+    assert found.hint == f"the other one is {tmp_path / 'one' / 'b'}"
+
+
+def test_the_exit_status_says_whether_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = repository(tmp_path / "one", "good"), repository(tmp_path / "two", "bad")
+    assert validate([good], check=bad_names) == 0
+    assert capsys.readouterr().out == "1 model, no problems\n"
+    assert validate([good, bad], check=bad_names) == 1
+    assert capsys.readouterr().out.endswith("2 problems, in 1 of 2 models\n")
+    assert validate([good, bad, "--format=json"], check=bad_names) == 1
+    assert [each["path"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["name", "input[0]"]
+
+
+def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(shipped_models)]) == 0
+    assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"
+
+
+def test_a_broken_graph_and_a_broken_configuration_are_both_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, unreadable = tmp_path / "broken" / "1", tmp_path / "unreadable"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"this is no graph")
+    unreadable.mkdir()
+    (unreadable / "config.pbtxt").write_text('max_batch_sise: 3\nplatform: "onnxruntime_onnx"\n')
+    assert validate([str(tmp_path), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [each["model"] for each in problems] == ["broken", "unreadable"]
+    assert problems[1]["hint"] == "did you mean 'max_batch_size'?"
