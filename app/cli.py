@@ -1,0 +1,96 @@
+"""The command `trident`.
+
+Everything heavy is imported when it is needed, so that `--version` and `--help` answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from app.options import BadOption
+from app.version import VERSION
+from core.errors import ServerError
+
+if TYPE_CHECKING:
+    from app.settings import ServerSettings
+
+    Serve = Callable[[ServerSettings], int]
+
+_COMMANDS = ("serve", "validate")
+_HELP = frozenset({"--help", "-h"})
+_FAILED = 1
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until the end; the exit status. What the settings have to say is said first."""
+    import logging
+
+    from core.observability.logging import configure_logging
+
+    try:
+        configure_logging(settings.log_options)
+        log = logging.getLogger("trident.cli")
+        for warning in settings.warnings:
+            log.warning("%s", warning)
+        if settings.without_effect:
+            log.warning("without effect here: %s", ", ".join(settings.without_effect))
+        from app.serve import serve as serve_site
+
+        return serve_site(settings)
+    except ServerError as error:
+        print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return _FAILED
+
+
+def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
+    """Run the command that `argv` (without the program's name) gives; the process's arguments if it is None.
+
+    Returns the exit status: 0, or 1 with the reason on stderr.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        _print_usage("", sys.stderr)
+        return _FAILED
+    try:
+        return _run(arguments[0], arguments[1:], serve)
+    except BadOption as error:
+        print(error, file=sys.stderr)
+        return _FAILED
+
+
+def _run(first: str, others: list[str], serve: Serve) -> int:
+    if first == "--version":
+        print(f"trident {VERSION}")
+        return 0
+    # Options without a command are a tritonserver command line.
+    command = "serve" if first.startswith("-") and first not in _HELP else first
+    arguments = others if command == first else [first, *others]
+    if first in _HELP or (command in _COMMANDS and _HELP & set(arguments)):
+        _print_usage(command, sys.stdout)
+        return 0
+    if command == "serve":
+        from app.settings import read_settings
+
+        return serve(read_settings(arguments))
+    if command == "validate":
+        from app.validate_command import validate
+
+        return validate(arguments)
+    raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
+
+
+def _print_usage(command: str, stream: TextIO) -> None:
+    from app.usage import USAGE, VALIDATE_USAGE, serve_usage
+
+    text = serve_usage() if command == "serve" else VALIDATE_USAGE if command == "validate" else USAGE
+    print(text, end="", file=stream)
+
+
+def _meant(command: str) -> str:
+    found = difflib.get_close_matches(command, _COMMANDS, n=1)
+    return f"\ndid you mean `trident {found[0]}`?" if found else "\nsee `trident --help`"

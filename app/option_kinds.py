@@ -1,0 +1,124 @@
+"""The types of option values: how the text of a command line or an environment variable becomes a value.
+
+Source: spec/server-options.md section 1 for the rules and the error texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+_TRUE = frozenset({"true", "on", "1"})
+_FALSE = frozenset({"false", "off", "0"})
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+# Longer texts are out of every bound; turning them into numbers takes time that grows with the square.
+_LONGEST_NUMBER = 40
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class BadValue(Exception):
+    """A text that is no value of its option; the argument is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T_co]):
+    """One type. `name` stands for a value in the help text; `parse` raises BadValue."""
+
+    name: str
+    parse: Callable[[str], T_co]
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _boolean(text: str) -> bool:
+    folded = text.lower()
+    if folded not in _TRUE | _FALSE:
+        raise BadValue(f"invalid value for bool option: {text}")
+    return folded in _TRUE
+
+
+def _level(text: str) -> int:
+    folded = text.lower()
+    return int(folded == "true") if folded in {"true", "false"} else integer(0).parse(text)
+
+
+def integer(lowest: int = -INT32_MAX - 1, highest: int = INT32_MAX) -> Kind[int]:
+    """Whole numbers within both bounds."""
+
+    def parse(text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise BadValue(f"Invalid option value. Got {text}")
+        if len(text) > _LONGEST_NUMBER or not lowest <= int(text) <= highest:
+            raise BadValue(f"Provided option value is out of bound. Got {text}")
+        return int(text)
+
+    return Kind("integer", parse)
+
+
+def number(lowest: float = float("-inf")) -> Kind[float]:
+    """Finite numbers from `lowest` up."""
+
+    def parse(text: str) -> float:
+        if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+            raise BadValue(f"Invalid option value. Got {text}")
+        value = float(text)
+        if not lowest <= value < float("inf"):
+            raise BadValue(f"Provided option value is out of bound. Got {text}")
+        return value
+
+    return Kind("number", parse)
+
+
+def choice(flag: str, *values: str) -> Kind[str]:
+    """One of `values`."""
+
+    def parse(text: str) -> str:
+        if text not in values:
+            raise BadValue(f"invalid argument for --{flag}: '{text}' is not one of {', '.join(values)}")
+        return text
+
+    return Kind("|".join(values), parse)
+
+
+def setting(flag: str, owner: str) -> Kind[str]:
+    """`<owner>,<name>=<value>`, or without an owner `<name>=<value>`; the text is kept as it is."""
+    form = f"'<{owner}>,<setting>=<value>'" if owner else "<setting>=<value>"
+
+    def parse(text: str) -> str:
+        rest = text.partition(",")[2] if owner else text
+        if not all((text.partition(",")[0], *rest.partition("="))):
+            raise BadValue(f"--{flag} option format is {form}. Got {text}")
+        return text
+
+    return Kind(form.strip("'"), parse)
+
+
+def pair(flag: str, first: str, second: str) -> Kind[str]:
+    """`<first>:<second>`; the text is kept as it is."""
+
+    def parse(text: str) -> str:
+        if not all(text.partition(":")):
+            raise BadValue(f"--{flag} argument requires format <{first}>:<{second}>. Found: {text}")
+        return text
+
+    return Kind(f"<{first}>:<{second}>", parse)
+
+
+TEXT = Kind("string", _text)
+BOOLEAN = Kind("true|false", _boolean)
+# An option without a value on the command line; the variable takes a boolean.
+FLAG = Kind("", _boolean)
+# A count of verbosity: an integer, or true for 1 and false for 0.
+LEVEL = Kind("integer|true|false", _level)
+INTEGER = integer()
+INTEGER64 = integer(-INT64_MAX - 1, INT64_MAX)
+PORT = integer(0, 65535)
+NUMBER = number()

@@ -1,0 +1,68 @@
+"""Response heads: checked and written once for equal headers.
+
+Source: PEP 3333; RFC 9110 sections 6.4.1 and 8.6; RFC 9112 section 6.
+"""
+
+from __future__ import annotations
+
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+_KNOWN_HEADS = 512
+_KNOWN_HEADERS = 16
+
+Headers = list[tuple[str, str]]
+
+
+class ResponseHead:
+    """The status line and headers of an application, ready to send but for framing, connection and date.
+
+    `declared` is the Content-Length that the application set, None if it set none. `omits_body` holds for the statuses
+    that have none.
+    """
+
+    __slots__ = ("closes", "declared", "omits_body", "start")
+
+    def __init__(self, status: str, headers: Headers) -> None:
+        """Raises ValueError for what cannot be a head."""
+        if not status[:3].isdecimal() or status[3:4] not in (" ", ""):
+            raise ValueError(f"invalid response status {status!r}")
+        self.omits_body = status.startswith(("1", "204", "304"))
+        self.declared: int | None = None
+        self.closes = False
+        lines = [f"HTTP/1.1 {status}\r\n"]
+        for name, value in headers:
+            lower = name.lower()
+            if lower in _HOP_BY_HOP:
+                self.closes = self.closes or (lower == "connection" and value.lower() == "close")
+                continue
+            if lower == "content-length":
+                self.declared = int(value)
+                if status.startswith(("1", "204")):
+                    continue
+            lines.append(f"{name}: {value}\r\n")
+        self.start = "".join(lines).encode("latin-1")
+        # One count for all: a line break inside a value would begin a header of the client's making.
+        if self.start.count(b"\n") != len(lines) or self.start.count(b"\r") != len(lines):
+            raise ValueError("a response header contains a line break")
+
+
+class ResponseHeads:
+    """Remembers the heads made last: applications repeat themselves. Hub thread only."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], ResponseHead] = {}
+
+    def head_for(self, status: str, headers: Headers) -> ResponseHead:
+        """The head of this status and these headers. Raises ValueError for what cannot be one."""
+        key = (status, *headers)
+        head = self._known.get(key)
+        if head is None:
+            head = ResponseHead(status, headers)
+            if len(self._known) >= _KNOWN_HEADS:
+                self._known.clear()
+            if len(headers) <= _KNOWN_HEADERS and len(head.start) <= 1024:
+                self._known[key] = head
+        return head

@@ -1,0 +1,29 @@
+"""`trident serve`: from the settings to a running server."""
+
+from __future__ import annotations
+
+from app.engine_site import EngineSite
+from app.server import ServerConfiguration
+from app.server import serve as run_server
+from app.settings import ServerSettings
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until told to stop; returns the exit status of the process."""
+    binds: dict[str, tuple[str, int]] = {}
+    if settings.allow_http:
+        binds["http"] = (settings.http_address, settings.http_port)
+    if settings.allow_metrics:
+        binds["metrics"] = (settings.metrics_address, settings.metrics_port)
+    return run_server(
+        ServerConfiguration(
+            binds=binds,
+            make_site=lambda worker: EngineSite(settings, on_hub=worker is not None),
+            drain_grace_s=settings.shutdown_grace_secs,
+            exit_timeout_s=settings.exit_timeout_secs,
+            request_timeout_s=settings.http_request_timeout_secs,
+            keepalive_s=settings.http_keepalive_secs,
+            reuse_port=settings.reuse_http_port,
+            access_log=settings.log_access,
+        )
+    )

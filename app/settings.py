@@ -1,0 +1,352 @@
+"""The settings of a server: one frozen dataclass, made from the command line and the environment.
+
+The command line beats the environment, which beats the default. The one module that reads the process environment for
+the core and the application; the adapters read their platform's variables in their own `settings` module.
+Source: spec/server-options.md section 2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.option_kinds import (
+    BOOLEAN,
+    FLAG,
+    INT64_MAX,
+    INTEGER,
+    INTEGER64,
+    LEVEL,
+    PORT,
+    TEXT,
+    choice,
+    integer,
+    number,
+)
+from app.options import Option, option, options_by_field, repeated
+from app.settings_rules import BACKEND_SETTING, check, deprecations, derived, split_backend_settings
+from app.settings_source import DEFAULT, collect
+
+if TYPE_CHECKING:
+    from core.observability.logging import LogOptions
+
+_REPOSITORY = "Model repository"
+_HTTP = "HTTP"
+_METRICS = "Metrics"
+_BACKENDS = "Backends"
+_LOGGING = "Logging"
+_SERVER = "Server"
+_TESTS = "For test suites"
+
+
+class SettingRow(NamedTuple):
+    """One setting in force: the option's name, the value as a person reads it, and flag, environment or default."""
+
+    option: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServerSettings:
+    """Every option that has an effect, under its name with underscores.
+
+    `sources` says of a field where its value came from, where that is not the default. `warnings` are for the person
+    who starts the server; `without_effect` names the options that were given and change nothing here.
+    """
+
+    server_id: str = option("triton", "id", TEXT, "Name of the server in its metadata.", section=_SERVER)
+    platform: str = option(
+        "auto",
+        "platform",
+        choice("platform", "auto", "plain", "sagemaker", "vertex"),
+        "Whose routes are served beside the v2 protocol; auto finds out from the platform's variables.",
+        section=_SERVER,
+        own=True,
+    )
+    exit_on_error: bool = option(
+        True,
+        "exit-on-error",
+        BOOLEAN,
+        "Whether the server ends with status 1 when a model fails to load at start; if not, it serves the others.",
+        section=_SERVER,
+    )
+    exit_timeout_secs: int = option(
+        30,
+        "exit-timeout-secs",
+        INTEGER,
+        "Seconds that requests in flight have to finish when the server stops. Negative counts as 0.",
+        section=_SERVER,
+    )
+    shutdown_grace_secs: float = option(
+        2.0,
+        "shutdown-grace-secs",
+        number(0),
+        "Seconds for which the server goes on answering after SIGTERM while it says that it is not ready, so that "
+        "load balancers notice before its ports close.",
+        section=_SERVER,
+        own=True,
+    )
+    strict_readiness: bool = option(
+        True,
+        "strict-readiness",
+        BOOLEAN,
+        "Whether the server is ready only when every model is; if not, as soon as it is up.",
+        section=_SERVER,
+    )
+
+    model_repository: tuple[str, ...] = repeated(
+        "model-repository",
+        TEXT,
+        "Directory that holds one directory per model.",
+        section=_REPOSITORY,
+        aliases=("model-store",),
+    )
+    model_control_mode: str = option(
+        "none",
+        "model-control-mode",
+        choice("model-control-mode", "none", "poll", "explicit"),
+        "When models are loaded; none, the one mode supported so far, loads all of them at start.",
+        section=_REPOSITORY,
+    )
+    load_model: tuple[str, ...] = repeated(
+        "load-model", TEXT, "Model to load at start; only with --model-control-mode=explicit.", section=_REPOSITORY
+    )
+    disable_auto_complete_config: bool = option(
+        False,
+        "disable-auto-complete-config",
+        FLAG,
+        "Take each model configuration as it is written, instead of filling it in from the model file.",
+        section=_REPOSITORY,
+    )
+    strict_model_config: bool = option(
+        False,
+        "strict-model-config",
+        BOOLEAN,
+        "Deprecated: true is --disable-auto-complete-config.",
+        section=_REPOSITORY,
+    )
+    model_config_name: str = option(
+        "",
+        "model-config-name",
+        TEXT,
+        "Use configs/<name>.pbtxt of a model where it has one, config.pbtxt where not.",
+        section=_REPOSITORY,
+    )
+    model_load_thread_count: int = option(
+        4,
+        "model-load-thread-count",
+        INTEGER,
+        "Models that are loaded at the same time. Less than 1 counts as 1.",
+        section=_REPOSITORY,
+    )
+    model_load_retry_count: int = option(
+        0,
+        "model-load-retry-count",
+        INTEGER,
+        "Further attempts at a model that failed to load. Negative counts as 0.",
+        section=_REPOSITORY,
+    )
+
+    allow_http: bool = option(True, "allow-http", BOOLEAN, "Whether the HTTP port is opened.", section=_HTTP)
+    http_address: str = option("0.0.0.0", "http-address", TEXT, "Address of the HTTP port.", section=_HTTP)
+    http_port: int = option(8000, "http-port", PORT, "The HTTP port.", section=_HTTP)
+    reuse_http_port: bool = option(
+        False, "reuse-http-port", BOOLEAN, "Whether other servers may listen on the same port.", section=_HTTP
+    )
+    http_thread_count: int = option(
+        8,
+        "http-thread-count",
+        integer(1),
+        "Threads for requests that cannot be answered without waiting, such as large bodies of JSON.",
+        section=_HTTP,
+    )
+    http_max_input_size: int = option(
+        67108864,
+        "http-max-input-size",
+        INTEGER64,
+        "Largest body of a request, in bytes, as sent and when decompressed.",
+        section=_HTTP,
+    )
+    http_header_forward_pattern: str = option(
+        "",
+        "http-header-forward-pattern",
+        TEXT,
+        "Regular expression, in any case, for the names of headers that become parameters of the request.",
+        section=_HTTP,
+    )
+    http_restricted_api: tuple[str, ...] = repeated(
+        "http-restricted-api",
+        TEXT,
+        "Groups of routes and the header that opens them: <group>[,<group>...]:<header>=<value>.",
+        section=_HTTP,
+        secret=True,
+    )
+    http_request_timeout_secs: float = option(
+        60.0,
+        "http-request-timeout-secs",
+        number(0.001),
+        "Seconds without a byte after which a client that began a request, or reads a response, is dropped.",
+        section=_HTTP,
+        own=True,
+    )
+    http_keepalive_secs: float = option(
+        600.0,
+        "http-keepalive-secs",
+        number(0),
+        "Seconds after which an idle connection is closed.",
+        section=_HTTP,
+        own=True,
+    )
+
+    allow_metrics: bool = option(
+        True, "allow-metrics", BOOLEAN, "Whether the metrics port is opened.", section=_METRICS
+    )
+    allow_gpu_metrics: bool = option(
+        True, "allow-gpu-metrics", BOOLEAN, "Whether the metrics show the GPUs.", section=_METRICS
+    )
+    allow_cpu_metrics: bool = option(
+        True, "allow-cpu-metrics", BOOLEAN, "Whether the metrics show CPU and memory.", section=_METRICS
+    )
+    metrics_address: str = option(
+        "",
+        "metrics-address",
+        TEXT,
+        "Address of the metrics port.",
+        section=_METRICS,
+        shown_default="that of --http-address",
+    )
+    metrics_port: int = option(8002, "metrics-port", PORT, "The metrics port.", section=_METRICS)
+    metrics_interval_ms: float = option(
+        2000.0,
+        "metrics-interval-ms",
+        number(1),
+        "Milliseconds for which values of the devices are shown again before they are read anew.",
+        section=_METRICS,
+    )
+
+    backend_config: tuple[str, ...] = repeated(
+        "backend-config",
+        BACKEND_SETTING,
+        "A setting of one backend, or without a backend's name of all.",
+        section=_BACKENDS,
+    )
+    min_supported_compute_capability: float = option(
+        6.0,
+        "min-supported-compute-capability",
+        number(0),
+        "Lowest CUDA compute capability of the GPUs that are used.",
+        section=_BACKENDS,
+    )
+
+    visible_gpus: str | None = option(
+        None,
+        "",
+        TEXT,
+        "The GPUs that are used, by number or UUID; empty hides all.",
+        section=_BACKENDS,
+        variable="CUDA_VISIBLE_DEVICES",
+        shown_default="all",
+        empty_counts=True,
+    )
+
+    log_verbose: int = option(
+        0, "log-verbose", LEVEL, "Show verbose messages up to this level; 0 shows none.", section=_LOGGING
+    )
+    log_info: bool = option(True, "log-info", BOOLEAN, "Whether informational messages are shown.", section=_LOGGING)
+    log_warning: bool = option(True, "log-warning", BOOLEAN, "Whether warnings are shown.", section=_LOGGING)
+    log_error: bool = option(True, "log-error", BOOLEAN, "Whether errors are shown.", section=_LOGGING)
+    log_format: str = option(
+        "default",
+        "log-format",
+        choice("log-format", "default", "ISO8601", "json"),
+        "Form of a log line; json is one object per line.",
+        section=_LOGGING,
+    )
+    log_file: str = option(
+        "",
+        "log-file",
+        TEXT,
+        "File that the log is appended to.",
+        section=_LOGGING,
+        shown_default="the console: warnings and errors on stderr, all else on stdout",
+    )
+    log_access: bool = option(
+        False, "log-access", BOOLEAN, "Whether every HTTP request is logged when answered.", section=_LOGGING, own=True
+    )
+    log_escape: bool = option(
+        True,
+        "",
+        BOOLEAN,
+        "Whether messages are quoted as JSON strings, so that no message can look like another log line.",
+        section=_LOGGING,
+        variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES",
+    )
+    delay_scheduler: int = option(
+        0,
+        "",
+        integer(0, INT64_MAX),
+        "Hold the first batch of every model until this many requests are queued.",
+        section=_TESTS,
+        variable="TRITONSERVER_DELAY_SCHEDULER",
+    )
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in derived(self).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def backend_settings(self) -> dict[str, dict[str, str]]:
+        """The values of --backend-config by backend; under "" those for all backends."""
+        return split_backend_settings(self.backend_config)
+
+    @property
+    def log_options(self) -> LogOptions:
+        from core.observability.logging import LogOptions
+
+        return LogOptions(
+            verbose=self.log_verbose,
+            info=self.log_info,
+            warning=self.log_warning,
+            error=self.log_error,
+            format=self.log_format,
+            file=self.log_file,
+            escape=self.log_escape,
+        )
+
+    def describe(self) -> list[SettingRow]:
+        """Every setting in force, secrets masked, in the order of the help text."""
+        return [
+            SettingRow(each.flag or each.variable, each.show(getattr(self, name)), self.sources.get(name, DEFAULT))
+            for name, each in SERVER_OPTIONS.items()
+        ]
+
+    def __repr__(self) -> str:
+        shown = {each.name: repr(getattr(self, each.name)) for each in fields(self)}
+        shown.update({name: each.show(getattr(self, name)) for name, each in SERVER_OPTIONS.items() if each.secret})
+        return f"ServerSettings({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+
+SERVER_OPTIONS: dict[str, Option] = options_by_field(ServerSettings)
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerSettings:
+    """The settings that the arguments after the command and `environ` give; the process environment if it is None.
+
+    Raises BadOption with the text for the person who starts the server.
+    """
+    given = collect(SERVER_OPTIONS, arguments, os.environ if environ is None else environ)
+    settings = ServerSettings(
+        **given.values,
+        sources=given.sources,
+        warnings=deprecations(given.values),
+        without_effect=given.without_effect,
+    )
+    check(settings)
+    return settings

@@ -1,0 +1,128 @@
+"""What holds between settings: values that follow from others, and combinations that cannot be.
+
+Source: spec/server-options.md sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from app.option_kinds import BadValue, Kind
+from app.options import BadOption
+from core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from app.settings import ServerSettings
+
+_LOWEST = {"exit_timeout_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
+
+
+def derived(settings: ServerSettings) -> dict[str, Any]:
+    """The fields that other values than the given ones belong into."""
+    values: dict[str, Any] = {name: max(lowest, getattr(settings, name)) for name, lowest in _LOWEST.items()}
+    values["metrics_address"] = settings.metrics_address or settings.http_address
+    values["disable_auto_complete_config"] = settings.disable_auto_complete_config or settings.strict_model_config
+    return values
+
+
+def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to tell a person who gave these fields."""
+    if "strict_model_config" not in given:
+        return ()
+    preferred = "'--disable-auto-complete-config'"
+    texts = [f"Warning: '--strict-model-config' has been deprecated! Please use {preferred} instead."]
+    if given.get("disable_auto_complete_config") and not given["strict_model_config"]:
+        texts.append(f"Warning: '--strict-model-config=false' is overridden by {preferred}.")
+    return tuple(texts)
+
+
+def check(settings: ServerSettings) -> None:
+    """Raise BadOption for the first thing that cannot be."""
+    _check_models(settings)
+    _check_http(settings)
+    _check_ports(settings)
+    if settings.platform in {"sagemaker", "vertex"}:
+        raise BadOption.of("--platform", f"{settings.platform} is not supported yet; auto and plain are")
+
+
+def _check_models(settings: ServerSettings) -> None:
+    # The modes that load models later belong to the repository API, which is switched off as well.
+    if settings.model_control_mode != "none":
+        reason = f"{settings.model_control_mode} is not supported yet: with none all models are loaded at start"
+        raise BadOption.of("--model-control-mode", reason)
+    if settings.load_model:
+        raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if "model_config_name" in settings.sources and not settings.model_config_name:
+        raise BadOption("Error: empty argument for --model-config-name")
+    if not any(settings.model_repository):
+        raise BadOption("--model-repository must be specified")
+
+
+def _check_http(settings: ServerSettings) -> None:
+    if settings.http_max_input_size <= 0:
+        raise BadOption("Error: --http-max-input-size must be greater than 0.")
+    if not (settings.http_restricted_api or settings.http_header_forward_pattern):
+        return
+    from core.http.options import HttpOptions
+    from core.http.restricted import parse_restricted
+
+    for text in settings.http_restricted_api:
+        if "=" not in text.partition(":")[2]:  # whatever was given in place of it may be the secret
+            reason = "it wants <group>[,<group>...]:<header>=<value>"
+            raise BadOption.of("--http-restricted-api", reason)
+    try:
+        parse_restricted(settings.http_restricted_api)
+    except ConfigInvalid as error:
+        raise BadOption.of("--http-restricted-api", _with_hint(error)) from None
+    try:
+        HttpOptions(header_forward_pattern=settings.http_header_forward_pattern)
+    except ConfigInvalid as error:
+        raise BadOption.of("--http-header-forward-pattern", _with_hint(error)) from None
+
+
+def _with_hint(error: ConfigInvalid) -> str:
+    return f"{error.message.rstrip()} ({error.hint})" if error.hint else error.message
+
+
+def _check_ports(settings: ServerSettings) -> None:
+    services = []
+    if settings.allow_http:
+        services.append(("HTTP", settings.http_address, settings.http_port))
+    if settings.allow_metrics:
+        services.append(("metrics", settings.metrics_address, settings.metrics_port))
+    if not services:
+        raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
+    taken: dict[tuple[str, int], str] = {}
+    for service, address, port in services:
+        other = taken.setdefault((address, port), service)
+        if other != service and port:  # with port 0 the system finds one for each
+            raise BadOption(
+                f"The server cannot listen to {other} requests and {service} requests at the same address and port "
+                f"{address}:{port}"
+            )
+
+
+def _backend_setting(text: str) -> str:
+    _split(text)
+    return text
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    backend, comma, rest = text.partition(",") if "," in text else ("", "", text)
+    name, equals, value = rest.partition("=")
+    if (comma and not backend) or not (name and equals and value):
+        raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
+    return backend, name, value
+
+
+def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Values of --backend-config by backend and name; of several values for one name the last one counts."""
+    settings: dict[str, dict[str, str]] = {}
+    for text in texts:
+        backend, name, value = _split(text)
+        settings.setdefault(backend, {})[name] = value
+    return settings
+
+
+BACKEND_SETTING = Kind("[<backend>,]<setting>=<value>", _backend_setting)

@@ -1,0 +1,87 @@
+"""The graceful stop of a worker.
+
+Source: spec/server-options.md section 5, spec/http.md section 11. The difference, on purpose: between becoming unready
+and closing the listeners lies a grace in which all is served as before, so that a load balancer can notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+
+from app.connections import Connections
+from app.site import Site
+
+log = logging.getLogger("trident.server")
+
+_STEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimes:
+    """Seconds: of unready service before the listeners close, and then for all that is in flight."""
+
+    drain_grace_s: float = 0.0
+    exit_timeout_s: float = 30.0
+
+
+class Shutdown:
+    """One stop. Runs in the worker's main greenlet; `tick` keeps the worker alive and is called about every second."""
+
+    def __init__(
+        self,
+        site: Site,
+        listeners: Iterable[Any],
+        connections: Connections,
+        times: StopTimes,
+        tick: Callable[[], None],
+    ) -> None:
+        self._site = site
+        self._listeners = listeners
+        self._connections = connections
+        self._times = times
+        self._tick = tick
+        self._next_tick = 0.0
+
+    def run(self) -> bool:
+        """Returns True when everything in flight was answered, False if the exit timeout ended first."""
+        self._site.begin_exit()
+        self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
+        for listener in self._listeners:
+            listener.close()
+        self._connections.close_idle()
+        deadline = time.monotonic() + self._times.exit_timeout_s
+        drained = self._wait(deadline, lambda: not len(self._connections), self._report)
+        drained = self._finish_site(deadline) and drained
+        if not drained:
+            log.error("Exit timeout expired. Exiting immediately.")
+        return drained
+
+    def _finish_site(self, deadline: float) -> bool:
+        remaining = max(0.0, deadline - time.monotonic())
+        finished = gevent.get_hub().threadpool.spawn(self._site.finish, remaining)
+        # The engine counts the same seconds; one more lets it be the one to report.
+        self._wait(deadline + 1.0, finished.ready)
+        return bool(finished.ready() and finished.get())
+
+    def _wait(self, until: float, is_done: Callable[[], bool], report: Callable[[int], None] | None = None) -> bool:
+        """Serve on until `is_done` or the monotonic time `until`. Returns whether it was done."""
+        while not is_done():
+            now = time.monotonic()
+            if now >= until:
+                return False
+            if now >= self._next_tick:
+                self._next_tick = now + 1.0
+                self._tick()
+                if report is not None:
+                    report(round(until - now))
+            gevent.sleep(min(_STEP_S, until - now))
+        return True
+
+    def _report(self, seconds_left: int) -> None:
+        log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, len(self._connections))

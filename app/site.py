@@ -1,0 +1,46 @@
+"""What the server process serves: the applications of its ports, and the engine behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from wsgiref.types import WSGIApplication
+
+
+class Site(Protocol):
+    """Made in the worker, after the fork. All methods are called on the hub but for `finish`."""
+
+    @property
+    def applications(self) -> Mapping[int, WSGIApplication]:
+        """The application of each port."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the server cannot go on, as `CODE - message`. Set from any thread; ends the whole server with 1."""
+
+    def start(self) -> None:
+        """Begin loading in native threads. Returns at once."""
+
+    def begin_exit(self) -> None:
+        """Be unready from now on, and go on answering."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """Stop the engine; what is in flight has `timeout_s` seconds. Off the hub. Returns whether all of it ended."""
+
+
+class PlainSite:
+    """A site of one WSGI application with nothing behind it: what gunicorn's own command line serves."""
+
+    failure: str | None = None
+
+    def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
+        self.applications = dict.fromkeys(ports, application)
+
+    def start(self) -> None:
+        return None
+
+    def begin_exit(self) -> None:
+        return None
+
+    def finish(self, timeout_s: float) -> bool:
+        return True

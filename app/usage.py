@@ -1,0 +1,81 @@
+"""The help texts of the command."""
+
+from __future__ import annotations
+
+import textwrap
+from itertools import groupby
+
+from app.options import Option
+from app.settings import SERVER_OPTIONS
+from app.unused_options import UNUSED_OPTIONS
+
+_WIDTH = 100
+
+USAGE = """\
+Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
+       trident validate REPO [REPO ...]                 print every problem of every model, start nothing
+       trident --version
+       trident --help
+
+Options without a command mean serve, so that a tritonserver command line works as it is.
+`trident serve --help` lists all options, `trident validate --help` those of validate.
+"""
+
+VALIDATE_USAGE = """\
+Usage: trident validate [options] REPO [REPO ...]
+
+Prints every problem of every model as path, message and hint; ends with status 1 if there is one, 0 if not.
+
+  --format=text|json                              default text
+  --model-config-name=string                      use configs/<name>.pbtxt of a model where it has one
+  --disable-auto-complete-config                  take each configuration as it is written
+  --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
+"""
+
+_SERVE_HEAD = """\
+Usage: trident serve --model-repository=DIR [options]
+
+Options are given as --name=value or --name value; a name may be cut short as long as it stays unique. Every option can
+be set by the variable beside it as well; the command line wins. A repeatable option takes several values in its
+variable, separated by semicolons or line breaks.
+"""
+
+
+def serve_usage() -> str:
+    """What `trident serve --help` prints."""
+    parts = [_SERVE_HEAD]
+    for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
+        parts.append(f"{section}\n" + "".join(_entry(each) for each in options))
+    names = ", ".join(f"--{each.flag}" for each in UNUSED_OPTIONS)
+    wrapped = textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    parts.append(f"Accepted for tritonserver's sake, without effect here\n{wrapped}\n")
+    return "\n".join(parts)
+
+
+def spelled(option: Option) -> str:
+    """How an option is written: `--name=<value>`, or its variable where it has no flag."""
+    value = ""
+    if option.takes_value:
+        value = f"={option.kind.name}" if set("<|") & set(option.kind.name) else f"=<{option.kind.name}>"
+    if not option.flag:
+        return option.variable + value
+    return ", ".join(f"--{name}{value}" for name in option.names)
+
+
+def default_text(option: Option) -> str:
+    """The default of an option as a person reads it; empty where there is none."""
+    return option.shown_default or option.show(option.default)
+
+
+def _entry(option: Option) -> str:
+    notes = [option.variable] if option.flag else []
+    if option.repeatable:
+        notes.append("repeatable")
+    elif default_text(option):
+        notes.append(f"default {default_text(option)}")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    indent = " " * 6
+    text = textwrap.fill(
+        option.help + note, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return f"  {spelled(option)}\n{text}\n"

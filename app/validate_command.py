@@ -1,0 +1,152 @@
+"""`trident validate`: every problem of every model of a repository, without opening a port."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.command_line import CommandLine
+from app.option_kinds import BadValue, choice, integer
+from app.options import BadOption, Option
+from app.settings import SERVER_OPTIONS
+from app.settings_rules import split_backend_settings
+from app.validation_report import Finding, Report, json_report, text_report
+from core.errors import ConfigInvalid, RepositoryUnavailable
+
+if TYPE_CHECKING:
+    from core.config.problem import Problem
+    from core.config.schema import ModelConfig
+    from core.config.signature import ModelSignature
+    from core.repository.layout import ModelDirectory
+
+Check = Callable[["ModelDirectory"], Sequence["Problem"]]
+
+_FORMAT = Option(
+    flag="format",
+    kind=choice("format", "text", "json"),
+    help="Form of the report.",
+    section="",
+    variable="",
+    default="text",
+)
+_ACCEPTED = (
+    _FORMAT,
+    *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
+)
+_DEFAULT_MAX_BATCH_SIZE = "4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOptions:
+    """`repositories` are local directories; `backend_config` as in ServerSettings."""
+
+    repositories: tuple[str, ...]
+    format: str = "text"
+    config_name: str = ""
+    auto_complete: bool = True
+    backend_config: tuple[str, ...] = ()
+
+
+def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
+    """Print the report; the exit status is 1 if there is a problem, else 0.
+
+    `check` finds the problems of one model; None is the real one, which makes ONNX Runtime sessions. Raises BadOption.
+    """
+    options = read_validate_options(arguments)
+    _log_warnings_only()
+    report = examine(options.repositories, check or _checker(options))
+    sys.stdout.write(json_report(report) if options.format == "json" else text_report(report))
+    return 1 if report.findings else 0
+
+
+def read_validate_options(arguments: Sequence[str]) -> ValidateOptions:
+    """The options of the arguments after `validate`. Raises BadOption."""
+    given, repositories = CommandLine(_ACCEPTED).split(arguments)
+    values: dict[str, Any] = {}
+    for option, text in given:
+        try:
+            value = option.kind.parse(text)
+        except BadValue as error:
+            raise BadOption.of(f"--{option.flag}", str(error)) from None
+        values[option.flag] = (*values.get(option.flag, ()), value) if option.repeatable else value
+    if not repositories:
+        raise BadOption("a model repository must be named: trident validate REPO")
+    return ValidateOptions(
+        repositories=tuple(repositories),
+        format=values.get("format", "text"),
+        config_name=values.get("model-config-name", ""),
+        auto_complete=not values.get("disable-auto-complete-config", False),
+        backend_config=values.get("backend-config", ()),
+    )
+
+
+def examine(repositories: Iterable[str], check: Check) -> Report:
+    """What `check` finds in each model of `repositories`, and what is wrong with the repositories themselves."""
+    from core.repository.layout import scan_repository
+
+    report = Report()
+    places: dict[str, str] = {}
+    for repository in repositories:
+        try:
+            directories = scan_repository(Path(repository))
+        except RepositoryUnavailable as error:
+            report.findings.append(Finding(repository, "", repository, error.message, error.hint or ""))
+            continue
+        for directory in directories:
+            report.models += 1
+            other = places.setdefault(directory.name, repository)
+            if other != repository:
+                hint = f"the other one is {Path(other, directory.name)}"
+                message = "model appears in two or more repositories"
+                report.findings.append(Finding(repository, directory.name, str(directory.path), message, hint))
+            report.findings += [
+                Finding(repository, directory.name, problem.path, problem.message, problem.hint)
+                for problem in check(directory)
+            ]
+    return report
+
+
+def _log_warnings_only() -> None:
+    """What the examination logs beside the report goes to stderr; its errors are in the report already."""
+    from core.observability.logging import LogOptions, configure_logging
+
+    configure_logging(LogOptions(info=False, error=False))
+
+
+def _checker(options: ValidateOptions) -> Check:
+    """The real check: the configuration, the files that it names, and a session of every version."""
+    from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
+    from core.repository.model_config import problems_of
+
+    backend = OnnxRuntimeBackend()
+    settings = split_backend_settings(options.backend_config)
+    own_settings = {**settings.get("", {}), **settings.get(backend.name, {})}
+    gpus = gpu_ids()
+    try:
+        max_batch_size = integer(0).parse(own_settings.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE))
+    except BadValue as error:
+        raise BadOption.of("--backend-config", str(error)) from None
+
+    def inspect(path: Path, config: ModelConfig) -> ModelSignature:
+        if config.backend != backend.name:
+            raise ConfigInvalid(
+                f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
+                "configuration.",
+                hint=f"this server has the backends: {backend.name}",
+            )
+        return backend.inspect(path, config, own_settings)
+
+    def check(directory: ModelDirectory) -> Sequence[Problem]:
+        return problems_of(
+            directory,
+            config_name=options.config_name,
+            auto_complete=options.auto_complete,
+            inspect=inspect,
+            gpu_ids=gpus,
+            default_max_batch_size=max_batch_size,
+        )
+
+    return check

@@ -1,0 +1,69 @@
+"""What `trident validate` found, as a page for a person or as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+from core.observability.log_text import escaped
+
+_INDENT = "  "
+_LONGEST_PATH = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem. `model` is empty where the repository itself is the problem; `hint` may be empty."""
+
+    repository: str
+    model: str
+    path: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Report:
+    """`models` counts those that were examined, good and bad."""
+
+    models: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+def text_report(report: Report) -> str:
+    """One block per model: its name, then path and message of each problem, the hint below the message."""
+    if not report.findings:
+        return f"{_count(report.models, 'model')}, no problems\n"
+    blocks = []
+    for place, found in groupby(report.findings, key=lambda each: (each.repository, each.model)):
+        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
+        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
+    bad = len({(each.repository, each.model) for each in report.findings if each.model})
+    total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}\n"
+    return "\n".join([*blocks, total])
+
+
+def json_report(report: Report) -> str:
+    """One object: the number of models, and each problem with repository, model, path, message and hint."""
+    problems = [asdict(each) for each in report.findings]
+    return json.dumps({"models": report.models, "problems": problems}, indent=2) + "\n"
+
+
+def _block(findings: list[Finding]) -> str:
+    paths = [escaped(each.path) for each in findings]
+    # One long file name must not push every message off the screen: such a message begins below its path.
+    width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
+    lines = []
+    for path, each in zip(paths, findings, strict=True):
+        message = escaped(each.message)
+        margin = _INDENT + " " * width + _INDENT
+        fits = len(path) <= width
+        lines += [f"{_INDENT}{path:<{width}}{_INDENT}{message}"] if fits else [_INDENT + path, margin + message]
+        if each.hint:
+            lines.append(f"{margin}hint: {escaped(each.hint)}")
+    return "\n".join(lines) + "\n"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

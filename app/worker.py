@@ -1,0 +1,145 @@
+"""The gunicorn worker of this project: greenlets for connections, native threads for everything else.
+
+Source: architecture section 3.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gunicorn.workers.ggevent import GeventWorker
+
+from app.clock import CoarseClock
+from app.connection import Connection
+from app.connections import Connections
+from app.limits import ConnectionLimits
+from app.listeners import Listener, PortDispatcher
+from app.memory import keep_freed_memory
+from app.service import Service
+from app.shutdown import Shutdown, StopTimes
+from app.site import PlainSite, Site
+
+log = logging.getLogger("trident.server")
+
+EXIT_NOT_DRAINED = 1
+EXIT_SITE_FAILED = 5  # not one of gunicorn's own codes, which are 3 and 4
+_TICK_S = 0.5
+
+
+class TridentWorker(GeventWorker):  # type: ignore[misc]
+    """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
+
+    Differences from `GeventWorker`: nothing is monkey-patched; requests are parsed by `app.head`; timeouts come from a
+    sweep; SIGTERM starts `app.shutdown.Shutdown`; SIGINT is the arbiter's alone, as a terminal sends it to both.
+    """
+
+    site: Site
+    sockets: list[Any]
+    wsgi: Any
+
+    @classmethod
+    def check_config(cls, cfg: Any, log: Any) -> None:
+        """Refuse what this worker does not do. Called by the arbiter before it forks."""
+        if cfg.is_ssl:
+            raise RuntimeError("app.worker.TridentWorker serves plain HTTP: end TLS in front of it")
+
+    def patch(self) -> None:
+        """Take the listening sockets as they are, in place of monkey-patching the process."""
+        listeners: list[Any] = self.sockets
+        self.sockets = [listener.sock for listener in listeners]
+
+    def init_process(self) -> None:
+        # The C parser of the installed gunicorn_h1c accepts bare line feeds and folded headers; what is not plain goes
+        # to the strict one.
+        self.cfg.set("http_parser", "python")
+        keep_freed_memory()
+        self._stop = Event()
+        self._stop_asked: Any = None
+        super().init_process()
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def load_wsgi(self) -> None:
+        """Make the site: here, because inference sessions must not exist before the fork."""
+        make_site = getattr(self.app, "make_site", None)
+        if make_site is None:
+            super().load_wsgi()
+            self.site = PlainSite(self.wsgi, [_port(listener) for listener in self.sockets])
+        else:
+            self.site = make_site(self)
+        self.wsgi = PortDispatcher(self.site.applications)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """SIGTERM: ask the main greenlet to stop. A signal may come at any point; `send` is made for that."""
+        self.alive = False
+        if self._stop_asked is not None:
+            self._stop_asked.send()
+
+    def run(self) -> None:
+        """Serve until asked to stop. Ends the process with 0, EXIT_NOT_DRAINED or EXIT_SITE_FAILED."""
+        self._stop_asked = gevent.get_hub().loop.async_()
+        self._stop_asked.start(self._stop.set)
+        self._clock = CoarseClock()
+        limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
+        self._connections = Connections(self._clock, limits, self.worker_connections)
+        self._listeners = [self._listen(listener) for listener in self.sockets]
+        self.site.start()
+        for listener in self._listeners:
+            listener.start()
+        times = getattr(self.app, "stop_times", None) or StopTimes(exit_timeout_s=float(self.cfg.graceful_timeout))
+        while self.alive and not self._stop.is_set():
+            self._tick()
+            if self.site.failure is not None:
+                print(f"error: creating server: {self.site.failure}", file=sys.stderr, flush=True)
+                for listener in self._listeners:
+                    listener.refuse()
+                self._shut_down(replace(times, drain_grace_s=0.0))
+                sys.exit(EXIT_SITE_FAILED)
+            self._stop.wait(_TICK_S)
+        sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
+
+    def _listen(self, listener: socket.socket) -> Listener:
+        application = self.wsgi.application_for(_port(listener))
+        service = Service(application, listener.getsockname(), self.cfg, self._connections)
+        return Listener(listener, partial(_serve, service), self._has_place)
+
+    def _has_place(self) -> bool:
+        return len(self._connections) < int(self.worker_connections)
+
+    def _tick(self) -> None:
+        self._clock.tick()
+        self.notify()
+        self._connections.sweep()
+        for listener in self._listeners:
+            listener.resume()
+
+    def _shut_down(self, times: StopTimes) -> bool:
+        return Shutdown(self.site, self._listeners, self._connections, times, self._tick).run()
+
+
+def _serve(service: Service, sock: socket.socket, peer: Any) -> None:
+    Connection(sock, peer, service).serve()
+
+
+def _port(listener: socket.socket) -> int:
+    name = listener.getsockname()
+    return int(name[1]) if isinstance(name, tuple) else 0
+
+
+def exit_now(code: int) -> None:
+    """End this process without Python's finalisation, which waits for threads and may meet native ones at work."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
