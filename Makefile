@@ -1,0 +1,52 @@
+# Everything a person or the CI does with this tree. `make` alone serves the models that ship with it.
+# On a fresh Debian or Ubuntu: apt install python3-venv (and wrk, for `make bench`).
+
+PYTHON ?= python3
+SERVE_ARGS ?= --model-repository=deploy/models --http-port=8000 --metrics-port=8002
+TEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
+
+.DELETE_ON_ERROR:
+.PHONY: serve test check bench format clean
+
+serve: $(VENV)/.installed-cpu
+	$(BIN)/trident serve $(SERVE_ARGS)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/unit
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# The stamps are newer than what they were made from, so a second run installs nothing.
+$(VENV)/.installed-cpu: pyproject.toml requirements.lock | $(BIN)/pip
+	$(INSTALL) --editable '.[cpu]'
+	touch $@
+
+$(VENV)/.installed-test: pyproject.toml requirements.lock | $(BIN)/pip
+	$(INSTALL) --editable '.[cpu,test]'
+	touch $@ $(VENV)/.installed-cpu
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "On Debian and Ubuntu the module is a package of its own: apt install python3-venv"; exit 1; }

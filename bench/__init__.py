@@ -1,0 +1,1 @@
+"""The benchmark: `make bench`, or `python -m bench --help`. Not part of the installed package."""

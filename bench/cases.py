@@ -1,0 +1,115 @@
+"""The cases of the benchmark: which model, which bytes are sent, and how an answer is checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+DATATYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
+IMAGE = (3, 224, 224)
+SEED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the benchmark. `inputs` are name, datatype, shape of one item (the batch dimension, 1, is added)."""
+
+    key: str
+    title: str
+    model: str
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    outputs: tuple[str, ...]
+    binary: bool
+    # Slow cells run longer, or a handful of requests would decide them.
+    stretch: int = 1
+
+    @property
+    def path(self) -> str:
+        return f"/v2/models/{self.model}/infer"
+
+    @property
+    def letter(self) -> str:
+        return self.key.partition("-")[0]
+
+    def arrays(self) -> dict[str, Array]:
+        """What is sent; the same in every run."""
+        random = np.random.default_rng(SEED)
+        made: dict[str, Array] = {}
+        for name, datatype, shape in self.inputs:
+            if datatype == "INT32":
+                made[name] = random.integers(0, 100, (1, *shape)).astype(np.int32)
+            else:
+                # Doubles, so that JSON carries the digits that a client's float() would print.
+                made[name] = random.random((1, *shape))
+        return made
+
+    def body(self) -> tuple[bytes, dict[str, str]]:
+        """The request body and its headers."""
+        arrays = self.arrays()
+        tensors: list[dict[str, object]] = []
+        chunks: list[bytes] = []
+        for name, datatype, _ in self.inputs:
+            tensor: dict[str, object] = {"name": name, "shape": list(arrays[name].shape), "datatype": datatype}
+            if self.binary:
+                chunk = arrays[name].astype(DATATYPES[datatype]).tobytes()
+                chunks.append(chunk)
+                tensor["parameters"] = {"binary_data_size": len(chunk)}
+            else:
+                tensor["data"] = arrays[name].ravel().tolist()
+            tensors.append(tensor)
+        document: dict[str, object] = {"inputs": tensors}
+        if not self.binary:
+            return json.dumps(document, separators=(",", ":")).encode(), {"Content-Type": "application/json"}
+        document["parameters"] = {"binary_data_output": True}
+        header = json.dumps(document, separators=(",", ":")).encode()
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(header)),
+        }
+        return b"".join([header, *chunks]), headers
+
+    def feeds(self) -> dict[str, Array]:
+        """The inputs as a session takes them."""
+        return {
+            name: array.astype(DATATYPES[datatype])
+            for (name, datatype, _), array in zip(self.inputs, self.arrays().values(), strict=True)
+        }
+
+    def answer(self, body: bytes, header_length: str | None) -> dict[str, Array]:
+        """The outputs in a response; KeyError or ValueError if it is none."""
+        size = int(header_length or len(body))
+        document = json.loads(body[:size])
+        outputs: dict[str, Array] = {}
+        for tensor in document["outputs"]:
+            dtype = DATATYPES[tensor["datatype"]]
+            if header_length:
+                end = size + tensor["parameters"]["binary_data_size"]
+                array: Array = np.frombuffer(body[size:end], dtype)
+                size = end
+            else:
+                array = np.array(tensor["data"], dtype)
+            outputs[tensor["name"]] = array.reshape(tensor["shape"])
+        return outputs
+
+
+_ADD_SUB = (("INPUT0", "INT32", (16,)), ("INPUT1", "INT32", (16,)))
+_ADD_SUB_OUT = ("OUTPUT0", "OUTPUT1")
+_IMAGE = (("INPUT", "FP32", IMAGE),)
+_DIGIT = (("INPUT", "FP32", (1, 8, 8)),)
+_OUT = ("OUTPUT",)
+
+CASES: tuple[Case, ...] = (
+    Case("a-json", "add/sub of 16 integers, JSON", "simple", _ADD_SUB, _ADD_SUB_OUT, binary=False),
+    Case("a-binary", "add/sub of 16 integers, binary", "simple", _ADD_SUB, _ADD_SUB_OUT, binary=True),
+    Case("b", "600 KB tensor echoed, binary", "identity", (("INPUT", "FP32", (150_000,)),), _OUT, binary=True),
+    Case("c-mean", "3x224x224 image as JSON, one number out", "image_mean", _IMAGE, _OUT, binary=False, stretch=2),
+    Case("c-echo", "3x224x224 image as JSON, echoed", "image_echo", _IMAGE, _OUT, binary=False, stretch=2),
+    Case("d-json", "digit classifier, JSON", "digits", _DIGIT, _OUT, binary=False),
+    Case("d-binary", "digit classifier, binary", "digits", _DIGIT, _OUT, binary=True),
+    Case("e", "ResNet-50-like graph, binary image", "resnet", _IMAGE, _OUT, binary=True, stretch=3),
+)

@@ -1,0 +1,53 @@
+"""The machine and the software under the figures."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+
+PACKAGES = ("trident-inference", "onnxruntime", "numpy", "gevent", "gunicorn", "flask", "orjson", "pysimdjson")
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def package_versions() -> dict[str, str]:
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe() -> dict[str, object]:
+    return {
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "memory_gb": round(memory_gb(), 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packages": package_versions(),
+    }
+
+
+def slug() -> str:
+    """The CPU for a file name: `intel-r-xeon-r-processor-2-50ghz-2-cores`."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{cpu_model()} {cores()} cores".lower()).strip("-")

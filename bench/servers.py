@@ -1,0 +1,147 @@
+"""The servers side by side: started as a person starts them, watched through /proc, stopped with SIGTERM."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.contract.server import HOST, ROOT, free_ports, session_members
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 45.0
+SETTLE_LIMIT_S = 90.0
+SETTLE_STEP_S = 0.25
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A server process with its children. `command` may use `{port}` and `{spare_port}`."""
+
+    def __init__(self, name: str, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.port, spare = free_ports(2)
+        self.command = [part.format(port=self.port, spare_port=spare) for part in command]
+        self.log = log
+        self.environment = os.environ | (environment or {})
+
+    def __enter__(self) -> Server:
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended before it was ready; its log is {self.log}")
+            try:
+                if self.exchange("GET", "/v2/health/ready")[0] == 200:
+                    return
+            except (OSError, http.client.HTTPException):
+                pass
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name} is not ready after {START_LIMIT_S} s; its log is {self.log}")
+
+    def _stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            for member in session_members(self.process.pid):
+                os.kill(member, signal.SIGKILL)
+            self.process.wait()
+
+    def url(self, path: str) -> str:
+        return f"http://{HOST}:{self.port}{path}"
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def counts(self, model: str) -> tuple[int, int]:
+        """Inferences and executions of a model so far; zeros where the server does not count."""
+        status, _, body = self.exchange("GET", f"/v2/models/{model}/stats")
+        if status != 200:
+            return 0, 0
+        entry: dict[str, Any] = json.loads(body)["model_stats"][0]
+        return entry["inference_count"], entry["execution_count"]
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes up to now."""
+        ticks = 0
+        for member in session_members(self.process.pid):
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_SECOND
+
+    def resident_mb(self) -> float:
+        """Resident memory of its largest process: the one that holds the models."""
+        sizes = [0]
+        for member in session_members(self.process.pid):
+            for line in Path(f"/proc/{member}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    sizes.append(int(line.split()[1]))
+        return max(sizes) / 1024
+
+    def settle(self) -> None:
+        """Wait until it has finished what abandoned connections left behind, so that the next cell starts even."""
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        before = self.cpu_seconds()
+        while time.monotonic() < deadline:
+            time.sleep(SETTLE_STEP_S)
+            now = self.cpu_seconds()
+            if now - before <= 0.1 * SETTLE_STEP_S:
+                return
+            before = now
+
+
+def trident(repository: Path, log: Path) -> Server:
+    command = [
+        str(Path(sys.executable).with_name("trident")),
+        "serve",
+        f"--model-repository={repository}",
+        f"--http-address={HOST}",
+        "--http-port={port}",
+        "--metrics-port={spare_port}",
+    ]
+    return Server("trident", command, log)
+
+
+def flask(repository: Path, log: Path) -> Server:
+    """Stock gunicorn with its stock gevent worker, as many people run it."""
+    command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind={HOST}:{{port}}"]
+    command.append("bench.flask_server:app")
+    return Server("flask", command, log, {"MODELS": str(repository)})

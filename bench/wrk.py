@@ -1,0 +1,97 @@
+"""`wrk` as a function: bytes to send in, rates and percentiles out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+# A client that gave up would let the next cell begin with the work it left behind.
+TIMEOUT_S = 60
+EXIT_LIMIT_S = 180
+
+# wrk counts a status above 399 as an error; times are in microseconds.
+SCRIPT = """\
+{request}
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    '\\nRESULT {{"requests": %d, "duration_us": %d, "p50_us": %d, "p99_us": %d, "errors": %d}}\\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+"""
+POST = """\
+wrk.method = "POST"
+local file = io.open({body}, "rb")
+wrk.body = file:read("*a")
+file:close()
+{headers}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run of wrk saw. Times in milliseconds; `errors` are refused, broken, late or not 2xx/3xx."""
+
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+
+
+class WrkMissing(Exception):
+    """There is no wrk on this machine; the message says how to get one."""
+
+
+def require_wrk() -> str:
+    path = shutil.which("wrk")
+    if path is None:
+        raise WrkMissing("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
+    return path
+
+
+def quoted(text: str) -> str:
+    """A Lua string literal; JSON's escapes of printable ASCII are Lua's as well."""
+    return json.dumps(text)
+
+
+def write_script(path: Path, body: bytes | None = None, headers: dict[str, str] | None = None) -> Path:
+    """A script that sends `body` with POST, or a plain GET without one; the body lies in a file beside it."""
+    request = ""
+    if body is not None:
+        body_path = path.with_suffix(".body")
+        body_path.write_bytes(body)
+        lines = "\n".join(f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in (headers or {}).items())
+        request = POST.format(body=quoted(str(body_path)), headers=lines)
+    path.write_text(SCRIPT.format(request=request))
+    return path
+
+
+def run(url: str, script: Path, *, connections: int, seconds: int) -> Load:
+    """Keep `connections` busy for `seconds` from one thread."""
+    command = [
+        require_wrk(),
+        "--threads=1",
+        f"--connections={connections}",
+        f"--duration={seconds}s",
+        f"--timeout={TIMEOUT_S}s",
+        "--latency",
+        f"--script={script}",
+        url,
+    ]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=seconds + EXIT_LIMIT_S, check=False)
+    for line in finished.stdout.splitlines():
+        if line.startswith("RESULT "):
+            seen = json.loads(line.removeprefix("RESULT "))
+            return Load(
+                requests=seen["requests"],
+                seconds=seen["duration_us"] / 1e6,
+                p50_ms=seen["p50_us"] / 1e3,
+                p99_ms=seen["p99_us"] / 1e3,
+                errors=seen["errors"],
+            )
+    raise RuntimeError(f"wrk said nothing of its result: {finished.stdout}{finished.stderr}")

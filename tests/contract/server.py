@@ -1,0 +1,163 @@
+"""The real server as a process of its own, for the tests that speak to it over a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 45.0
+POLL_S = 0.02
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on now; distinct, because all are held until all are known."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def session_members(session: int) -> list[int]:
+    """The processes of a session that are not yet gone (zombies, whom only their parent can bury, do not count)."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, _parent, _group, its_session = text.rpartition(")")[2].split()[:4]
+        if int(its_session) == session and state != "Z":
+            members.append(int(stat.parent.name))
+    return members
+
+
+class ServerProcess:
+    """`trident serve` over a repository. A context manager: ready on entry, stopped and gone on exit.
+
+    The server leads a session of its own, so that everything it starts can be found again. `log` is the file that
+    takes both its output streams.
+    """
+
+    def __init__(self, repository: Path, log: Path, *options: str, ready: bool = True) -> None:
+        self.repository = repository
+        self.log = log
+        self.options = options
+        self.ready = ready
+        self.http_port, self.metrics_port = free_ports(2)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
+    def command(self) -> list[str]:
+        return [
+            str(Path(sys.executable).with_name("trident")),
+            "serve",
+            f"--model-repository={self.repository}",
+            f"--http-address={HOST}",
+            f"--http-port={self.http_port}",
+            f"--metrics-port={self.metrics_port}",
+            *self.options,
+        ]
+
+    def __enter__(self) -> ServerProcess:
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            if self.ready:
+                self.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+            return
+        try:
+            status = self.stop()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running {STOP_LIMIT_S} s after SIGTERM\n{self.log_text()}") from None
+        finally:
+            left = session_members(self.process.pid)
+            self.kill()
+        assert status == 0, f"exit status {status}\n{self.log_text()}"
+        assert left == [], f"processes left behind: {left}\n{self.log_text()}"
+
+    def wait_until_ready(self) -> None:
+        """Return once /v2/health/ready answers 200; AssertionError with the log when it ends or takes too long."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            status = self.process.poll()
+            assert status is None, f"ended with status {status} before it was ready\n{self.log_text()}"
+            try:
+                if self.request("GET", "/v2/health/ready")[0] == 200:
+                    return
+            except (OSError, http.client.HTTPException):
+                pass
+            time.sleep(POLL_S)
+        raise AssertionError(f"not ready after {START_LIMIT_S} s\n{self.log_text()}")
+
+    def stop(self) -> int:
+        """SIGTERM, as a platform stops a container; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_LIMIT_S)
+
+    def kill(self) -> None:
+        """Leave nothing of it, whatever state it is in."""
+        for member in session_members(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        self.process.wait()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        port: int | None = None,
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """One exchange on a connection of its own: status, headers, body."""
+        connection = http.client.HTTPConnection(HOST, port or self.http_port, timeout=30)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def json(self, method: str, path: str, document: Any = None) -> Any:
+        """The JSON answer to a request that must succeed."""
+        body = None if document is None else json.dumps(document).encode()
+        status, _, answer = self.request(method, path, body, {"Content-Type": "application/json"})
+        assert status == 200, answer
+        return json.loads(answer) if answer else None
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")

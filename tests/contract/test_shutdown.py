@@ -1,0 +1,75 @@
+"""The graceful stop of the whole server process.
+
+Source: spec/server-options.md section 5.
+"""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.contract.served_site import Client, Server, served, wait_for
+
+pytestmark = pytest.mark.slow
+
+GET = b"GET /pid HTTP/1.1\r\nHost: a\r\n\r\n"
+READY = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def refuses_connections(server: Server) -> bool:
+    try:
+        with Client(server.port):
+            return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_is_unready_at_once_and_ends_with_0(number: int) -> None:
+    with served(drain_grace_s=1.0, exit_timeout_s=10.0) as server, Client(server.port) as client:
+        assert client.ask(READY).status == 200
+        server.signal(number)
+        wait_for(lambda: client.ask(READY).status == 503)
+        server.signal(number)  # further signals change nothing
+        with Client(server.port) as newcomer:
+            assert newcomer.ask(GET).status == 200
+        assert client.is_closed()
+        assert server.ended() == 0
+        assert "Traceback" not in server.output
+
+
+def test_request_in_flight_is_finished_and_is_the_last_of_its_connection() -> None:
+    with served(exit_timeout_s=20.0) as server, ThreadPoolExecutor(1) as pool:
+        with Client(server.port) as waiting, Client(server.port) as releasing, Client(server.port) as idle:
+            assert idle.ask(GET).status == 200
+            answer = pool.submit(waiting.ask, b"GET /wait HTTP/1.1\r\n\r\n")
+            wait_for(lambda: server.get("waiting") == "1")
+            # The releasing request is in flight too: its body comes after the stop began.
+            releasing.send(b"POST /release HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
+            assert server.answers()  # one more round trip: the worker has read what was sent before
+            server.signal(signal.SIGTERM)
+            wait_for(lambda: refuses_connections(server))
+            assert idle.is_closed()
+            releasing.send(b"dy")
+            assert releasing.reply().headers["connection"] == "close"
+            assert answer.result().headers["connection"] == "close"
+            assert answer.result().body == b"released"
+        assert server.ended() == 0
+
+
+def test_exit_timeout_ends_with_1() -> None:
+    with served(exit_timeout_s=1.0) as server, Client(server.port) as client:
+        client.send(b"GET /wait HTTP/1.1\r\n\r\n")
+        wait_for(lambda: server.get("waiting") == "1")
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 1
+        assert "Exit timeout expired. Exiting immediately." in server.output
+        assert "Found 1 connections with requests in flight" in server.output
+
+
+def test_site_that_does_not_drain_ends_with_1() -> None:
+    with served("--undrained") as server:
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 1

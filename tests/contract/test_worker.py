@@ -1,0 +1,395 @@
+"""The worker, over real sockets: what it answers, what it refuses, and that nobody can hold up the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.contract.served_site import Client, Server, served, wait_for
+
+pytestmark = pytest.mark.slow
+
+GET = b"GET /pid HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served(request_timeout_s=1.0) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.port) as client:
+        yield client
+
+
+def post(path: str, body: bytes, headers: str = "") -> bytes:
+    return f"POST /{path} HTTP/1.1\r\nHost: a\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def chunked(path: str, *chunks: bytes) -> bytes:
+    head = f"POST /{path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+# --- what is answered
+
+
+def test_connection_is_kept_alive(client: Client) -> None:
+    assert client.ask(GET).body == client.ask(GET).body
+    assert "connection" not in client.ask(GET).headers
+
+
+def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
+    client.send(post("echo", b"one") + GET + post("echo", b"two") + chunked("echo", b"three") + post("buffer", b"four"))
+    replies = [client.reply().body for _ in range(5)]
+    assert [replies[0], *replies[2:]] == [b"one", b"two", b"three", b"four"]
+
+
+def test_request_may_come_byte_by_byte(client: Client) -> None:
+    for byte in post("echo", b"body"):
+        client.send(bytes([byte]))
+    assert client.reply().body == b"body"
+
+
+@pytest.mark.parametrize("size", [1, 65535, 65536, 1 << 20, (1 << 20) + 1, 5_000_000])
+def test_body_of_any_size_is_whole(client: Client, size: int) -> None:
+    body = os.urandom(size)
+    assert client.ask(post("echo", body)).body == body
+    assert client.ask(post("buffer", body) + GET).body == body
+    assert client.reply().status == 200
+
+
+@pytest.mark.parametrize("size", [100_000, 1 << 20, 3_000_000])
+@pytest.mark.parametrize("offset", [0, 1, 63, 117])
+def test_tensors_of_a_large_body_are_aligned(client: Client, size: int, offset: int) -> None:
+    assert client.ask(post("alignment", bytes(size), f"X-Offset: {offset}\r\n")).body == b"0"
+
+
+def test_environ_is_that_of_gunicorn(client: Client) -> None:
+    plain = b"GET /environ/?a=b%20c HTTP/1.1\r\nHost: a:80\r\nX-One: 1\r\nX-One: 2\r\nContent-Type: text/x\r\n\r\n"
+    strict = plain.replace(b"X-One: 1", b"Dropped_Name: 1\r\nX-One: 1")
+    ours, gunicorns = (json.loads(client.ask(raw).body) for raw in (plain, strict))
+    assert ours == gunicorns
+    assert ours["HTTP_X_ONE"] == "1,2"
+    assert ours["QUERY_STRING"] == "a=b%20c"
+
+
+def test_path_is_decoded_once_and_kept_raw(client: Client) -> None:
+    reply = client.ask(b"GET /envir%6fn HTTP/1.1\r\nHost: a\r\n\r\n")
+    environ = json.loads(reply.body)
+    assert (environ["PATH_INFO"], environ["RAW_URI"]) == ("/environ", "/envir%6fn")
+
+
+def test_nul_and_bytes_beyond_ascii_in_a_path_reach_the_application_decoded(client: Client) -> None:
+    assert client.ask(b"GET /%00%ff%2e%2e HTTP/1.1\r\nHost: a\r\n\r\n").body == b"/%00%ff%2e%2e"
+
+
+def test_chunked_body_is_collected(client: Client) -> None:
+    assert client.ask(chunked("echo", b"one", b"two" * 5000)).body == b"one" + b"two" * 5000
+    assert client.ask(chunked("echo")).body == b""
+    assert client.ask(chunked("buffer", b"x" * 300_000) + GET).body == b"x" * 300_000
+    assert client.reply().status == 200
+
+
+def test_expectation_is_met_before_the_body(client: Client) -> None:
+    head = b"POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+    assert client.ask(head).status == 100
+    assert client.ask(b"body").body == b"body"
+    assert client.ask(GET).status == 200
+
+
+def test_http_1_0_closes_unless_asked_to_stay(server: Server) -> None:
+    with Client(server.port) as client:
+        kept = client.ask(b"GET /pid HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert kept.headers["connection"] == "keep-alive"
+        assert client.ask(b"GET /pid HTTP/1.0\r\n\r\n").headers["connection"] == "close"
+        assert client.is_closed()
+
+
+def test_stream_is_chunked_for_1_1_and_ends_with_the_connection_for_1_0(server: Server) -> None:
+    with Client(server.port) as client:
+        assert client.ask(b"GET /stream HTTP/1.1\r\n\r\n").body == b"one,two,three"
+        assert client.ask(b"GET /stream HTTP/1.0\r\n\r\n").body == b"one,two,three"
+
+
+def test_close_is_honoured(client: Client) -> None:
+    reply = client.ask(b"GET /pid HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert reply.headers["connection"] == "close"
+    assert client.is_closed()
+
+
+def test_head_and_204_have_no_body(client: Client) -> None:
+    reply = client.ask(b"HEAD /pid HTTP/1.1\r\nHost: a\r\n\r\n", has_body=False)
+    assert int(reply.headers["content-length"]) > 0
+    empty = client.ask(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert "content-length" not in empty.headers
+    assert client.ask(b"HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n", has_body=False).status == 200
+    assert client.ask(GET).status == 200
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 20_000_000), (3000, 1), (3000, 3000)])
+def test_response_of_many_or_large_buffers_is_whole(client: Client, count: int, size: int) -> None:
+    expected = b"".join(bytes([index % 251]) * size for index in range(count))
+    assert client.ask(f"GET /large?{count},{size} HTTP/1.1\r\n\r\n".encode()).body == expected
+
+
+def test_upgrade_is_declined_by_answering(client: Client) -> None:
+    assert client.ask(b"GET /pid HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n").status == 200
+
+
+def test_ports_have_their_own_applications(server: Server) -> None:
+    with Client(server.ports[1]) as client:
+        assert client.ask(GET).body == str(server.ports[1]).encode()
+
+
+# --- what is refused
+
+
+REFUSED = {
+    "both lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "two lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nbody", 400),
+    "two different lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", 400),
+    "negative length": (b"POST /echo HTTP/1.1\r\nContent-Length: -4\r\n\r\n", 400),
+    "signed length": (b"POST /echo HTTP/1.1\r\nContent-Length: +4\r\n\r\nbody", 400),
+    "no length": (b"POST /echo HTTP/1.1\r\nContent-Length: four\r\n\r\n", 400),
+    "length of 5000 digits": (b"POST /echo HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+    "unknown coding": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: br\r\n\r\n", 501),
+    "coding without chunks": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+    "chunks in 1.0": (b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "bad chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "bad chunk end": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", 400),
+    "expectation": (b"GET /pid HTTP/1.1\r\nExpect: a miracle\r\n\r\n", 417),
+    "long line": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+    "many headers": (b"GET /pid HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431),
+    "long header": (b"GET /pid HTTP/1.1\r\nA: " + b"b" * 9000 + b"\r\n\r\n", 431),
+    "endless head": (b"GET /pid HTTP/1.1\r\n" + b"".join(b"A%d: %b\r\n" % (n, b"b" * 8000) for n in range(9)), 431),
+    "bare line feeds": (b"GET /pid HTTP/1.1\nHost: a\n\n", 400),
+    "one bare line feed": (b"GET /pid HTTP/1.1\r\nA: b\nHost: a\r\n\r\n", 400),
+    "folded header": (b"GET /pid HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+    "space before the colon": (b"GET /pid HTTP/1.1\r\nHost : a\r\n\r\n", 400),
+    "NUL in a header": (b"GET /pid HTTP/1.1\r\nHost: a\x00b\r\n\r\n", 400),
+    "carriage return in a header": (b"GET /pid HTTP/1.1\r\nHost: a\rb\r\n\r\n", 400),
+    "two hosts": (b"GET /pid HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    "NUL in the path": (b"GET /p\x00id HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "raw bytes in the path": (b"GET /p\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "two spaces": (b"GET  /pid HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "lower-case method": (b"get /pid HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "HTTP/2": (b"GET /pid HTTP/2.0\r\nHost: a\r\n\r\n", 400),
+    "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    "no HTTP": (b"hello\r\n\r\n", 400),
+    "empty lines": (b"\r\n\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_malformed_request_is_refused_and_the_connection_closed(server: Server, client: Client, name: str) -> None:
+    raw, status = REFUSED[name]
+    reply = client.ask(raw)
+    assert reply.status == status
+    assert list(json.loads(reply.body)) == ["error"]
+    assert client.is_closed()
+    assert server.answers()
+
+
+@pytest.mark.parametrize("length", [2**31, 9_999_999_999, 99_999_999_999])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_length_beyond_32_bits_is_refused_in_the_words_of_the_protocol(
+    client: Client, length: int, version: str
+) -> None:
+    reply = client.ask(f"POST /echo HTTP/{version}\r\nContent-Length: {length}\r\n\r\n{{}}".encode())
+    text = f"Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {length}"
+    assert (reply.status, json.loads(reply.body)) == (400, {"error": text})
+    assert client.is_closed()
+
+
+def test_too_many_chunks_are_refused(client: Client) -> None:
+    reply = client.ask(chunked("echo", *[b"x"] * 65537))
+    text = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
+    assert (reply.status, json.loads(reply.body)) == (400, {"error": text})
+    assert client.is_closed()
+
+
+def test_65536_chunks_are_not_too_many(client: Client) -> None:
+    assert client.ask(chunked("echo", *[b"x"] * 65536)).body == b"x" * 65536
+
+
+def test_body_over_the_limit_is_refused_however_it_comes() -> None:
+    with served(max_body_size=1000) as server:
+        for raw in (
+            post("echo", bytes(1001)),
+            chunked("echo", bytes(600), bytes(600)),
+            b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n",
+        ):
+            with Client(server.port) as client:
+                reply = client.ask(raw)
+                assert (reply.status, b"1000 bytes" in reply.body) == (400, True)
+                assert client.is_closed()
+        with Client(server.port) as client:
+            assert client.ask(post("echo", bytes(1000))).status == 200
+
+
+def test_truncated_body_is_dropped(server: Server, client: Client) -> None:
+    client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly this")
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.is_closed()
+    assert server.answers()
+
+
+def test_surplus_after_a_body_is_the_next_request(client: Client) -> None:
+    assert client.ask(post("echo", b"body") + b"surplus\r\n\r\n").body == b"body"
+    assert client.reply().status == 400
+
+
+def test_lying_lengths_take_no_memory(server: Server) -> None:
+    pid = int(server.get("pid"))
+    before = resident_bytes(pid)
+    with ExitStack() as stack:
+        for _ in range(50):
+            liar = stack.enter_context(Client(server.port))
+            liar.send(b"POST /echo HTTP/1.1\r\nContent-Length: 2000000000\r\n\r\n")
+        assert server.answers()
+        assert resident_bytes(pid) - before < 20 << 20
+
+
+# --- failures of the application
+
+
+def test_failure_is_a_500_and_ends_the_connection(client: Client) -> None:
+    reply = client.ask(b"GET /fail HTTP/1.1\r\n\r\n")
+    assert (reply.status, json.loads(reply.body)) == (500, {"error": "internal server error"})
+    assert client.is_closed()
+
+
+def test_failure_half_way_breaks_the_stream_off(client: Client) -> None:
+    client.send(b"GET /break HTTP/1.1\r\n\r\n")
+    assert client.rest().endswith(b"5\r\nbegun\r\n")
+
+
+def test_header_with_a_line_break_is_not_sent(client: Client) -> None:
+    reply = client.ask(b"GET /split HTTP/1.1\r\n\r\n")
+    assert (reply.status, "x-evil" in reply.headers) == (500, False)
+
+
+def test_response_that_is_too_short_ends_the_connection(client: Client) -> None:
+    client.send(b"GET /short HTTP/1.1\r\n\r\n")
+    assert client.rest().endswith(b"\r\n\r\nshort")
+
+
+# --- others are not held up
+
+
+@pytest.mark.parametrize(
+    "begun", [b"POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly", b"GET /pid HT", chunked("echo", b"one")[:-5]]
+)
+def test_stalled_request_is_timed_out_and_holds_up_nobody(server: Server, client: Client, begun: bytes) -> None:
+    client.send(begun)
+    assert server.answers()
+    assert client.reply().status == 408
+    assert client.is_closed()
+
+
+def test_client_that_does_not_read_is_dropped(server: Server) -> None:
+    with Client(server.port) as client:
+        client.send(b"GET /large?1,50000000 HTTP/1.1\r\n\r\n")
+        assert server.answers()
+        wait_for(lambda: len(open_files(server)) == base_files(server))
+        assert len(ending(client)) < 50_000_000
+
+
+def test_idle_connection_is_closed_after_keepalive() -> None:
+    with served(keepalive_s=1.0) as server, Client(server.port) as client:
+        assert client.ask(GET).status == 200
+        assert client.is_closed()
+
+
+def test_busy_pipelining_client_does_not_starve_another(server: Server) -> None:
+    with Client(server.port) as busy, Client(server.port) as other, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(busy.send, GET * 20_000)
+        answered_before = 0
+        for _ in range(100):
+            assert other.ask(GET).status == 200
+        sending.result()
+        # Each of the two gets its turn: while one sent a hundred, the other cannot have had thousands.
+        busy.socket.setblocking(False)
+        try:
+            while part := busy.socket.recv(1 << 20):
+                answered_before += part.count(b"HTTP/1.1 200")
+        except BlockingIOError:
+            pass
+        assert answered_before < 20_000
+
+
+def test_client_that_left_is_noticed(server: Server) -> None:
+    with Client(server.port) as client:
+        client.send(b"GET /until_gone HTTP/1.1\r\n\r\n")
+        assert server.get("gone") == "0"
+    wait_for(lambda: server.get("gone") == "1")
+
+
+def ending(client: Client) -> bytes:
+    """What was still on its way when the server dropped the connection."""
+    try:
+        return client.rest()
+    except ConnectionResetError:
+        return b""
+
+
+def hold_idle_connections(server: Server, count: int) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(Client(server.port)) for _ in range(count)]
+        wait_for(lambda: len(open_files(server)) >= count)
+        assert server.answers()
+        assert idle[0].ask(GET).status == 200
+        assert idle[-1].ask(GET).status == 200
+    wait_for(lambda: len(open_files(server)) < 100)
+
+
+def test_2000_connections_opened_and_left(server: Server) -> None:
+    hold_idle_connections(server, 2000)
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 11_000, reason="too few files allowed")
+def test_10000_connections_opened_and_left(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        hold_idle_connections(server, 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def open_files(server: Server) -> list[str]:
+    """The sockets that the worker holds."""
+    folder = f"/proc/{worker_pid(server)}/fd"
+    return [name for name in os.listdir(folder) if "socket:" in link(f"{folder}/{name}")]
+
+
+def link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
+
+
+def base_files(server: Server) -> int:
+    return len(server.ports)
+
+
+def worker_pid(server: Server) -> int:
+    with open(f"/proc/{server.started.pid}/task/{server.started.pid}/children") as children:
+        return int(children.read().split()[0])
+
+
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as pages:
+        return int(pages.read().split()[1]) * resource.getpagesize()
