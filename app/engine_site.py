@@ -36,7 +36,7 @@ class EngineSite:
         self._settings = settings
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
-        self._bridge: Bridge = GeventBridge(gevent.get_hub()) if on_hub else ThreadBridge()
+        self._bridge: Bridge = GeventBridge(gevent.get_hub(), settings.http_thread_count) if on_hub else ThreadBridge()
         self._v2 = V2Application(self._engine, http_options(settings), self._bridge)
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics, cpu=settings.allow_cpu_metrics, interval_ms=settings.metrics_interval_ms

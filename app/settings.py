@@ -160,7 +160,7 @@ class ServerSettings:
         8,
         "http-thread-count",
         integer(1),
-        "Threads for requests that cannot be answered without waiting, such as large bodies of JSON.",
+        "Threads for what would hold all requests up: compressing and inflating large bodies, repository control.",
         section=_HTTP,
     )
     http_max_input_size: int = option(

@@ -30,7 +30,7 @@ RESNET_BATCH = 8
 BARE_CONNECTIONS = 16
 
 
-KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"live", "memory"}
+KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "memory"}
 
 
 def keys(text: str) -> set[str]:
@@ -58,7 +58,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--connections", type=numbers, default="1,16,64", help="numbers of connections, with commas between"
     )
-    parser.add_argument("--only", type=keys, default="", help="letters or keys (a,c-mean), live, memory; default all")
+    parser.add_argument("--only", type=keys, default="", help="letters or keys (a,c-mean), empty, memory; default all")
     parser.add_argument(
         "--servers", type=server_names, default="trident,flask", help="which to start, with commas between"
     )
@@ -72,9 +72,16 @@ def parse() -> argparse.Namespace:
 class Run:
     """One run of the benchmark over servers that are already up."""
 
-    def __init__(self, options: argparse.Namespace, running: dict[str, servers.Server], results: Results) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        running: dict[str, servers.Server],
+        results: Results,
+        empty: servers.Server | None = None,
+    ) -> None:
         self.options = options
         self.running = running
+        self.empty = empty
         self.results = results
         self.models = BUILD / "models"
 
@@ -123,10 +130,10 @@ class Run:
     def all(self) -> None:
         self.check()
         own = self.running.get("trident")
-        if own and self.wanted("live"):
+        if self.empty:
             for connections in self.options.connections:
                 seconds = self.options.duration
-                self.note(measure.measure_live(own, BUILD, connections=connections, seconds=seconds))
+                self.note(measure.measure_empty(self.empty, BUILD, connections=connections, seconds=seconds))
         for case in self.cases:
             self.compare(case)
         if own and self.wanted("memory"):
@@ -156,7 +163,8 @@ def run(options: argparse.Namespace) -> Results:
         running = {
             name: stack.enter_context(FACTORIES[name](models, BUILD / f"{name}.log")) for name in options.servers
         }
-        Run(options, running, results).all()
+        empty = stack.enter_context(servers.own_worker(BUILD / "empty.log")) if "empty" in options.only else None
+        Run(options, running, results, empty).all()
     return results
 
 

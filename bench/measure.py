@@ -17,7 +17,7 @@ from bench.cases import Case
 from bench.servers import Server
 from tests.contract.server import ROOT
 
-LIVE = "/v2/health/live"
+EMPTY = "/"
 WARM_UP_S = 1
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-5
@@ -86,10 +86,10 @@ def measure(server: Server, case: Case, scripts: Path, *, connections: int, seco
     return _cell(server, case.key, case.model, case.path, script, connections, seconds * case.stretch)
 
 
-def measure_live(server: Server, scripts: Path, *, connections: int, seconds: int) -> Cell:
+def measure_empty(server: Server, scripts: Path, *, connections: int, seconds: int) -> Cell:
     """An empty GET: what a request costs that does nothing."""
-    script = wrk.write_script(scripts / "live.lua")
-    return _cell(server, "live", "", LIVE, script, connections, seconds)
+    script = wrk.write_script(scripts / "empty.lua")
+    return _cell(server, "empty", "", EMPTY, script, connections, seconds)
 
 
 def _cell(server: Server, key: str, model: str, path: str, script: Path, connections: int, seconds: int) -> Cell:

@@ -9,7 +9,7 @@ from bench.measure import Cell
 from bench.results import Results
 from bench.targets import Target, targets
 
-TITLES = {case.key: case.title for case in CASES} | {"live": "empty GET"}
+TITLES = {case.key: case.title for case in CASES} | {"empty": "empty GET"}
 MARKS = ("<!-- bench: begin -->", "<!-- bench: end -->")
 VERDICTS = {True: "yes", False: "**no**", None: "not measured"}
 

@@ -145,3 +145,10 @@ def flask(repository: Path, log: Path) -> Server:
     command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind={HOST}:{{port}}"]
     command.append("bench.flask_server:app")
     return Server("flask", command, log, {"MODELS": str(repository)})
+
+
+def own_worker(log: Path) -> Server:
+    """An empty page under this project's worker: what a request costs that does nothing."""
+    command = [sys.executable, "-m", "gunicorn", "--worker-class=app.worker.TridentWorker", f"--bind={HOST}:{{port}}"]
+    command.append("bench.empty_app:app")
+    return Server("own worker", command, log)

@@ -56,7 +56,9 @@ def add_sub(results: Results, case: str) -> Iterator[Target]:
     yield faster(results, case, 64, 5)
     own = cpu(results, case, 16)
     yield Target(case, "CPU per request over Flask's, 16", 0.22, False, ratio(own, cpu(results, case, 16, "flask")))
-    yield Target(case, "CPU per request over an empty GET's, 16", 4.5, False, ratio(own, cpu(results, "live", 16)))
+    yield Target(
+        case, "CPU per request over an empty GET's, 16", 4.5, False, ratio(own, cpu(results, "empty", 16, "own worker"))
+    )
     cell = results.cell(case, 64)
     yield Target(case, "p99 over p50, 64", 4, False, ratio(cell.p99_ms, cell.p50_ms) if cell else None)
     yield Target(case, "errors, 64", 0, False, cell.errors if cell else None)

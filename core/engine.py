@@ -207,7 +207,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
 
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
-    gpus = gpu_ids()
+    gpus = gpu_ids(options.min_compute_capability)
     loader = ModelLoader(
         options,
         {OnnxRuntimeBackend.name: OnnxRuntimeBackend()},

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.errors import ServerError
-from core.tensors import Array, Buffer, Shape
+from core.tensors import Array, Shape
 
 Parameter = str | int | bool | float
 
@@ -19,16 +19,16 @@ Parameter = str | int | bool | float
 class InputTensor:
     """One input of a request.
 
-    `data` is either the raw little-endian row-major bytes as they came (BYTES: length-prefixed elements), or an array
-    of the datatype's numpy type with as many elements as `shape` says. `array` is set by the engine's validation: what
-    the backend reads, in the shape that the model sees.
+    `data` is either a view of the raw little-endian row-major bytes as they came (BYTES: length-prefixed elements), or
+    an array of the datatype's numpy type with as many elements as `shape` says. `array` is set by the engine's
+    validation: what the backend reads, in the shape that the model sees.
     """
 
     __slots__ = ("array", "data", "datatype", "name", "shape")
 
     array: Array
 
-    def __init__(self, name: str, datatype: str, shape: Shape, data: Buffer | Array) -> None:
+    def __init__(self, name: str, datatype: str, shape: Shape, data: memoryview | Array) -> None:
         self.name = name
         self.datatype = datatype
         self.shape = shape
@@ -48,7 +48,6 @@ class InferenceRequest:
     sequence_start: bool = False
     sequence_end: bool = False
     cancelled: bool = False
-    layout: RequestLayout | None = None
     # --- noted by the engine: monotonic ns, the number of items, what must be equal within a batch (None: nothing)
     on_response: Callable[[InferenceResponse], None]
     batch_size: int = 1
@@ -81,22 +80,6 @@ class InferenceRequest:
     def log_prefix(self) -> str:
         """What Triton puts before the errors of a request, so that a log line finds its caller."""
         return f"[request id: {self.id or '<id_unknown>'}] "
-
-
-class RequestLayout:
-    """Stands for names, datatypes, shapes and byte sizes that many requests share.
-
-    A codec that recognises a request's description gives all such requests the same layout; validation then notes in it
-    what it found (`checked_by`, `batch_size`, `batch_key`), and looks at the next one no more. Only requests whose
-    inputs are all raw bytes of exactly the described sizes may carry one.
-    """
-
-    __slots__ = ("batch_key", "batch_size", "checked_by")
-
-    def __init__(self) -> None:
-        self.checked_by: object = None
-        self.batch_size = 1
-        self.batch_key: tuple[object, ...] | None = None
 
 
 class OutputTensor:

@@ -24,19 +24,21 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """One row of the table. `size` is in bytes; 0 for BYTES, whose elements vary."""
+    """One row of the table. `size` is in bytes; 0 for BYTES, whose elements vary. `kind` is numpy's of `dtype`."""
 
     name: str
     config_name: str
     config_number: int
     size: int
     dtype: np.dtype[Any]
+    kind: str
     onnx_name: str
     onnx_number: int
 
 
 def _row(name: str, config_name: str, number: int, size: int, numpy_name: str, onnx: tuple[str, int]) -> Datatype:
-    return Datatype(name, config_name, number, size, np.dtype(numpy_name), *onnx)
+    dtype = np.dtype(numpy_name)
+    return Datatype(name, config_name, number, size, dtype, dtype.kind, *onnx)
 
 
 DATATYPES: tuple[Datatype, ...] = (

@@ -58,7 +58,10 @@ class LoadContext:
 
 
 class BackendInstance(Protocol):
+    """`poisoned` is set when the device can run nothing more in this process (a CUDA context lost)."""
+
     placement: Placement
+    poisoned: bool
 
     def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
         """Execute `requests` as one batch. Raises a ServerError when the whole batch failed."""

@@ -128,7 +128,8 @@ class Gatherer:
     def _together(self, name: str, arrays: list[Array], total: int) -> Array:
         first = arrays[0]
         if name in self._joinable and first.nbytes * total <= _JOINED_BYTES_AT_MOST:
-            return np.ndarray((total, *first.shape[1:]), first.dtype, b"".join(arrays))
+            buffers: list[Any] = arrays  # arrays are buffers, which mypy knows for Python 3.12 and later only
+            return np.ndarray((total, *first.shape[1:]), first.dtype, b"".join(buffers))
         if name in self._ragged:
             arrays = [array.reshape(-1) for array in arrays]
             shape: Shape = (sum(array.size for array in arrays),)

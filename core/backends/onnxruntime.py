@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +52,9 @@ from core.tensors import BYTES
 _log = logging.getLogger("trident.backends")
 
 _VERBOSE, _ERROR, _FATAL = 0, 3, 4
-# All of ONNX Runtime's own exceptions, and those by which its bindings report the rest.
+# ONNX Runtime's own exceptions (newer releases have more of them), and those by which its bindings report the rest.
 FAILURES: tuple[type[Exception], ...] = (
-    capi.EPFail,
-    capi.EngineError,
-    capi.Fail,
-    capi.InvalidArgument,
-    capi.InvalidGraph,
-    capi.InvalidProtobuf,
-    capi.ModelLoaded,
-    capi.NoModel,
-    capi.NoSuchFile,
-    capi.NotImplemented,
-    capi.RuntimeException,
+    *(kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)),
     RuntimeError,
     MemoryError,
 )
@@ -71,12 +62,21 @@ _LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
 _INSPECTION = Placement("inspection", "CPU")
 
 # Sessions with OpenVINO must not be made side by side.
-_openvino = threading.Lock()
+_openvino_lock = threading.Lock()
+_pool_lock = threading.Lock()
 
 
-def gpu_ids() -> tuple[int, ...]:
+def gpu_ids(min_compute_capability: float = 0.0) -> tuple[int, ...]:
     """The GPUs that models can run on: none where ONNX Runtime has no CUDA provider. Never call it before a fork."""
-    return cuda.device_ids() if CUDA in onnxruntime.get_available_providers() else ()
+    if CUDA not in onnxruntime.get_available_providers():
+        return ()
+    return tuple(i for i in cuda.device_ids() if float(cuda.compute_capability(i) or 0) >= min_compute_capability)
+
+
+@cache
+def _make_global_pool(intra_op_threads: int, inter_op_threads: int) -> None:
+    """Make the thread pool of this process, once: ONNX Runtime does not let it be replaced."""
+    onnxruntime.set_global_thread_pool_sizes(intra_op_threads, inter_op_threads)
 
 
 class OnnxRuntimeBackend:
@@ -90,8 +90,6 @@ class OnnxRuntimeBackend:
     def __init__(self, cores: float = 0) -> None:
         self._spinning = may_spin(cores or available_cores())
         self._available: Sequence[str] = onnxruntime.get_available_providers()
-        self._global_pool = threading.Lock()
-        self._has_global_pool = False
         if CUDA in self._available:
             # CUDA and cuDNN are where pip has put them, which the linker does not search.
             onnxruntime.preload_dlls()
@@ -122,10 +120,8 @@ class OnnxRuntimeBackend:
     def _settings(self, config: ModelConfig, settings: dict[str, str], *, threads: int) -> SessionSettings:
         plan = session_settings(config, settings, threads=threads, spinning=self._spinning)
         if plan.global_thread_pool:
-            with self._global_pool:
-                if not self._has_global_pool:
-                    onnxruntime.set_global_thread_pool_sizes(*global_pool_sizes(settings))
-                    self._has_global_pool = True
+            with _pool_lock:
+                _make_global_pool(*global_pool_sizes(settings))
         return plan
 
 
@@ -201,7 +197,7 @@ def _make_session(request: _SessionRequest) -> Any:
     on_gpu = request.placement.kind == "GPU"
     capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
-    serial = _openvino if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
+    serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
     try:
         options = _session_options(request)
         with serial:

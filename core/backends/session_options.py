@@ -51,13 +51,16 @@ def session_settings(
     """
     parameters = parameters_of(config)
     global_pool = boolean(settings.get("enable-global-threadpool", "0"))
+    # Read in any case, so that a bad value is refused; a session on the global pool has no threads of its own.
+    intra_op = _thread_count(parameters, "intra_op_thread_count")
+    inter_op = _thread_count(parameters, "inter_op_thread_count")
     spin = "1" if spinning else "0"
     entries = {"session.intra_op.allow_spinning": spin, "session.inter_op.allow_spinning": spin}
     return SessionSettings(
         graph_level=_GRAPH_LEVELS.get(config.optimization.graph.level, "ORT_ENABLE_ALL"),
         execution_mode=_execution_mode(parameters),
-        intra_op_threads=_thread_count(parameters, "intra_op_thread_count") or threads,
-        inter_op_threads=_thread_count(parameters, "inter_op_thread_count"),
+        intra_op_threads=0 if global_pool else intra_op or threads,
+        inter_op_threads=0 if global_pool else inter_op,
         enable_mem_arena=_optional_boolean(parameters, "enable_mem_arena"),
         enable_mem_pattern=_optional_boolean(parameters, "enable_mem_pattern"),
         global_thread_pool=global_pool,

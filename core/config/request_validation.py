@@ -14,14 +14,18 @@ import numpy as np
 
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.inference import InferenceRequest, InputTensor, RequestLayout
-from core.tensors import BYTES, MAX_ELEMENTS, Array, Buffer, Shape, bytes_array, shape_text, unpack_bytes
+from core.inference import InferenceRequest, InputTensor
+from core.tensors import BYTES, MAX_ELEMENTS, Array, Shape, bytes_array, shape_text, unpack_bytes
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
+_MAX_FORMS = 256
+
+_BatchKey = tuple[object, ...] | None
+_Form = tuple[tuple[str, str, Shape, int], ...]
 
 
 class RequestValidator:
@@ -29,56 +33,61 @@ class RequestValidator:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._names = spec.inputs.keys()
         self._batching = spec.max_batch_size > 0
         self._has_optional = any(i.optional for i in spec.inputs.values())
         # What must be equal within a batch: shapes of variable inputs and, with optional inputs, the names given.
         self._key_inputs = frozenset(
             name for name, i in spec.inputs.items() if -1 in i.dims and not i.allow_ragged_batch
         )
-        self._has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
         self._has_key = self._has_optional or bool(self._key_inputs)
+        # Callers repeat themselves: a form (names, datatypes, shapes, sizes) that was found right once is not looked at
+        # again (8 µs saved for two inputs). None where a BYTES input has content to look at each time.
+        has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
+        self._right: dict[_Form, tuple[int, _BatchKey]] | None = None if has_bytes else {}
 
     def check(self, request: InferenceRequest) -> None:
         """Set `array` of every input, `batch_size` and `batch_key`. Raises InvalidRequest with Triton's text."""
-        layout = request.layout
-        if layout is not None and layout.checked_by is self:
-            self._repeat(request, layout)
-            return
-        spec = self._spec
+        if request.outputs:
+            self._check_outputs(request)
+        inputs = request.inputs
+        right = self._right
+        if right is None:
+            self._examine(request)
+        else:
+            form = tuple([(t.name, t.datatype, t.shape, t.data.nbytes) for t in inputs])
+            found = right.get(form)
+            if found is None:
+                self._examine(request)
+                if len(right) >= _MAX_FORMS:
+                    right.clear()
+                right[form] = request.batch_size, request.batch_key
+            else:
+                request.batch_size, request.batch_key = found
+        for tensor in inputs:
+            self._make_array(request, tensor)
+
+    def _examine(self, request: InferenceRequest) -> None:
+        """All that names, datatypes, shapes and sizes tell, in Triton's order."""
         inputs = request.inputs
         by_name = {tensor.name: tensor for tensor in inputs}
         if len(by_name) != len(inputs):
             raise InvalidRequest(f"{request.log_prefix}input '{_duplicate(inputs)}' already exists in request")
-        for name in request.outputs:
-            if name not in spec.outputs:
-                raise InvalidRequest(
-                    f"unexpected inference output '{name}' for model '{spec.name}'",
-                    hint=f"the outputs are: {', '.join(spec.outputs)}",
-                )
-        if by_name.keys() != self._names:
+        if by_name.keys() != self._spec.inputs.keys():
             self._check_names(request, by_name)
         if self._batching:
             self._check_batch(request)
         for tensor in reversed(inputs):
-            self._check_tensor(request, tensor, spec.inputs[tensor.name])
+            self._check_tensor(request, tensor, self._spec.inputs[tensor.name])
         if self._has_key:
             request.batch_key = self._batch_key(inputs)
-        if layout is not None and not self._has_bytes:
-            layout.batch_size = request.batch_size
-            layout.batch_key = request.batch_key
-            layout.checked_by = self
 
-    def _repeat(self, request: InferenceRequest, layout: RequestLayout) -> None:
-        """What `check` does, for a request of the same layout as one that it has found right."""
-        request.batch_size = layout.batch_size
-        request.batch_key = layout.batch_key
-        for tensor in request.inputs:
-            expected = self._spec.inputs[tensor.name]
-            array = _view(tensor.shape, expected, tensor.data)
-            if expected.model_dims is not None:
-                array = array.reshape(self._model_shape(tensor, expected))
-            tensor.array = array
+    def _check_outputs(self, request: InferenceRequest) -> None:
+        for name in request.outputs:
+            if name not in self._spec.outputs:
+                raise InvalidRequest(
+                    f"unexpected inference output '{name}' for model '{self._spec.name}'",
+                    hint=f"the outputs are: {', '.join(self._spec.outputs)}",
+                )
 
     def _check_names(self, request: InferenceRequest, by_name: dict[str, InputTensor]) -> None:
         spec = self._spec
@@ -129,7 +138,7 @@ class RequestValidator:
             raise InvalidRequest(
                 f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'"
             )
-        request.batch_size = batch if batch > 0 else 1
+        request.batch_size = batch or 1
 
     def _check_tensor(self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec) -> None:
         datatype = expected.datatype
@@ -142,17 +151,44 @@ class RequestValidator:
         dims = shape[1:] if self._batching else shape
         if dims != expected.dims:
             self._check_dims(request, tensor, dims, expected)
-        # A batch dimension of zero counts as one (Triton's rule), so that such a request fails its size check.
-        count = prod(dims) * request.batch_size
+        count = self._element_count(request, tensor)
         if count > MAX_ELEMENTS:
             raise InvalidRequest(
                 f"{request.log_prefix}invalid shape for input '{tensor.name}': shape {shape_text(shape)} causes total "
                 f"element count to exceed maximum size of {MAX_ELEMENTS}"
             )
-        if datatype is BYTES:
-            array = self._bytes_array(request, tensor, count)
+        size = count * datatype.size
+        if size > MAX_ELEMENTS:
+            raise InvalidRequest(
+                f"{request.log_prefix}byte size overflow for input '{tensor.name}': element count ({count}) * data "
+                f"type size ({datatype.size}) exceeds maximum allowed size ({MAX_ELEMENTS})"
+            )
+        if datatype is not BYTES and tensor.data.nbytes != size:
+            raise InvalidRequest(
+                f"{request.log_prefix}input byte size mismatch for input '{tensor.name}' for model "
+                f"'{self._spec.name}'. Expected {size}, got {tensor.data.nbytes}"
+            )
+
+    def _element_count(self, request: InferenceRequest, tensor: InputTensor) -> int:
+        """A batch dimension of zero counts as one (Triton's rule), so that such a request fails its size check."""
+        return prod(tensor.shape[1:]) * request.batch_size if self._batching else prod(tensor.shape)
+
+    def _make_array(self, request: InferenceRequest, tensor: InputTensor) -> None:
+        """The tensor's content as an array in the shape that the model sees."""
+        expected = self._spec.inputs[tensor.name]
+        content = tensor.data
+        if self._batching and not tensor.shape[0]:
+            tensor.shape = (1, *tensor.shape[1:])
+        if expected.datatype is BYTES:
+            array = self._bytes_array(request, tensor)
+        elif type(content) is np.ndarray:
+            array = content.reshape(tensor.shape)
         else:
-            array = self._number_array(request, tensor, expected, count)
+            array = np.ndarray(tensor.shape, expected.datatype.dtype, content)
+            # A view into a body starts where the JSON ended. Backends may rely on element alignment, so what came
+            # unaligned is copied; the worker receives large bodies such that their tensors are aligned.
+            if not array.flags.aligned:
+                array = array.copy()
         if expected.model_dims is not None:
             array = array.reshape(self._model_shape(tensor, expected))
         tensor.array = array
@@ -174,20 +210,9 @@ class RequestValidator:
             f"for model '{self._spec.name}', got {shape_text(tensor.shape)}"
         )
 
-    def _number_array(self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec, count: int) -> Array:
+    def _bytes_array(self, request: InferenceRequest, tensor: InputTensor) -> Array:
         content = tensor.data
-        size = content.nbytes if isinstance(content, np.ndarray) else len(content)
-        if size != count * expected.datatype.size:
-            raise InvalidRequest(
-                f"{request.log_prefix}input byte size mismatch for input '{tensor.name}' for model "
-                f"'{self._spec.name}'. Expected {count * expected.datatype.size}, got {size}"
-            )
-        if isinstance(content, np.ndarray):
-            return content.reshape(tensor.shape)
-        return _view(tensor.shape, expected, content)
-
-    def _bytes_array(self, request: InferenceRequest, tensor: InputTensor, count: int) -> Array:
-        content = tensor.data
+        count = self._element_count(request, tensor)
         if isinstance(content, np.ndarray):
             given = content.size
             if given > count:
@@ -214,16 +239,6 @@ class RequestValidator:
         shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
         names = [t.name for t in inputs] if self._has_optional else []
         return (*sorted(shapes), *sorted(names))
-
-
-def _view(shape: Shape, expected: InputSpec, content: Buffer | Array) -> Array:
-    """The raw bytes `content`, of the right number, as an array.
-
-    A view into a body starts where the JSON ended. Backends may rely on element alignment, so what came unaligned is
-    copied; the worker receives large bodies such that their tensors are aligned.
-    """
-    array: Array = np.ndarray(shape, expected.datatype.dtype, content)
-    return array if array.flags.aligned else array.copy()
 
 
 def _duplicate(inputs: list[InputTensor]) -> str:

@@ -42,6 +42,7 @@ STATUS_OF_CODE: dict[ErrorCode, int] = {
 }
 _BROKEN = 500
 _LONGEST_HEADER = 1024
+_LONGEST_LOGGED = 2048
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 _logger = logging.getLogger("trident.http")
@@ -147,15 +148,17 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
         return
     hint = error.hint if isinstance(error, ServerError) else None
     message = message_of(error) if isinstance(error, ServerError | HTTPException) else repr(error)
-    request_id = environ.get(REQUEST_ID_KEY)
+    request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(
         level,
         "%s %s: %d %s%s%s",
         environ["REQUEST_METHOD"],
         request_path(environ),
         status,
-        message,
-        f" (hint: {hint})" if hint else "",
-        f" (request id: {request_id})" if request_id else "",
+        # A message may quote the client at length, up to the size of its body.
+        message[:_LONGEST_LOGGED],
+        f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
+        f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",
         exc_info=error if status == _BROKEN else None,
+        extra={"code": status, "hint": hint, "request_id": request_id},
     )

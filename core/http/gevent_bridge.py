@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from core.engine import Engine
 
 T = TypeVar("T")
-_THREADS = 8
 
 
 class GeventBridge:
@@ -30,13 +29,14 @@ class GeventBridge:
     Raises RuntimeError where gevent has patched `threading`.
     """
 
-    def __init__(self, hub: Any) -> None:
+    def __init__(self, hub: Any, threads: int = 8) -> None:
+        """`threads` is how many calls `run` makes at the same time."""
         refuse_patched_threading()
         self._hub = hub
         self._arrivals = _Arrivals(hub)
         self._departures = _Departures(hub)
         self._watch = _ClientWatch(hub)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="trident-blocking")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
         self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None

@@ -1,7 +1,7 @@
 """The JSON headers of binary requests, remembered by their bytes.
 
-A client that sends binary tensors sends the same JSON before them again and again. Parsing it and checking it against
-the model takes 35 µs of the 75 that a small request has; finding it here takes 6.
+A client that sends binary tensors sends the same JSON before them again and again. Parsing it takes 12 µs for a small
+request, finding it here 3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 
 from core.http.response_plan import ResponsePlan
-from core.inference import InferenceRequest, InputTensor, RequestLayout
+from core.inference import InferenceRequest, InputTensor
 from core.tensors import Shape
 
 _MAX_HEADERS = 512
@@ -19,11 +19,10 @@ _MAX_HEADER_SIZE = 2048
 class _KnownHeader:
     """What a header said: the request but for its tensors, and of each tensor its description and place in the tail."""
 
-    __slots__ = ("inputs", "layout", "plan", "request", "size")
+    __slots__ = ("inputs", "plan", "request", "size")
 
     def __init__(self, request: InferenceRequest, plan: ResponsePlan) -> None:
         self.plan = plan
-        self.layout = RequestLayout()
         self.inputs: list[tuple[str, str, Shape, int, int]] = []
         self.size = 0
         for tensor in request.inputs:
@@ -61,7 +60,6 @@ class HeaderCache:
             priority=before.priority,
             timeout_us=before.timeout_us,
         )
-        request.layout = known.layout
         if before.parameters is not None:
             request.parameters = before.parameters.copy()
         if before.correlation_id:
@@ -76,5 +74,4 @@ class HeaderCache:
             return
         if len(self._known) >= _MAX_HEADERS:
             self._known.clear()
-        known = self._known[request.model_name, header] = _KnownHeader(request, plan)
-        request.layout = known.layout
+        self._known[request.model_name, header] = _KnownHeader(request, plan)

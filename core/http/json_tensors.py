@@ -13,11 +13,12 @@ import numpy as np
 import simdjson
 
 from core.errors import InvalidRequest
-from core.tensors import BY_NAME, BYTES, Array, Datatype, bytes_array
+from core.tensors import BY_NAME, Array, Datatype, bytes_array
 
 MAX_DEPTH = 100
 NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
 
+_IN_JSON = {name: row for name, row in BY_NAME.items() if name not in ("FP16", "BF16")}
 _PARSE = "Unable to parse 'data': "
 _EXPECTED = {
     "b": "attempt to access JSON non-boolean as boolean",
@@ -39,14 +40,14 @@ _WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": (
 
 def json_datatype(name: str, input_name: str) -> Datatype:
     """The datatype of an input whose data came as JSON; InvalidRequest for those that JSON cannot carry."""
-    datatype = BY_NAME.get(name)
-    if datatype is None:
-        raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
-    if name in ("FP16", "BF16"):
+    datatype = _IN_JSON.get(name)
+    if datatype is not None:
+        return datatype
+    if name in BY_NAME:
         raise InvalidRequest(
             f"receiving {name} data via JSON is not supported. Please use the binary data format for input {input_name}"
         )
-    return datatype
+    raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
 
 
 def array_from_json(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
@@ -62,16 +63,17 @@ def array_from_json(content: Any, datatype: Datatype, count: int, input_name: st
 
 
 def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_name: str) -> Array:
-    kind = datatype.dtype.kind
     types = set(map(type, content))
     if list in types:
         content = _flatten(content)
         types = set(map(type, content))
+    kind = datatype.kind
     if not types <= _ELEMENT_TYPES[kind]:
         raise InvalidRequest(_PARSE + _EXPECTED[kind])
-    if datatype is BYTES:
+    if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
-    _check_count(len(content), count)
+    if len(content) != count:
+        raise _wrong_count(len(content), count)
     if kind == "f":
         return _narrowed(np.array(content, np.float64), datatype)
     try:
@@ -81,7 +83,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_n
 
 
 def _array_from_document(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
-    kind = datatype.dtype.kind
+    kind = datatype.kind
     if kind not in _WIDE:
         return _array_from_list(content.as_list(), datatype, count, input_name)
     letter, wide_type = _WIDE[kind]
@@ -90,7 +92,8 @@ def _array_from_document(content: Any, datatype: Datatype, count: int, input_nam
     except (TypeError, ValueError):
         # simdjson says that an element does not fit, not which: the slow way finds it (and accepts nothing more).
         return _array_from_list(content.as_list(), datatype, count, input_name)
-    _check_count(wide.size, count)
+    if wide.size != count:
+        raise _wrong_count(wide.size, count)
     if kind == "f":
         return _narrowed(wide, datatype)
     if datatype.size < 8:
@@ -108,26 +111,20 @@ def _narrowed(wide: Array, datatype: Datatype) -> Array:
         return wide.astype(datatype.dtype)
 
 
-def _check_count(given: int, expected: int) -> None:
+def _wrong_count(given: int, expected: int) -> InvalidRequest:
+    hint = f"the shape has {expected} elements, 'data' has {given}"
     if given < expected:
-        raise InvalidRequest(
-            "Failed to parse 'data' field: shape does not match true shape",
-            hint=f"the shape has {expected} elements, 'data' has {given}",
-        )
-    if given > expected:
-        raise InvalidRequest(
-            f"{_PARSE}Shape does not match true shape of 'data' field",
-            hint=f"the shape has {expected} elements, 'data' has {given}",
-        )
+        return InvalidRequest("Failed to parse 'data' field: shape does not match true shape", hint=hint)
+    return InvalidRequest(f"{_PARSE}Shape does not match true shape of 'data' field", hint=hint)
 
 
 def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> InvalidRequest:
-    largest = 2**64 if datatype.dtype.kind == "u" else 2**63
+    largest = 2**64 if datatype.kind == "u" else 2**63
     if min(content) < -(2**63) or max(content) >= largest:
-        return InvalidRequest(_PARSE + _EXPECTED[datatype.dtype.kind])
+        return InvalidRequest(_PARSE + _EXPECTED[datatype.kind])
     limits = np.iinfo(datatype.dtype)
     index, value = next((i, v) for i, v in enumerate(content) if not limits.min <= v <= limits.max)
-    if datatype.dtype.kind == "u" and value < 0:
+    if datatype.kind == "u" and value < 0:
         return InvalidRequest(_PARSE + _EXPECTED["u"])
     return InvalidRequest(
         f"{_PARSE}element {index} of input '{input_name}' is {value}, which {datatype.name} cannot hold "

@@ -32,6 +32,7 @@ _NO_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
 )
+_MAX_RANK = 64  # numpy's
 RESERVED_PREFIX = "triton_"
 RESERVED_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
@@ -82,7 +83,7 @@ def _decode(
     binary = _read_parameters(parameters, request) if parameters is not None else False
     request.inputs = _read_inputs(document, tail, spec, max_input_size)
     outputs = document.get("outputs")
-    if not outputs:
+    if outputs is None or outputs == []:
         return request, ResponsePlan(binary)
     # With outputs listed, each says for itself whether it is to be binary.
     listed = _read_outputs(outputs, request)
@@ -195,25 +196,25 @@ def _read_inputs(
 
 def _data_source(item: Any) -> int | None:
     """The binary size of an input, or None if its data is in the JSON; exactly one source must be given."""
-    given: list[str] = []
-    size: int | None = None
-    region: Any = None
-    if type(item) is dict:
+    if type(item) is not dict:
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    parameters = item.get("parameters")
+    if parameters is None:
         if "data" in item:
-            given.append("'data'")
-        parameters = item.get("parameters")
-        if parameters is not None:
-            if type(parameters) is not dict:
-                raise _unable("parameters", _NON_OBJECT)
-            size = parameters.get("binary_data_size")
-            if size is not None:
-                size = _unsigned("binary_data_size", size)
-                given.append("'binary_data_size'")
-            region = parameters.get("shared_memory_region")
-            if region is not None:
-                if type(region) is not str:
-                    raise _unable("shared_memory_region", _NON_STRING)
-                given.append("'shared_memory_region'")
+            return None
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    if type(parameters) is not dict:
+        raise _unable("parameters", _NON_OBJECT)
+    size = parameters.get("binary_data_size")
+    region = parameters.get("shared_memory_region")
+    given = ["'data'"] if "data" in item else []
+    if size is not None:
+        size = _unsigned("binary_data_size", size)
+        given.append("'binary_data_size'")
+    if region is not None:
+        if type(region) is not str:
+            raise _unable("shared_memory_region", _NON_STRING)
+        given.append("'shared_memory_region'")
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
     if region is not None:
@@ -240,6 +241,9 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
         raise _unable("datatype", _NON_STRING)
     if type(dims) is not list:
         raise _unable("shape", _NON_ARRAY)
+    if len(dims) > _MAX_RANK:
+        # No model can have them, and their product alone would take seconds.
+        raise _unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
     for dim in dims:
         if type(dim) is not int or dim < 0:
             raise _unable("shape", _NON_UNSIGNED)
@@ -248,11 +252,11 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
 
 def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_input_size: int) -> InputTensor:
     datatype = json_datatype(datatype_name, name)
-    count = prod(shape) if shape else 0
+    count = prod(shape) if shape else 0  # a scalar's data is ignored, as in Triton
     size = count * datatype.size
-    if count == 0 or count > MAX_ELEMENTS:
-        # Nothing to read, or a count that validation refuses before anything is sized by it.
-        return InputTensor(name, datatype_name, shape, b"")
+    if count == 0 or max(count, size) > MAX_ELEMENTS:
+        # Nothing to read, or a size that validation refuses before anything is made of it.
+        return InputTensor(name, datatype_name, shape, memoryview(b""))
     if size > max_input_size:
         raise InvalidRequest(
             f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
@@ -336,5 +340,5 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
         fixed = element_count(d for d in dims if d != -1) * expected.datatype.size
         dims = tuple(len(body) // fixed if d == -1 else d for d in dims)
     shape = (1, *dims) if spec.max_batch_size > 0 else dims
-    request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, body)]
+    request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, memoryview(body))]
     return request

@@ -51,7 +51,7 @@ class ModelInstance:
         instance is poisoned afterwards (it cannot work any more), `on_poisoned` is called, once.
         """
         self._execute(requests)
-        if self._on_poisoned is not None and _is_poisoned(self._backend):
+        if self._on_poisoned is not None and self._backend.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             on_poisoned(self._backend)
 
@@ -76,7 +76,7 @@ class ModelInstance:
 
     def _split(self, requests: Sequence[InferenceRequest], exc: Exception) -> None:
         """Find the culprits of a failed batch by bisection; a poisoned instance can tell nobody apart."""
-        if len(requests) == 1 or _is_poisoned(self._backend):
+        if len(requests) == 1 or self._backend.poisoned:
             for request in requests:
                 self._fail(request, exc)
             return
@@ -160,8 +160,3 @@ def run_once(
     if errors:
         raise errors[0]
     return outputs
-
-
-def _is_poisoned(backend: BackendInstance) -> bool:
-    """Whether the backend instance says that it is beyond repair (a CUDA context lost); optional in the protocol."""
-    return bool(getattr(backend, "poisoned", False))

@@ -237,3 +237,37 @@ def float8_input() -> onnx.ModelProto:
         [tensor("OUTPUT0", "FP32", ["n"])],
         opset=19,
     )
+
+
+def allocating() -> onnx.ModelProto:
+    """SIZE INT64 [1] -> ZEROS FP32 [n]: as much memory as the input says."""
+    return build(
+        [helper.make_node("Expand", ["ZERO", "SIZE"], ["ZEROS"])],
+        [tensor("SIZE", "INT64", [1])],
+        [tensor("ZEROS", "FP32", ["n"])],
+        [constant("ZERO", [0], "FP32")],
+    )
+
+
+def doubling_rows() -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, n] -> OUTPUT0 FP32 [rows, n]: twice as many rows as came in, so that it cannot batch."""
+    return build(
+        [helper.make_node("Concat", ["INPUT0", "INPUT0"], ["OUTPUT0"], axis=0)],
+        [tensor("INPUT0", "FP32", ["batch", "n"])],
+        [tensor("OUTPUT0", "FP32", ["rows", "n"])],
+    )
+
+
+def answering(text: bytes) -> onnx.ModelProto:
+    """INPUT0 BYTES [n] -> OUTPUT0 BYTES [n], unchanged, and ANSWER BYTES [1]: always `text`."""
+    elements: list[Any] = [text]
+    answer = helper.make_tensor("ANSWER_TEXT", TensorProto.STRING, [1], elements)
+    return build(
+        [
+            helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"]),
+            helper.make_node("Identity", ["ANSWER_TEXT"], ["ANSWER"]),
+        ],
+        [tensor("INPUT0", "BYTES", ["n"])],
+        [tensor("OUTPUT0", "BYTES", ["n"]), tensor("ANSWER", "BYTES", [1])],
+        [answer],
+    )

@@ -19,6 +19,8 @@ LIMIT_S = 20.0
 class Stub:
     """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
 
+    poisoned = False
+
     def __init__(self, number: int = 0) -> None:
         self.placement = Placement(f"m_0_{number}", "CPU")
         self.gate = threading.Event()

@@ -92,6 +92,25 @@ def test_no_wake_up_is_lost_among_threads() -> None:
         engine.close()
 
 
+def test_requests_that_arrive_together_are_submitted_together() -> None:
+    events: list[str] = []
+
+    class Noting(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            events.append(f"submit {request.id}")
+            on_response(InferenceResponse("simple", 1, [], id=request.id))
+
+    def test(bridge: GeventBridge) -> None:
+        def connection(name: str) -> None:
+            events.append(f"read {name}")
+            bridge.infer(Noting(), request(name))
+
+        gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT)
+        assert events == ["read a", "read b", "read c", "submit a", "submit b", "submit c"]
+
+    on_a_hub(test)
+
+
 def test_a_batch_signals_once() -> None:
     waiting: list[OnResponse] = []
     answered = InferenceResponse("simple", 1, [])
@@ -103,8 +122,7 @@ def test_a_batch_signals_once() -> None:
     def test(bridge: GeventBridge) -> None:
         wake = bridge._arrivals._wake = Counting(bridge._arrivals._wake)
         connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
-        gevent.sleep(0)
-        assert len(waiting) == 16
+        until(lambda: len(waiting) == 16)
         # The hub stands still meanwhile: this greenlet does not give way.
         batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
         batch.start()
@@ -157,7 +175,7 @@ def test_an_outcome_that_comes_as_the_hub_stops_looking() -> None:
     def test(bridge: GeventBridge) -> None:
         bridge._arrivals._arrived = LastMoment(lambda: waiting["second"](answered))
         connections = [gevent.spawn(bridge.infer, Silent(), request(name)) for name in ("first", "second")]
-        gevent.sleep(0)
+        until(lambda: len(waiting) == 2)
         waiting["first"](answered)
         gevent.joinall(connections, timeout=LIMIT)
         assert [connection.value for connection in connections] == [answered] * 2

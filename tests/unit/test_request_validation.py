@@ -40,7 +40,7 @@ SIMPLE = spec(INPUT0=("INT32", (16,)), INPUT1=("INT32", (16,)))
 
 def raw(name: str, *shape: int, datatype: str = "INT32", size: int | None = None) -> InputTensor:
     count = size if size is not None else int(np.prod(shape)) * 4
-    return InputTensor(name, datatype, shape, bytes(count))
+    return InputTensor(name, datatype, shape, memoryview(bytes(count)))
 
 
 def check(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = ()) -> InferenceRequest:
@@ -56,7 +56,7 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
 
 
 def test_makes_arrays_in_shape_without_copying_aligned_bytes() -> None:
-    content = np.arange(32, dtype=np.int32).tobytes()
+    content = memoryview(np.arange(32, dtype=np.int32).tobytes())
     request = check(
         SIMPLE, InputTensor("INPUT0", "INT32", (2, 16), content), InputTensor("INPUT1", "INT32", (2, 16), content)
     )
@@ -157,19 +157,20 @@ def test_counts_beyond_64_bits_are_refused_before_memory_is_taken() -> None:
 def test_bytes_elements_are_counted() -> None:
     model = spec(8, IN=("BYTES", (2,)))
     packed = pack_bytes([b"a", b"\0b"])
-    request = check(model, InputTensor("IN", "BYTES", (1, 2), packed))
+
+    request = check(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed)))
     assert request.inputs[0].array.tolist() == [[b"a", b"\0b"]]
-    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), packed + pack_bytes([b"c"]))) == (
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed + pack_bytes([b"c"])))) == (
         ID + "unexpected number of string elements 3 for inference input 'IN' for model 'simple', expecting 2"
     )
-    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), packed[:5])) == (
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:5]))) == (
         ID + "expected 2 string elements for inference input 'IN' for model 'simple', got 1"
     )
-    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), packed[:7])) == (
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:7]))) == (
         ID + "incomplete string length indicator for inference input 'IN' for model 'simple', expecting 4 bytes but "
         "only 2 bytes available. Please make sure the string length indicator is in one buffer."
     )
-    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), packed[:-1])) == (
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:-1]))) == (
         "incomplete string data for inference input 'IN', expecting string of length 2 but only 1 bytes available"
     )
     listed = InputTensor("IN", "BYTES", (1, 2), bytes_array([b"a"], (1,)))

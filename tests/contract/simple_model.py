@@ -1,0 +1,149 @@
+"""The `simple` model from a client's side: good requests, bad ones, and the check that a server still answers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.contract.server import ServerProcess, session_members
+
+GOLDEN_MODELS = Path(__file__).resolve().parent.parent / "golden" / "models"
+PATH = "/v2/models/simple/infer"
+IDENTITY = "/v2/models/identity_fp32/infer"
+STRINGS = "/v2/models/str_id/infer"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+WIDTH = 16
+
+_seeds = itertools.count(1)
+
+
+def link_models(repository: Path, *names: str) -> Path:
+    """A repository of some of the models that real exchanges were recorded with."""
+    repository.mkdir(exist_ok=True)
+    for name in names:
+        (repository / name).symlink_to(GOLDEN_MODELS / name)
+    return repository
+
+
+def good_document(seed: int = 0) -> dict[str, Any]:
+    """A request that every server of `simple` answers with sums and differences of its own numbers."""
+    first = list(range(seed, seed + WIDTH))
+    return {
+        "inputs": [
+            {"name": "INPUT0", "datatype": "INT32", "shape": [1, WIDTH], "data": first},
+            {"name": "INPUT1", "datatype": "INT32", "shape": [1, WIDTH], "data": [3] * WIDTH},
+        ]
+    }
+
+
+def with_field(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """A good document in which the value at `path` is another one."""
+    document = good_document()
+    document |= {"parameters": {}, "outputs": [{"name": "OUTPUT0", "parameters": {}}]}
+    document["inputs"][0]["parameters"] = {}
+    place: Any = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = copy.deepcopy(value)
+    return document
+
+
+def good_body(seed: int = 0) -> bytes:
+    return json.dumps(good_document(seed)).encode()
+
+
+def is_good_answer(answer: bytes, seed: int = 0) -> bool:
+    """Whether `answer` is the JSON answer to `good_body(seed)`."""
+    outputs = json.loads(answer).get("outputs", [])
+    first = np.arange(seed, seed + WIDTH)
+    return [output["data"] for output in outputs] == [(first + 3).tolist(), (first - 3).tolist()]
+
+
+def binary_body(sizes: tuple[Any, Any] = (64, 64), tail: bytes | None = None) -> tuple[bytes, dict[str, str]]:
+    """A request with binary tensors, which may lie about their sizes: body and headers."""
+    document = good_document()
+    for entry, size in zip(document["inputs"], sizes, strict=True):
+        del entry["data"]
+        entry["parameters"] = {"binary_data_size": size}
+    text = json.dumps(document).encode()
+    if tail is None:
+        tail = np.arange(WIDTH, dtype="<i4").tobytes() + np.full(WIDTH, 3, "<i4").tobytes()
+    return text + tail, {HEADER_LENGTH: str(len(text))}
+
+
+def raw_post(body: bytes, headers: dict[str, str] | None = None, path: str = PATH) -> bytes:
+    """The bytes of a whole POST request."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    return f"POST {path} HTTP/1.1\r\nHost: a\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def assert_still_serves(server: ServerProcess) -> None:
+    """The server is alive and answers good requests, JSON and binary, each with the numbers of that request."""
+    assert server.process.poll() is None, server.log_text()
+    seed = next(_seeds)
+    status, _, answer = server.request("POST", PATH, good_body(seed))
+    assert status == 200, answer
+    assert is_good_answer(answer, seed), answer
+    body, headers = binary_body()
+    status, _, answer = server.request("POST", PATH, body, headers)
+    assert status == 200, answer
+    assert is_good_answer(answer), answer
+
+
+def assert_refused(
+    server: ServerProcess,
+    text: str,
+    body: bytes,
+    headers: dict[str, str] | None = None,
+    *,
+    path: str = PATH,
+    status: int = 400,
+) -> None:
+    """`body` is answered with `status` and an error that holds `text`; the server then still serves."""
+    answered, _, answer = server.request("POST", path, body, headers)
+    assert (answered, list(json.loads(answer))) == (status, ["error"]), answer
+    assert text in json.loads(answer)["error"]
+    assert_still_serves(server)
+
+
+def assert_accepted(
+    server: ServerProcess, body: bytes, headers: dict[str, str] | None = None, *, path: str = PATH
+) -> bytes:
+    status, _, answer = server.request("POST", path, body, headers)
+    assert status == 200, answer
+    return answer
+
+
+def tensor(content: str, shape: Any = (1, 2), datatype: str = "FP32") -> bytes:
+    """A JSON request for the identity model, with `content` as it is for its data."""
+    head = json.dumps({"name": "INPUT0", "datatype": datatype, "shape": shape})[:-1]
+    return f'{{"inputs":[{head},"data":{content}}}]}}'.encode()
+
+
+def worker_of(server: ServerProcess) -> int:
+    """The process that serves; its arbiter leads the session."""
+    (worker,) = [member for member in session_members(server.process.pid) if member != server.process.pid]
+    return worker
+
+
+@contextlib.contextmanager
+def memory_bound(server: ServerProcess, megabytes: int) -> Iterator[None]:
+    """Fail if the worker's resident memory rises by more, even for a moment."""
+    worker = worker_of(server)
+    Path(f"/proc/{worker}/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = _status_kb(worker, "VmRSS")
+    yield
+    grown = (_status_kb(worker, "VmHWM") - before) // 1024
+    assert grown <= megabytes, f"{grown} MB more at the peak"
+
+
+def _status_kb(worker: int, field: str) -> int:
+    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

@@ -1,0 +1,379 @@
+"""Bad manners on the connection, against the real server: nobody ends it, stalls it or holds up the others.
+
+Source: spec/http.md sections 4 ("Client disconnect"), 6 and 7; RFC 9112 sections 6, 9 and 11.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.served_site import Client, Reply, wait_for
+from tests.contract.server import HOST, ServerProcess
+from tests.contract.simple_model import (
+    PATH,
+    assert_still_serves,
+    good_body,
+    is_good_answer,
+    link_models,
+    memory_bound,
+    raw_post,
+    worker_of,
+)
+from tests.unit.onnx_models import add_sub, write_version
+
+pytestmark = pytest.mark.slow
+
+STALLED = 50
+MANY = 10_000
+SYNTAX = "failed to parse the request JSON buffer: "
+GOOD = raw_post(good_body())
+HELD = "/v2/models/held/infer"
+HELD_CONFIG = (
+    "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 30000000 preferred_batch_size: [ 2 ] }"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Serves `simple`, and `held`, which runs a request only when there are two of them."""
+    folder = tmp_path_factory.mktemp("bad_connections")
+    repository = link_models(folder / "models", "simple")
+    write_version(add_sub(), repository, "held", HELD_CONFIG)
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(server: ServerProcess) -> Iterator[None]:
+    """After every test the server serves, and holds no more files than before."""
+    before = open_files(server)
+    yield
+    assert_still_serves(server)
+    wait_for(lambda: open_files(server) <= before)
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.http_port) as client:
+        yield client
+
+
+def open_files(server: ServerProcess) -> int:
+    return len(list(Path(f"/proc/{worker_of(server)}/fd").iterdir()))
+
+
+def post(headers: str, body: bytes = b"") -> bytes:
+    """A POST with these header lines and no others."""
+    return f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode() + body
+
+
+def chunks(*pieces: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+def error_of(reply: Reply) -> str:
+    document = json.loads(reply.body)
+    assert list(document) == ["error"]
+    return str(document["error"])
+
+
+def is_good(reply: Reply, seed: int = 0) -> bool:
+    return reply.status == 200 and is_good_answer(reply.body, seed)
+
+
+# --- lengths that lie
+
+
+def test_body_shorter_than_its_length_is_waited_for(client: Client, server: ServerProcess) -> None:
+    client.send(post("Content-Length: 500\r\n", good_body()))
+    assert_still_serves(server)
+    padding = b" " * (500 - len(good_body()))
+    assert is_good(client.ask(padding))
+
+
+@pytest.mark.parametrize("part", [b"", b"P", b"POST /v2", GOOD[:60], GOOD[:-1]])
+def test_request_broken_off_ends_the_connection_alone(client: Client, part: bytes) -> None:
+    client.send(part)
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.rest() == b""
+
+
+def test_body_longer_than_its_length_is_not_taken_for_part_of_it(client: Client) -> None:
+    client.send(post("Content-Length: 20\r\n", good_body()))
+    assert error_of(client.reply()).startswith(SYNTAX)
+    second = client.reply()  # the rest, taken for a request
+    assert (second.status, client.is_closed()) == (400, True)
+    assert error_of(second).startswith("Bad Request: ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "text"),
+    [
+        ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunks(b"{}"), 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", chunks(b"{}"), 400, "Bad Request"),
+        ("Content-Length: 2\r\nContent-Length: 3\r\n", b"{} ", 400, "Bad Request"),
+        ("Content-Length: 2, 2\r\n", b"{}", 400, "Bad Request"),
+        ("Content-Length: 0x2\r\n", b"{}", 400, "Bad Request"),
+        ("Content-Length: -1\r\n", b"{}", 400, "Bad Request"),
+        ("Content-Length : 2\r\n", b"{}", 400, "Bad Request"),
+        (" Content-Length: 2\r\n", b"{}", 400, "Bad Request"),
+        ("Content-Length: 99999999999\r\n", b"{}", 400, "Unable to parse Content-Length, value is out of range"),
+        ("Content-Length: 2147483648\r\n", b"{}", 400, "Unable to parse Content-Length, value is out of range"),
+        ("Transfer-Encoding: chunked, chunked\r\n", chunks(b"{}"), 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", chunks(b"{}"), 400, "Bad Request"),
+        ("Transfer-Encoding: xchunked\r\n", chunks(b"{}"), 501, "Not Implemented"),
+        ("Transfer-Encoding:\x0bchunked\r\n", chunks(b"{}"), 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\n", b"-2\r\n{}\r\n0\r\n\r\n", 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\n", b"0x2\r\n{}\r\n0\r\n\r\n", 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\n", b"2\n{}\n0\n\n", 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\n", b"2\r\n{}0\r\n\r\n", 400, "Bad Request"),
+        ("Transfer-Encoding: chunked\r\n", b"f" * 20 + b"\r\n{}\r\n0\r\n\r\n", 400, ""),
+        ("Host: b\r\nContent-Length: 2\r\n", b"{}", 400, "Bad Request"),
+        ("A: b\r\n c: d\r\nContent-Length: 2\r\n", b"{}", 400, "Bad Request"),
+    ],
+    ids=range(21),
+)
+def test_smuggled_request_is_never_answered(client: Client, headers: str, body: bytes, status: int, text: str) -> None:
+    """What stands behind an ambiguous request is not taken for a request of its own."""
+    client.send(post(headers, body) + GOOD)
+    reply = client.reply()
+    assert (reply.status, client.rest()) == (status, b"")
+    assert error_of(reply).startswith(text)
+
+
+# --- floods
+
+
+def test_chunk_flood_is_refused(client: Client, server: ServerProcess) -> None:
+    body = good_body() + b" " * (65537 - len(good_body()))
+    flood = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    with memory_bound(server, 64):
+        client.send(post("Transfer-Encoding: chunked\r\n", flood + b"0\r\n\r\n"))
+        reply = client.reply()
+        text = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
+        assert (reply.status, error_of(reply)) == (400, text)
+        assert client.is_closed()
+
+
+def test_as_many_chunks_as_allowed_are_taken(client: Client) -> None:
+    body = good_body() + b" " * (65536 - len(good_body()))
+    assert is_good(client.ask(post("Transfer-Encoding: chunked\r\n", chunks(*[bytes([byte]) for byte in body]))))
+    assert is_good(client.ask(GOOD))
+
+
+@pytest.mark.parametrize("trailers", [b"", b"X-Checksum: 1\r\n"])
+def test_chunks_may_have_extensions_and_trailers(client: Client, trailers: bytes) -> None:
+    body = good_body()
+    chunked = b"%x;name=value\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
+    assert is_good(client.ask(post("Transfer-Encoding: chunked\r\n", chunked)))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ("".join(f"X-{n}: y\r\n" for n in range(200)), 431),
+        ("X: " + "y" * 20_000 + "\r\n", 431),
+        ("X: y\r\n" * 100_000, 431),
+        ("Accept-Encoding: " + "gzip," * 1000 + "\r\nContent-Length: 2\r\n", 400),
+    ],
+    ids=["many", "long", "endless", "one long list"],
+)
+def test_header_flood_is_refused(server: ServerProcess, headers: str, status: int) -> None:
+    with memory_bound(server, 64), Client(server.http_port) as flooder:
+        flooder.send(post(headers, b"{}"))
+        reply = flooder.reply()
+        assert (reply.status, bool(error_of(reply))) == (status, True)
+
+
+def test_distinct_heads_and_paths_are_not_kept_for_ever(client: Client, server: ServerProcess) -> None:
+    with memory_bound(server, 64):
+        for number in range(3000):
+            path = f"/v2/models/{'m' * 500}{number}/infer"
+            assert client.ask(raw_post(b"{}", {"X-Padding": "y" * 500 + str(number)}, path)).status == 404
+
+
+# --- slow and stalled clients
+
+
+def test_stalled_clients_do_not_hold_the_others(server: ServerProcess) -> None:
+    parts = [GOOD[:-10], GOOD[:40], b"P", post("Transfer-Encoding: chunked\r\n", b"ff\r\n{"), GOOD[:-10]]
+    with ExitStack() as stack:
+        stalled = [stack.enter_context(Client(server.http_port)) for _ in range(STALLED)]
+        for number, client in enumerate(stalled):
+            client.send(parts[number % len(parts)])
+        for _ in range(10):
+            assert_still_serves(server)
+        assert is_good(stalled[0].ask(GOOD[-10:]))
+
+
+def test_body_may_come_byte_by_byte_between_others(client: Client, server: ServerProcess) -> None:
+    for position in range(len(GOOD)):
+        client.send(GOOD[position : position + 1])
+        if position % 50 == 0:
+            assert_still_serves(server)
+    assert is_good(client.reply())
+
+
+def test_client_that_does_not_read_does_not_hold_the_others(server: ServerProcess) -> None:
+    with Client(server.http_port) as client, memory_bound(server, 64):
+        client.socket.setblocking(False)
+        sent = 0
+        try:
+            while sent < 64 << 20:
+                sent += client.socket.send(GOOD * 100)
+        except BlockingIOError:
+            pass
+        assert_still_serves(server)
+        assert sent < 64 << 20, "the server read on without being able to answer"
+
+
+def test_client_that_is_slow_is_told_so(tmp_path: Path, server: ServerProcess) -> None:
+    options = ("--http-request-timeout-secs=0.5", "--shutdown-grace-secs=0")
+    with ServerProcess(link_models(tmp_path / "models", "simple"), tmp_path / "log", *options) as strict:
+        for part in (GOOD[:30], GOOD[:-1], post("Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n")):
+            with Client(strict.http_port) as client:
+                client.send(part)
+                reply = client.reply()
+                assert (reply.status, client.is_closed()) == (408, True)
+                assert error_of(reply) == "the request was not received in time"
+        assert_still_serves(strict)
+
+
+# --- pipelines
+
+
+def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
+    client.send(b"".join(raw_post(good_body(seed)) for seed in range(200)))
+    assert all(is_good(client.reply(), seed) for seed in range(200))
+
+
+def test_good_and_bad_requests_in_one_pipeline_are_answered_in_order(client: Client) -> None:
+    bad: list[tuple[bytes, int]] = [
+        (raw_post(b"{"), 400),
+        (raw_post(b"{}", path="/v2/models/none/infer"), 404),
+        (raw_post(good_body(), {"Content-Encoding": "br"}), 501),
+        (b"GET /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        (post("Transfer-Encoding: chunked\r\n", chunks(b"{", b"}")), 400),
+        (b"DELETE /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405),
+    ]
+    client.send(b"".join(raw_post(good_body(seed)) + raw for seed, (raw, _) in enumerate(bad)) + GOOD)
+    for seed, (_, status) in enumerate(bad):
+        assert is_good(client.reply(), seed)
+        reply = client.reply()
+        assert (reply.status, bool(error_of(reply))) == (status, True)
+    assert is_good(client.reply())
+
+
+def test_pipeline_is_answered_up_to_what_cannot_be_parsed(client: Client) -> None:
+    client.send(GOOD + b"\x00\x01\x02\r\n\r\n" + GOOD)
+    assert is_good(client.reply())
+    assert (client.reply().status, client.is_closed()) == (400, True)
+
+
+def test_busy_pipeline_does_not_starve_the_others(client: Client, server: ServerProcess) -> None:
+    count = 2000
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(client.send, GOOD * count)
+        replies = pool.submit(lambda: sum(is_good(client.reply()) for _ in range(count)))
+        assert_still_serves(server)
+        sending.result()
+        assert replies.result() == count
+
+
+# --- clients that leave
+
+
+def test_client_that_closes_its_side_gets_its_answer(client: Client) -> None:
+    client.send(GOOD)
+    client.socket.shutdown(socket.SHUT_WR)
+    assert is_good(client.reply())
+    assert client.is_closed()
+
+
+def held_statistics(server: ServerProcess) -> dict[str, Any]:
+    (entry,) = server.json("GET", "/v2/models/held/stats")["model_stats"]
+    return dict(entry)
+
+
+def pending(server: ServerProcess) -> int:
+    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
+    lines = page.decode().splitlines()
+    return int(
+        next(line for line in lines if line.startswith('nv_inference_pending_request_count{model="held"')).split()[1]
+    )
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with a reset instead of a farewell."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    sock.close()
+
+
+@pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["close", "reset"])
+def test_request_of_a_gone_client_leaves_the_queue_unrun(
+    server: ServerProcess, leave: Callable[[socket.socket], None]
+) -> None:
+    before = held_statistics(server)
+    with Client(server.http_port) as leaver, Client(server.http_port) as first, Client(server.http_port) as second:
+        leaver.send(raw_post(good_body(), path=HELD))
+        wait_for(lambda: pending(server) == 1)
+        leave(leaver.socket)
+        wait_for(lambda: pending(server) == 0)
+        # Two others make a batch, so that what is left of the first would have run with them.
+        first.send(raw_post(good_body(1), path=HELD))
+        second.send(raw_post(good_body(2), path=HELD))
+        assert is_good(first.reply(), 1)
+        assert is_good(second.reply(), 2)
+    after = held_statistics(server)
+    assert after["inference_count"] - before["inference_count"] == 2
+    assert after["inference_stats"]["fail"]["count"] - before["inference_stats"]["fail"]["count"] == 1
+
+
+def test_clients_that_leave_while_they_are_answered_are_let_go(server: ServerProcess) -> None:
+    for _ in range(300):
+        with socket.create_connection((HOST, server.http_port)) as client:
+            client.sendall(GOOD)
+            reset(client)
+    assert_still_serves(server)
+
+
+# --- ten thousand
+
+
+@pytest.fixture
+def _room_for_many() -> Iterator[None]:
+    """As many files as `MANY` connections take, in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = MANY + 500
+    if hard != resource.RLIM_INFINITY and hard < needed + 512:
+        pytest.skip(f"the hard limit of open files is {hard}, {needed + 512} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("_room_for_many")
+def test_ten_thousand_connections_may_be_opened_and_left(server: ServerProcess) -> None:
+    with memory_bound(server, 512), ExitStack() as stack:
+        clients = []
+        for number in range(MANY):
+            client = stack.enter_context(socket.create_connection((HOST, server.http_port)))
+            if number % 2:
+                client.sendall(GOOD[:-1])
+            clients.append(client)
+            if number % 1000 == 0:
+                assert_still_serves(server)
+        assert_still_serves(server)
+        for client in (clients[1], clients[-1]):
+            client.sendall(GOOD[-1:])
+            assert client.recv(15) == b"HTTP/1.1 200 OK"

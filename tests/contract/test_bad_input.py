@@ -1,0 +1,271 @@
+"""Bad JSON and bad shapes: the real server says what was wrong, and goes on to answer the next good request.
+
+Source: spec/http.md sections 1, 4, 5 and 12.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.server import ServerProcess
+from tests.contract.simple_model import (
+    HEADER_LENGTH,
+    IDENTITY,
+    assert_accepted,
+    assert_refused,
+    assert_still_serves,
+    good_body,
+    link_models,
+    memory_bound,
+    tensor,
+    with_field,
+)
+
+pytestmark = pytest.mark.slow
+
+GOOD = good_body()
+SYNTAX = "failed to parse the request JSON buffer: "
+TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
+# White space in front decides which of two parsers reads a document; both must say the same.
+PADDINGS = pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("bad_input")
+    repository = link_models(folder / "models", "simple", "identity_fp32")
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+def nested(depth: int, inner: str = "1") -> str:
+    return "[" * depth + inner + "]" * depth
+
+
+# --- JSON that is none
+
+
+@PADDINGS
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (GOOD[:100], SYNTAX),
+        (GOOD[:-1], SYNTAX),
+        (b"{", SYNTAX),
+        (b"   ", SYNTAX),
+        (b"nonsense", SYNTAX),
+        (b"\x00", SYNTAX),
+        (GOOD + b"\x00", SYNTAX),
+        (GOOD + GOOD, SYNTAX),
+        (GOOD.replace(b"INPUT0", b"INP\x00UT0"), SYNTAX),
+        (GOOD.decode().encode("utf-16"), SYNTAX),
+        (b'{"id":"a\\ud800",' + GOOD[1:], SYNTAX),
+        (b"[]", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (b"null", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (b"{}", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (GOOD.replace(b"INPUT0", b"INP\xffUT0"), "unexpected inference input 'INP?UT0' for model 'simple'"),
+        (GOOD.replace(b"INPUT0", b"INP\\u0000UT0"), "unexpected inference input 'INP\x00UT0' for model 'simple'"),
+        (b"[" * 10_000, TOO_DEEP),
+        (b'{"a":' * 10_000, TOO_DEEP),
+        (b'{"x":' + nested(10_000).encode() + b"," + GOOD[1:], TOO_DEEP),
+    ],
+    ids=range(19),
+)
+def test_malformed_document_is_refused(server: ServerProcess, padding: bytes, body: bytes, text: str) -> None:
+    assert_refused(server, text, padding + body)
+
+
+def test_text_that_is_not_utf_8_is_echoed_byte_for_byte(server: ServerProcess) -> None:
+    answer = assert_accepted(server, b'{"id":"\xff\xfe\\u0000",' + GOOD[1:])
+    assert answer.startswith(b'{"id":"\xff\xfe\\u0000",')
+
+
+@PADDINGS
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("[1e999,1]", SYNTAX),
+        ("[-1e999,1]", SYNTAX),
+        ("[1" + "0" * 5000 + ",1]", SYNTAX),
+        ("[nan,1]", SYNTAX),
+        ("[+1,1]", SYNTAX),
+        ("[01,1]", SYNTAX),
+        ("[1,1", SYNTAX),
+        (nested(99), "Unable to parse 'data': Shape does not match|Failed to parse 'data' field"),
+        (nested(100), "Unable to parse 'data': " + TOO_DEEP),
+        (nested(10_000), TOO_DEEP),
+        ("[1]", "Failed to parse 'data' field: shape does not match true shape"),
+        ("[1,2,3]", "Unable to parse 'data': Shape does not match true shape of 'data' field"),
+        ("[true,1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ('["1",1]', "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ("[{},1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ("[null,1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
+    ],
+    ids=range(16),
+)
+def test_malformed_tensor_is_refused(server: ServerProcess, padding: bytes, content: str, text: str) -> None:
+    status, _, answer = server.request("POST", IDENTITY, padding + tensor(content))
+    assert status == 400, answer
+    error = json.loads(answer)["error"]
+    assert any(part in error for part in text.split("|")), error
+    assert_still_serves(server)
+
+
+@PADDINGS
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("[NaN,1]", b"[NaN,1.0]"),
+        ("[Infinity,-Infinity]", b"[Infinity,-Infinity]"),
+        ("[Inf,-Inf]", b"[Infinity,-Infinity]"),
+        ("[1e39,-1e-999]", b"[Infinity,-0.0]"),
+        ("[18446744073709551616,1]", b"[1.8446744073709552e+19,1.0]"),
+        ("[[1],[[2]]]", b"[1.0,2.0]"),
+    ],
+    ids=range(6),
+)
+def test_numbers_at_the_edge_are_read(server: ServerProcess, padding: bytes, content: str, answer: bytes) -> None:
+    assert b'"data":' + answer in assert_accepted(server, padding + tensor(content), path=IDENTITY)
+
+
+@PADDINGS
+def test_of_a_key_given_twice_the_last_counts(server: ServerProcess, padding: bytes) -> None:
+    assert b'"id":"b"' in assert_accepted(server, padding + b'{"id":"a","id":"b","inputs":[],' + GOOD[1:])
+    assert_accepted(server, padding + GOOD.replace(b'"shape"', b'"shape":[9,9],"shape"'))
+    assert_refused(server, "expected 2 inputs but got 0 inputs", padding + GOOD[:-1] + b',"inputs":[]}')
+
+
+# --- fields of a wrong type
+
+NOT_STRING = "attempt to access JSON non-string as string"
+NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+NOT_BOOLEAN = "attempt to access JSON non-boolean as boolean"
+NOT_ARRAY = "attempt to access JSON non-array as array"
+NOT_OBJECT = "attempt to access JSON non-object as object"
+NOT_SIGNED = "attempt to access JSON non-signed-integer as signed-integer"
+NO_SOURCE = "Input must set only one of the following fields: 'data', "
+BAD_PARAMETER = "parameter 'custom' has invalid type. It should be either 'int', 'bool', or 'string'."
+RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+
+STRINGS_NOT: tuple[Any, ...] = (True, -1, 1.5, 2**64, [], {})
+UNSIGNED_NOT: tuple[Any, ...] = (True, -1, 1.5, "1", 2**64, [], {})
+BOOLEANS_NOT: tuple[Any, ...] = (0, 1, 1.5, "true", [], {})
+ARRAYS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "1,16", {})
+OBJECTS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "{}", [])
+
+# Where, what is wrong there, and what is said.
+WRONG: list[tuple[tuple[str | int, ...], tuple[Any, ...], str]] = [
+    (("id",), STRINGS_NOT, f"Unable to parse 'id': {NOT_STRING}"),
+    (("parameters",), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
+    (("parameters", "priority"), (None, *UNSIGNED_NOT), f"Unable to parse 'priority': {NOT_UNSIGNED}"),
+    (("parameters", "timeout"), (None, *UNSIGNED_NOT), f"Unable to parse 'timeout': {NOT_UNSIGNED}"),
+    (("parameters", "sequence_id"), (None, True, -1, 1.5, 2**64, [], {}), "Unable to parse 'sequence_id'"),
+    (("parameters", "sequence_start"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_start': {NOT_BOOLEAN}"),
+    (("parameters", "sequence_end"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_end': {NOT_BOOLEAN}"),
+    (("parameters", "binary_data_output"), (None, *BOOLEANS_NOT), "Unable to parse 'binary_data_output'"),
+    (("parameters", "custom"), (None, [], {}), BAD_PARAMETER),
+    (("parameters", "triton_any"), (None, 1, "x"), RESERVED),
+    (("inputs",), ARRAYS_NOT, f"Unable to parse 'inputs': {NOT_ARRAY}"),
+    (("inputs",), (None,), "Unable to parse 'inputs': "),
+    (("inputs",), ([],), "expected 2 inputs but got 0 inputs for model 'simple'"),
+    (("inputs", 0), (None, True, 1, "x", [], {}), NO_SOURCE),
+    (("inputs", 0, "name"), (None, *STRINGS_NOT), f"Unable to parse 'name': {NOT_STRING}"),
+    (("inputs", 0, "name"), ("", "INPUT2", "x" * 100_000), "unexpected inference input '"),
+    (("inputs", 0, "name"), ("INPUT1",), "[request id: <id_unknown>] input 'INPUT1' already exists in request"),
+    (("inputs", 0, "datatype"), (None, *STRINGS_NOT), f"Unable to parse 'datatype': {NOT_STRING}"),
+    (("inputs", 0, "datatype"), ("", "INT99", "int32", "TYPE_INT32", "\x00"), "invalid datatype for input INPUT0"),
+    (("inputs", 0, "datatype"), ("FP16", "BF16"), "data via JSON is not supported. Please use the binary data format"),
+    (("inputs", 0, "datatype"), ("INT64", "UINT8"), "data-type is "),
+    (("inputs", 0, "datatype"), ("BYTES",), f"Unable to parse 'data': {NOT_STRING}"),
+    (("inputs", 0, "shape"), (None, *ARRAYS_NOT), f"Unable to parse 'shape': {NOT_ARRAY}"),
+    (("inputs", 0, "shape", 0), (None, *UNSIGNED_NOT), f"Unable to parse 'shape': {NOT_UNSIGNED}"),
+    (("inputs", 0, "data"), (None, *ARRAYS_NOT), f"Unable to parse 'data': {NOT_ARRAY}"),
+    (("inputs", 0, "data", 3), (None, True, 1.0, "1", 2**63, 2**64, {}), f"Unable to parse 'data': {NOT_SIGNED}"),
+    (("inputs", 0, "data", 3), (2**31, -(2**31) - 1), "Unable to parse 'data': element 3 of input 'INPUT0' is "),
+    (("inputs", 0, "parameters"), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
+    (("inputs", 0, "parameters", "binary_data_size"), UNSIGNED_NOT, "Unable to parse 'binary_data_size': "),
+    (("inputs", 0, "parameters", "binary_data_size"), (0, 64), NO_SOURCE),
+    (("inputs", 0, "parameters", "shared_memory_region"), STRINGS_NOT, "Unable to parse 'shared_memory_region': "),
+    (("outputs",), ARRAYS_NOT, f"Unable to parse 'outputs': {NOT_ARRAY}"),
+    (("outputs", 0), (None, True, 1, "x", [], {}), "Unable to parse 'name': "),
+    (("outputs", 0, "name"), STRINGS_NOT, f"Unable to parse 'name': {NOT_STRING}"),
+    (("outputs", 0, "name"), ("", "OUTPUT2"), "unexpected inference output '"),
+    (("outputs", 0, "parameters"), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
+    (("outputs", 0, "parameters", "binary_data"), BOOLEANS_NOT, f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
+    (("outputs", 0, "parameters", "classification"), UNSIGNED_NOT, f"Unable to parse 'classification': {NOT_UNSIGNED}"),
+]
+
+
+@PADDINGS
+@pytest.mark.parametrize(
+    ("path", "values", "text"),
+    WRONG,
+    ids=["{}-{}".format(n, ".".join(map(str, row[0]))) for n, row in enumerate(WRONG)],
+)
+def test_wrong_field_is_named(
+    server: ServerProcess, padding: bytes, path: tuple[str | int, ...], values: tuple[Any, ...], text: str
+) -> None:
+    for value in values:
+        assert_refused(server, text, padding + json.dumps(with_field(path, value)).encode())
+
+
+@pytest.mark.parametrize("field", ["name", "datatype", "shape"])
+def test_missing_field_is_named(server: ServerProcess, field: str) -> None:
+    document = with_field(("id",), "x")
+    del document["inputs"][0][field]
+    text = f"Unable to parse '{field}': attempt to access non-existing object member '{field}'"
+    assert_refused(server, text, json.dumps(document).encode())
+
+
+# --- shapes
+
+
+MAX = 2**63 - 1
+EXCEEDS = "causes total element count to exceed maximum size of 9223372036854775807"
+OVERFLOW = "byte size overflow for input 'INPUT0': element count "
+
+
+@pytest.mark.parametrize(
+    ("shape", "text_json", "text_binary"),
+    [
+        ([1, -1], NOT_UNSIGNED, NOT_UNSIGNED),
+        ([1, 2**40], f"JSON input 'INPUT0' has a byte_size ({2**42} bytes) that exceeds", "input byte size mismatch"),
+        ([1, MAX], OVERFLOW, OVERFLOW),
+        ([1, 2**61], OVERFLOW, OVERFLOW),
+        ([1, 2**63], EXCEEDS, EXCEEDS),
+        ([64, 2**57], EXCEEDS, EXCEEDS),
+        ([1, 2**64], NOT_UNSIGNED, NOT_UNSIGNED),
+        ([2**40, 2**40], "inference request batch-size must be <= 64", "inference request batch-size must be <= 64"),
+        ([0, 1], "input byte size mismatch for input 'INPUT0' for model 'identity_fp32'. Expected 4, got 0", ""),
+        ([1] * 64, "Failed to parse 'data' field", "unexpected shape for input 'INPUT0' for model 'identity_fp32'"),
+        ([2**62] * 200_000, "200000 dimensions are more than", "200000 dimensions are more than"),
+        ([], "has no shape but model requires batch dimension", "has no shape but model requires batch dimension"),
+        ([1], "Failed to parse 'data' field", "unexpected shape for input 'INPUT0' for model 'identity_fp32'"),
+    ],
+    ids=str,
+)
+def test_shape_is_checked_before_anything_is_sized_by_it(
+    server: ServerProcess, shape: list[int], text_json: str, text_binary: str
+) -> None:
+    with memory_bound(server, 64):
+        assert_refused(server, text_json, tensor("[]", shape), path=IDENTITY)
+        document = json.loads(tensor("[]", shape))
+        del document["inputs"][0]["data"]
+        document["inputs"][0]["parameters"] = {"binary_data_size": 4}
+        text = json.dumps(document).encode()
+        headers = {HEADER_LENGTH: str(len(text))}
+        if text_binary:
+            assert_refused(server, text_binary, text + b"1234", headers, path=IDENTITY)
+        else:  # a batch of none counts as a batch of one; asked twice, as headers are remembered
+            for _ in range(2):
+                assert b'"shape":[1,1]' in assert_accepted(server, text + b"1234", headers, path=IDENTITY)
+
+
+def test_empty_tensor_is_answered_with_an_empty_one(server: ServerProcess) -> None:
+    for shape in ([1, 0], [0, 0]):
+        assert b'"shape":[1,0],"data":[]' in assert_accepted(server, tensor("[]", shape), path=IDENTITY)
