@@ -108,6 +108,7 @@ class HeadParser:
         environ["PATH_INFO"] = unquote_to_bytes(path).decode("latin-1") if "%" in path else path
         environ["QUERY_STRING"] = query
         environ["SERVER_PROTOCOL"] = "HTTP/1.1"
+        received: list[tuple[str, str]] = []
         for name, raw in request["headers"]:
             if not name or b"_" in name:
                 return None
@@ -117,9 +118,12 @@ class HeadParser:
             if key in self._set_aside or (key == "CONTENT_LENGTH" and not _LENGTH.fullmatch(raw)):
                 return None
             value = raw.decode("latin-1")
+            received.append((name.decode("ascii"), value))
             if key in environ:
                 if key in _SINGLE:
                     return None
                 value = f"{environ[key]},{value}"
             environ[key] = value
+        # The names as they were spelled, which WSGI does not keep.
+        environ["trident.headers"] = received
         return environ
