@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import datetime
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench import machine, measure, report, repository, servers, wrk
@@ -30,6 +31,8 @@ RESNET_BATCH = 8
 BARE_CONNECTIONS = 16
 
 
+# The case in whose rounds the empty page is measured: its targets compare the two.
+BESIDE_EMPTY = "a-binary"
 KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "memory"}
 
 
@@ -54,7 +57,10 @@ def server_names(text: str) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.partition("\n")[0])
-    parser.add_argument("--duration", type=int, default=5, help="seconds a cell; slow cases take two or three times it")
+    parser.add_argument(
+        "--duration", type=int, default=3, help="seconds a round; slow cases take two or three times it"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each cell; its median counts")
     parser.add_argument(
         "--connections", type=numbers, default="1,16,64", help="numbers of connections, with commas between"
     )
@@ -92,9 +98,9 @@ class Run:
     def cases(self) -> list[Case]:
         return [case for case in CASES if self.wanted(case.key)]
 
-    def note(self, cell: measure.Cell) -> None:
-        self.results.cells.append(cell)
-        print(" ".join(report.cell_row(cell)), file=sys.stderr, flush=True)
+    def note(self, rounds: dict[str, list[measure.Cell]]) -> None:
+        for cells in rounds.values():
+            print(" ".join(report.cell_row(self.results.note(cells))), file=sys.stderr, flush=True)
 
     def check(self) -> None:
         """Every case once on every server: the answers are right, the models warm; then the memory is read."""
@@ -106,16 +112,25 @@ class Run:
         self.results.loaded_mb["bare loop"] = measure.bare_memory_mb(paths)
 
     def compare(self, case: Case) -> None:
-        """The case at every number of connections, the servers in turn while the others are idle."""
+        """The case at every number of connections, the servers in turn while the others are idle, round after round."""
         for connections in self.options.connections:
             beside_bare = case.key == "e" and connections == BARE_CONNECTIONS
             before = self.bare_again() if beside_bare else None
-            for server in self.running.values():
-                seconds = self.options.duration
-                self.note(measure.measure(server, case, BUILD, connections=connections, seconds=seconds))
+            rounds: dict[str, list[measure.Cell]] = {}
+            for _ in range(self.options.rounds):
+                for cell in self.one_round(case, connections):
+                    rounds.setdefault(cell.server, []).append(cell)
+            self.note(rounds)
             if before and self.results.bare:
                 speed = (before + self.bare_again()) / 2
                 self.results.bare = dataclasses.replace(self.results.bare, inferences_per_second=speed)
+
+    def one_round(self, case: Case, connections: int) -> Iterator[measure.Cell]:
+        seconds = self.options.duration
+        for server in self.running.values():
+            yield measure.measure(server, case, BUILD, connections=connections, seconds=seconds)
+        if self.empty and case.key == BESIDE_EMPTY:
+            yield measure.measure_empty(self.empty, BUILD, connections=connections, seconds=seconds)
 
     def bare_again(self) -> float:
         """Inferences/s of the loop at its best setting once more: the machine is not equally fast all the time."""
@@ -130,10 +145,6 @@ class Run:
     def all(self) -> None:
         self.check()
         own = self.running.get("trident")
-        if self.empty:
-            for connections in self.options.connections:
-                seconds = self.options.duration
-                self.note(measure.measure_empty(self.empty, BUILD, connections=connections, seconds=seconds))
         for case in self.cases:
             self.compare(case)
         if own and self.wanted("memory"):
@@ -144,7 +155,7 @@ class Run:
 
 
 def new_results(options: argparse.Namespace) -> Results:
-    return Results(datetime.date.today().isoformat(), machine.describe(), options.duration)
+    return Results(datetime.date.today().isoformat(), machine.describe(), options.duration, options.rounds)
 
 
 def run(options: argparse.Namespace) -> Results:

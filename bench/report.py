@@ -70,7 +70,8 @@ def machine_text(results: Results) -> str:
     return (
         f"{results.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, "
         f"Linux {about['kernel']}, Python {about['python']}; {versions}. "
-        f"Server and load generator (`wrk`, one thread) share the cores; {results.seconds} s a cell, slow cases longer."
+        "Server and load generator (`wrk`, one thread) share the cores; a cell is the median of "
+        f"{results.rounds} rounds of {results.seconds} s, the servers in turn; slow cases take longer."
     )
 
 

@@ -49,8 +49,7 @@ class GeventBridge:
             while waiting.outcome is None:
                 self._hub.switch()
         finally:
-            # A response that comes later must not wake a greenlet that has gone on to wait for something else.
-            waiting.greenlet = None
+            waiting.leave()
             if client_gone is not None:
                 self._watch.remove(waiting)
             if waiting.outcome is None:
@@ -107,9 +106,19 @@ class _WaitingForResponse(_Waiting):
         super().__init__(arrivals)
         self._responses: SingleResponse | None = None
         self.engine = engine
-        self.request = request
+        self.request: InferenceRequest | None = request
         self.client_gone = client_gone
         self.since = 0
+
+    def leave(self) -> None:
+        """Nobody waits any more.
+
+        A response that comes later must not wake a greenlet that has gone on to wait for something else. And the
+        request, which knows `respond`, must not be known from here: a cycle would keep each body until the collector
+        comes round.
+        """
+        self.greenlet = None
+        self.request = None
 
     def respond(self, response: InferenceResponse) -> None:
         """Take a response, on any thread, one at a time."""
@@ -142,7 +151,7 @@ class _Departures:
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            if one.greenlet is not None:
+            if one.request is not None:
                 one.engine.submit(one.request, one.respond)
 
 
@@ -221,9 +230,10 @@ class _ClientWatch:
             if self._looks - waiting.since < 2:
                 # They stand in the order in which they came: all others are younger still.
                 return
-            if waiting.client_gone is not None and waiting.client_gone():
+            request = waiting.request
+            if request is not None and waiting.client_gone is not None and waiting.client_gone():
                 del self._waiting[waiting]
-                waiting.engine.cancel(waiting.request)
+                waiting.engine.cancel(request)
 
     def close(self) -> None:
         self._timer.stop()

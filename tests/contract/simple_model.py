@@ -86,7 +86,7 @@ def raw_post(body: bytes, headers: dict[str, str] | None = None, path: str = PAT
 
 def assert_still_serves(server: ServerProcess) -> None:
     """The server is alive and answers good requests, JSON and binary, each with the numbers of that request."""
-    assert server.process.poll() is None, server.log_text()
+    assert server.process.poll() is None, server.log_text()[-2000:]
     seed = next(_seeds)
     status, _, answer = server.request("POST", PATH, good_body(seed))
     assert status == 200, answer

@@ -37,9 +37,8 @@ MANY = 10_000
 SYNTAX = "failed to parse the request JSON buffer: "
 GOOD = raw_post(good_body())
 HELD = "/v2/models/held/infer"
-HELD_CONFIG = (
-    "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 30000000 preferred_batch_size: [ 2 ] }"
-)
+# A request waits 2 s for company: far longer than it takes to notice that its client has gone.
+HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 2000000 preferred_batch_size: 2 }"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,295 @@
+"""Random requests, against the real server: whatever comes is answered, soon, and never as the server's own fault.
+
+The examples are the same in every run. With FUZZ_EXAMPLES=n in the environment each test makes n new ones, and a
+failure prints how to repeat it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from tests.contract.server import HOST, ServerProcess
+from tests.contract.simple_model import (
+    HEADER_LENGTH,
+    PATH,
+    assert_still_serves,
+    binary_body,
+    good_body,
+    good_document,
+    link_models,
+    raw_post,
+    worker_of,
+)
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 5.0
+STATUSES = frozenset({200, 400, 404, 405, 501, 503})
+HEAD_STATUSES = STATUSES | {414, 417, 431}
+MODELS = ("simple", "identity_fp32", "str_id", "cls", "id_bool", "id_fp16", "id_int64", "id_uint8", "auto_nobatch")
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+
+Post = Callable[..., None]
+
+
+def bounded(examples: int) -> settings:
+    return settings(
+        max_examples=EXAMPLES or examples,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    set_hypothesis_home_dir(folder / "hypothesis")
+    repository = link_models(folder / "models", *MODELS)
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+        worker = worker_of(running)
+        yield running
+        assert worker_of(running) == worker, "the worker was restarted"
+        assert "Traceback" not in running.log_text()
+
+
+@pytest.fixture(autouse=True)
+def _serves_afterwards(server: ServerProcess) -> Iterator[None]:
+    yield
+    assert_still_serves(server)
+
+
+@pytest.fixture
+def post(server: ServerProcess) -> Iterator[Post]:
+    """Sends a request and checks its answer; one connection, as long as the server keeps it."""
+    connection = http.client.HTTPConnection(HOST, server.http_port, timeout=PATIENCE_S)
+
+    def send(body: bytes, headers: dict[str, str] | None = None, *, path: str = PATH, method: str = "POST") -> None:
+        connection.putrequest(method, path, skip_accept_encoding=True)
+        for name, value in (headers or {}).items():
+            connection.putheader(name, value.encode("latin-1"))
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        with connection.getresponse() as response:
+            check(response.status, response.headers, response.read(), is_infer=path.endswith("infer"))
+
+    yield send
+    connection.close()
+
+
+def check(status: int, headers: http.client.HTTPMessage, answer: bytes, *, is_infer: bool) -> None:
+    """An error is JSON and says something; a success names the model that answers."""
+    assert status in STATUSES, (status, answer)
+    if headers["Content-Encoding"]:
+        answer = zlib.decompress(answer, zlib.MAX_WBITS | 32)  # of either kind
+    if status != 200:
+        document = json.loads(answer)
+        assert list(document) == ["error"]
+        assert isinstance(document["error"], str)
+    elif is_infer:
+        text = answer[: int(headers.get(HEADER_LENGTH, len(answer)))]
+        assert json.loads(text.decode("utf-8", "surrogateescape"))["model_name"] in MODELS
+
+
+# --- what is sent
+
+# Numbers at which something might break, among any others.
+EDGES = st.sampled_from(
+    [0, 1, 2, 16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, -1, -(2**31) - 1, -(2**63), 10**400]
+)
+LEAVES = st.one_of(st.none(), st.booleans(), EDGES, st.integers(), st.floats(), st.text(max_size=20))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(["INPUT0", "INPUT1", "IN", "OUTPUT0", "OUTPUT1", "OUT", ""]) | st.text(max_size=5)
+DATATYPES = st.sampled_from(["INT32", "FP32", "FP16", "BF16", "BYTES", "BOOL", "INT64", "UINT8", "FP64", "INT99"])
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 16]) | EDGES, max_size=4)
+DATA = st.lists(
+    st.integers(-5, 300) | st.floats(width=32) | st.booleans() | st.text(max_size=3) | st.lists(st.integers(0, 3)),
+    max_size=20,
+)
+PATHS = st.sampled_from([f"/v2/models/{model}/infer" for model in MODELS])
+
+
+def maybe(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly what belongs there, sometimes anything."""
+    return st.one_of(right, right, right, VALUES)
+
+
+def a_dict(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={name: maybe(values) for name, values in fields.items()})
+
+
+INPUT_PARAMETERS = a_dict(
+    binary_data_size=EDGES, shared_memory_region=st.text(max_size=3), shared_memory_byte_size=EDGES
+)
+OUTPUT_PARAMETERS = a_dict(binary_data=st.booleans(), classification=EDGES, shared_memory_region=st.text(max_size=3))
+PARAMETERS = a_dict(
+    priority=EDGES,
+    timeout=EDGES,
+    sequence_id=EDGES | st.text(max_size=3),
+    sequence_start=st.booleans(),
+    sequence_end=st.booleans(),
+    binary_data_output=st.booleans(),
+    triton_x=EDGES,
+    custom=LEAVES,
+)
+INPUTS = st.lists(
+    maybe(a_dict(name=NAMES, datatype=DATATYPES, shape=SHAPES, data=DATA, parameters=INPUT_PARAMETERS)), max_size=3
+)
+OUTPUTS = st.lists(maybe(a_dict(name=NAMES, parameters=OUTPUT_PARAMETERS)), max_size=3)
+DOCUMENTS = a_dict(id=st.text(max_size=10), parameters=PARAMETERS, inputs=INPUTS, outputs=OUTPUTS)
+
+FIELD_TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30)
+LENGTHS = st.one_of(EDGES.map(str), st.integers(-10, 400).map(str), FIELD_TEXT)
+ENCODINGS = st.sampled_from(["gzip", "deflate", "identity", "br", "gzip, deflate"]) | FIELD_TEXT
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4
+)  # where, how many bytes go, what comes in their place
+
+
+def edited(body: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
+    for where, gone, come in edits:
+        at = int(where * len(body))
+        body = body[:at] + come + body[at + gone :]
+    return body
+
+
+def string_body() -> tuple[bytes, dict[str, str]]:
+    content = b"".join(struct.pack("<I", len(text)) + text for text in (b"one\0", b"\xfftwo"))
+    entry = {"name": "IN", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": len(content)}}
+    text = json.dumps({"inputs": [entry], "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}]}).encode()
+    return text + content, {HEADER_LENGTH: str(len(text))}
+
+
+GOOD: list[tuple[str, bytes, dict[str, str]]] = [
+    (PATH, good_body(), {}),
+    (PATH, b" " * 1500 + good_body(), {}),
+    (PATH, *binary_body()),
+    (PATH, gzip.compress(good_body(), mtime=0), {"Content-Encoding": "gzip"}),
+    (PATH, zlib.compress(good_body()), {"Content-Encoding": "deflate"}),
+    ("/v2/models/str_id/infer", *string_body()),
+    ("/v2/models/identity_fp32/infer", np.arange(8, dtype="<f4").tobytes(), {HEADER_LENGTH: "0"}),
+]
+
+# --- the tests
+
+
+@bounded(400)
+@given(document=VALUES, path=PATHS)
+def test_any_json_is_answered(post: Post, document: Any, path: str) -> None:
+    post(json.dumps(document).encode(), path=path)
+
+
+@bounded(800)
+@given(document=DOCUMENTS, path=PATHS, tail=st.binary(max_size=64), padding=st.sampled_from([0, 1500]))
+def test_documents_of_the_right_form_and_wrong_values_are_answered(
+    post: Post, document: dict[str, Any], path: str, tail: bytes, padding: int
+) -> None:
+    body = b" " * padding + json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    post(body, path=path)
+    post(body + tail, {HEADER_LENGTH: str(len(body))}, path=path)
+
+
+@bounded(400)
+@given(data=st.data())
+def test_good_requests_with_one_wrong_value_are_answered(post: Post, data: st.DataObject) -> None:
+    document = good_document()
+    document["inputs"][0]["parameters"] = {}
+    document |= {"id": "i", "parameters": {"custom": 1}, "outputs": [{"name": "OUTPUT0", "parameters": {}}]}
+    place: Any = document
+    while True:
+        keys = range(len(place)) if isinstance(place, list) else sorted(place)
+        key = data.draw(st.sampled_from(keys))
+        deeper = place[key]
+        if not isinstance(deeper, list | dict) or not deeper or data.draw(st.booleans()):
+            break
+        place = deeper
+    place[key] = data.draw(VALUES)
+    post(json.dumps(document).encode())
+
+
+@bounded(500)
+@given(good=st.sampled_from(GOOD), edits=EDITS)
+def test_damaged_requests_are_answered(
+    post: Post, good: tuple[str, bytes, dict[str, str]], edits: list[tuple[float, int, bytes]]
+) -> None:
+    path, body, headers = good
+    post(edited(body, edits), headers, path=path)
+
+
+@bounded(400)
+@given(
+    body=st.binary(max_size=300),
+    headers=st.fixed_dictionaries(
+        {}, optional={HEADER_LENGTH: LENGTHS, "Content-Encoding": ENCODINGS, "Accept-Encoding": ENCODINGS}
+    ),
+    path=PATHS,
+)
+def test_any_bytes_and_headers_are_answered(post: Post, body: bytes, headers: dict[str, str], path: str) -> None:
+    post(body, headers, path=path)
+
+
+@bounded(400)
+@given(
+    good=st.sampled_from(GOOD),
+    headers=st.fixed_dictionaries(
+        {}, optional={HEADER_LENGTH: LENGTHS, "Content-Encoding": ENCODINGS, "Accept-Encoding": ENCODINGS}
+    ),
+)
+def test_good_bodies_under_any_headers_are_answered(
+    post: Post, good: tuple[str, bytes, dict[str, str]], headers: dict[str, str]
+) -> None:
+    path, body, own = good
+    post(body, own | headers, path=path)
+
+
+SEGMENTS = st.sampled_from(
+    ["v2", "models", "simple", "versions", "1", "0", "infer", "ready", "stats", "health", "live"]
+)
+ODD_SEGMENTS = st.text(st.sampled_from("a%.0/2f?#[]@!~;=&\"'<>^`{|}\\"), max_size=6)
+
+
+@bounded(400)
+@given(
+    segments=st.lists(SEGMENTS | ODD_SEGMENTS, max_size=7),
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"]),
+)
+def test_any_path_and_method_are_answered(post: Post, segments: list[str], method: str) -> None:
+    post(good_body(), path="/" + "/".join(segments), method=method)
+
+
+@bounded(500)
+@given(
+    raw=st.binary(max_size=200)
+    | st.builds(edited, st.sampled_from([raw_post(body, headers, path) for path, body, headers in GOOD]), EDITS)
+)
+def test_any_bytes_on_the_connection_end_it_or_are_answered(server: ServerProcess, raw: bytes) -> None:
+    """Requests that never become whole have no answer; all else has, and the connection always ends."""
+    with socket.create_connection((HOST, server.http_port), timeout=PATIENCE_S) as client:
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    if answer:
+        assert answer.startswith(b"HTTP/1.")
+        assert int(answer[9:12]) in HEAD_STATUSES, answer

@@ -1,0 +1,290 @@
+"""Batching, queue policies and the forms of inputs, seen from outside of the real server.
+
+Source: spec/schedulers.md sections 3.1 and 3.2; spec/model-config.md sections 2.3, 2.7 and 2.8;
+spec/statistics-and-metrics.md section A.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPMessage
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.contract.served_site import Client, wait_for
+from tests.contract.server import ServerProcess
+from tests.contract.simple_model import raw_post
+from tests.unit import onnx_models
+from tests.unit.onnx_models import add_sub, identity, write_version
+
+pytestmark = pytest.mark.slow
+
+# So many requests must be queued before a model of the held server runs its first batch.
+HELD = 4
+ONE = "instance_group { kind: KIND_CPU count: 1 } "
+PRIORITIES = ONE + "max_batch_size: 1 dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
+# Written out: what is filled in for a model that can batch includes a dynamic batcher.
+ALONE = """
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }, { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 } ]
+"""
+RAGGED = """
+max_batch_size: 16
+input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+output { name: "DOUBLED" data_type: TYPE_FP32 dims: -1 }
+batch_input { kind: BATCH_ELEMENT_COUNT target_name: "COUNTS" data_type: TYPE_FP32 source_input: "INPUT0" }
+batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "DOUBLED" source_input: "INPUT0" }
+dynamic_batching { }
+"""
+WARMUP = f"""
+{ONE} max_batch_size: 8
+model_warmup {{
+  name: "zeros" batch_size: 3 count: 2
+  inputs {{ key: "INPUT0" value {{ data_type: TYPE_INT32 dims: 16 zero_data: true }} }}
+  inputs {{ key: "INPUT1" value {{ data_type: TYPE_INT32 dims: 16 random_data: true }} }}
+}}
+"""
+OPTIONAL = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
+input { name: "OFFSET" data_type: TYPE_FP32 dims: 4 optional: true }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }
+"""
+RESHAPED = """
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: 4 } }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: 4 } }
+"""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: HTTPMessage
+    document: dict[str, Any]
+    at: float
+
+    def values(self, name: str) -> list[Any]:
+        (output,) = [output for output in self.document["outputs"] if output["name"] == name]
+        return list(output["data"])
+
+    def shape(self, name: str) -> list[int]:
+        (output,) = [output for output in self.document["outputs"] if output["name"] == name]
+        return list(output["shape"])
+
+
+Tensor = tuple[str, str, Sequence[int], Sequence[Any]]
+
+
+def body_of(*tensors: Tensor, **parameters: Any) -> bytes:
+    inputs = [
+        {"name": name, "datatype": datatype, "shape": list(shape), "data": list(values)}
+        for name, datatype, shape, values in tensors
+    ]
+    return json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+
+
+def ask(server: ServerProcess, model: str, body: bytes) -> Answer:
+    status, headers, answer = server.request("POST", f"/v2/models/{model}/infer", body)
+    return Answer(status, headers, json.loads(answer), time.monotonic())
+
+
+def ask_at_once(server: ServerProcess, model: str, bodies: Sequence[bytes]) -> list[Answer]:
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: ask(server, model, body), bodies))
+
+
+def statistics(server: ServerProcess, model: str) -> dict[str, Any]:
+    (entry,) = server.json("GET", f"/v2/models/{model}/stats")["model_stats"]
+    return dict(entry)
+
+
+def batches(server: ServerProcess, model: str) -> dict[int, int]:
+    """How many executions there were of each batch size."""
+    rows = statistics(server, model)["batch_stats"]
+    return {row["batch_size"]: row["compute_infer"]["count"] for row in rows}
+
+
+def pending(server: ServerProcess, model: str) -> int:
+    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
+    start = f'nv_inference_pending_request_count{{model="{model}"'
+    return int(next(line for line in page.decode().splitlines() if line.startswith(start)).split()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose models run as soon as there is something to run."""
+    folder = tmp_path_factory.mktemp("forms")
+    repository = folder / "models"
+    full = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 1000000 "
+    short = "default_queue_policy { default_timeout_microseconds: 50000 "
+    write_version(add_sub(width=1), repository, "full", full + "default_queue_policy { max_queue_size: 2 } }")
+    write_version(add_sub(width=1), repository, "late", full + short + "} }")
+    write_version(add_sub(width=1), repository, "patient", full + short + "timeout_action: DELAY } }")
+    override = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }"
+    write_version(add_sub(width=1), repository, "own_time", full + override)
+    write_version(add_sub(), repository, "warm", WARMUP)
+    write_version(onnx_models.with_default(), repository, "optional", OPTIONAL)
+    write_version(onnx_models.scalar(), repository, "scalar")
+    write_version(onnx_models.rank_one_batch(), repository, "rank_one")
+    write_version(identity("FP32", ("batch", 4)), repository, "reshaped", RESHAPED)
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def held_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose models run nothing until `HELD` requests are queued; that happens once, so each serves one test."""
+    folder = tmp_path_factory.mktemp("held")
+    repository = folder / "models"
+    batching = "max_batch_size: 8 dynamic_batching { }"
+    write_version(add_sub(width=1), repository, "batched", batching)
+    write_version(add_sub(width=1), repository, "alone", ALONE)
+    write_version(identity(), repository, "shapes", batching)
+    write_version(onnx_models.picky(), repository, "picky", batching)
+    write_version(onnx_models.slow(1024, 100), repository, "urgent", PRIORITIES)
+    write_version(onnx_models.ragged(), repository, "ragged", RAGGED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
+        with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+            yield running
+
+
+def pair(first: int, second: int, **parameters: Any) -> bytes:
+    """A request to a model that adds and subtracts."""
+    return body_of(("INPUT0", "INT32", (1, 1), [first]), ("INPUT1", "INT32", (1, 1), [second]), **parameters)
+
+
+# --- batches
+
+
+def test_four_clients_make_one_batch_and_get_their_own_answers(held_server: ServerProcess) -> None:
+    answers = ask_at_once(held_server, "batched", [pair(10 * n, n) for n in range(HELD)])
+    assert [answer.values("OUTPUT0") for answer in answers] == [[11 * n] for n in range(HELD)]
+    assert [answer.values("OUTPUT1") for answer in answers] == [[9 * n] for n in range(HELD)]
+    counted = statistics(held_server, "batched")
+    assert (counted["inference_count"], counted["execution_count"]) == (HELD, 1)
+    assert counted["inference_stats"]["success"]["count"] == HELD
+    assert batches(held_server, "batched") == {HELD: 1}
+
+
+def test_without_a_dynamic_batcher_each_request_is_an_execution(held_server: ServerProcess) -> None:
+    answers = ask_at_once(held_server, "alone", [pair(10 * n, n) for n in range(HELD)])
+    assert [answer.values("OUTPUT0") for answer in answers] == [[11 * n] for n in range(HELD)]
+    assert batches(held_server, "alone") == {1: HELD}
+
+
+def test_requests_of_different_shapes_are_not_batched(held_server: ServerProcess) -> None:
+    widths = (1, 2, 1, 2)
+    bodies = [body_of(("INPUT0", "FP32", (1, width), [n] * width)) for n, width in enumerate(widths)]
+    answers = ask_at_once(held_server, "shapes", bodies)
+    assert [answer.values("OUTPUT0") for answer in answers] == [[n] * width for n, width in enumerate(widths)]
+    counted = statistics(held_server, "shapes")
+    assert (counted["inference_count"], counted["execution_count"] >= 2) == (HELD, True)
+
+
+def test_of_a_batch_that_fails_only_the_culprit_fails(held_server: ServerProcess) -> None:
+    answers = ask_at_once(held_server, "picky", [body_of(("INDEX", "INT64", (1, 1), [n])) for n in (0, 1, 99, 3)])
+    assert [answer.status for answer in answers] == [200, 200, 500, 200]
+    assert [answer.values("VALUE") for n, answer in enumerate(answers) if n != 2] == [[0], [10], [30]]
+    assert list(answers[2].document) == ["error"]
+    counted = statistics(held_server, "picky")["inference_stats"]
+    assert (counted["success"]["count"], counted["fail"]["count"]) == (3, 1)
+    assert ask(held_server, "picky", body_of(("INDEX", "INT64", (1, 1), [2]))).values("VALUE") == [20]
+
+
+def test_higher_priority_goes_first(held_server: ServerProcess) -> None:
+    row = ("INPUT0", "FP32", (1, 1024), [1.0] * 1024)
+    with ThreadPoolExecutor(HELD) as pool:
+        low = [pool.submit(ask, held_server, "urgent", body_of(row)) for _ in range(HELD - 1)]
+        wait_for(lambda: pending(held_server, "urgent") == HELD - 1)
+        high = ask(held_server, "urgent", body_of(row, priority=1))
+        assert high.status == 200
+        assert all(high.at < future.result().at for future in low)
+
+
+def test_ragged_requests_share_a_batch(held_server: ServerProcess) -> None:
+    lengths = (1, 3, 0, 5)
+    bodies = [body_of(("INPUT0", "FP32", (1, length), [n] * length)) for n, length in enumerate(lengths)]
+    answers = ask_at_once(held_server, "ragged", bodies)
+    assert [answer.values("DOUBLED") for answer in answers] == [[2 * n] * length for n, length in enumerate(lengths)]
+    assert [answer.shape("DOUBLED") for answer in answers] == [[1, length] for length in lengths]
+    assert statistics(held_server, "ragged")["execution_count"] == 1
+
+
+# --- queue policies
+
+
+def test_full_queue_refuses_and_says_when_to_come_again(server: ServerProcess) -> None:
+    with Client(server.http_port) as first, Client(server.http_port) as second:
+        for number, client in enumerate((first, second)):
+            client.send(raw_post(pair(number, 0), path="/v2/models/full/infer"))
+        wait_for(lambda: pending(server, "full") == 2)
+        refused = ask(server, "full", pair(1, 1))
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.document == {"error": "[request id: <id_unknown>] Exceeds maximum queue size"}
+        assert [client.reply().status for client in (first, second)] == [200, 200]
+    assert statistics(server, "full")["inference_stats"]["fail"]["count"] == 0
+
+
+def test_request_that_waited_too_long_is_refused(server: ServerProcess) -> None:
+    refused = ask(server, "late", pair(1, 1))
+    assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
+    counted = statistics(server, "late")
+    assert (counted["inference_count"], counted["inference_stats"]["fail"]["count"]) == (0, 1)
+
+
+def test_request_that_waited_too_long_may_be_put_behind_instead(server: ServerProcess) -> None:
+    assert ask(server, "patient", pair(1, 1)).values("OUTPUT0") == [2]
+
+
+def test_timeout_of_a_request_shortens_that_of_the_model(server: ServerProcess) -> None:
+    refused = ask(server, "own_time", pair(1, 1, timeout=1000))
+    assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
+    assert ask(server, "own_time", pair(1, 1, timeout=90_000_000)).values("OUTPUT0") == [2]
+    assert ask(server, "late", pair(1, 1, timeout=90_000_000)).status == 503
+
+
+# --- warmup
+
+
+def test_warmup_is_counted(server: ServerProcess) -> None:
+    """Two times three requests, run as one batch each."""
+    counted = statistics(server, "warm")
+    assert (counted["inference_count"], counted["execution_count"]) == (6, 2)
+    assert counted["inference_stats"]["success"]["count"] == 6
+    assert batches(server, "warm") == {3: 2}
+
+
+# --- forms of inputs
+
+
+def test_optional_input_may_be_left_out(server: ServerProcess) -> None:
+    given = ("INPUT0", "FP32", (4,), [1, 2, 3, 4])
+    assert ask(server, "optional", body_of(given)).values("OUTPUT0") == [11, 22, 33, 44]
+    both = body_of(given, ("OFFSET", "FP32", (4,), [1, 1, 1, 1]))
+    assert ask(server, "optional", both).values("OUTPUT0") == [2, 3, 4, 5]
+    refused = ask(server, "optional", body_of(("OFFSET", "FP32", (4,), [1, 1, 1, 1])))
+    text = "expected number of inputs between 1 and 2 but got 1 inputs for model 'optional'. Got input(s) ['OFFSET'], "
+    assert refused.status == 400
+    assert text in refused.document["error"]
+
+
+def test_model_of_scalars(server: ServerProcess) -> None:
+    answer = ask(server, "scalar", body_of(("INPUT0", "FP32", (1,), [1.5])))
+    assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([1], [1.5])
+
+
+def test_model_with_nothing_but_a_batch_dimension(server: ServerProcess) -> None:
+    answer = ask(server, "rank_one", body_of(("INPUT0", "FP32", (3, 1), [1, 2, 3])))
+    assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([3, 1], [1, 2, 3])
+
+
+def test_reshaped_tensors(server: ServerProcess) -> None:
+    answer = ask(server, "reshaped", body_of(("INPUT0", "FP32", (2, 2, 2), list(range(8)))))
+    assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([2, 2, 2], list(range(8)))
+    refused = ask(server, "reshaped", body_of(("INPUT0", "FP32", (2, 4), list(range(8)))))
+    assert "unexpected shape for input 'INPUT0' for model 'reshaped'. Expected [-1,2,2]" in refused.document["error"]
