@@ -46,24 +46,31 @@ def _parse_large(text: Buffer) -> Any:
     document = simdjson.Parser().parse(text)
     if not isinstance(document, simdjson.Object):
         return {}
-    # Of a key given twice the last counts, as in orjson: what a request means must not depend on its size.
-    return {key: _plain_inputs(value) if key == "inputs" else _plain(value) for key, value in document.items()}
+    plain = _members(document, kept="inputs")
+    inputs = plain.get("inputs")
+    if isinstance(inputs, simdjson.Array):
+        plain["inputs"] = [_members(i, kept="data") if isinstance(i, simdjson.Object) else _plain(i) for i in inputs]
+    elif inputs is not None:
+        plain["inputs"] = _plain(inputs)
+    return plain
+
+
+def _members(value: Any, kept: str) -> dict[str, Any]:
+    """The members of a simdjson object as Python values, but for the one called `kept`.
+
+    By `keys` and subscript: `items` would turn everything into Python values, the numbers one by one.
+    """
+    keys = list(value.keys())
+    if len(set(keys)) != len(keys):
+        # Here the first would count, in orjson the last: what a request means must not depend on its size.
+        raise ValueError("a key is given twice")
+    return {key: value[key] if key == kept else _plain(value[key]) for key in keys}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, simdjson.Object):
         return value.as_dict()
     return value.as_list() if isinstance(value, simdjson.Array) else value
-
-
-def _plain_inputs(inputs: Any) -> Any:
-    return [_plain_input(item) for item in inputs] if isinstance(inputs, simdjson.Array) else _plain(inputs)
-
-
-def _plain_input(item: Any) -> Any:
-    if not isinstance(item, simdjson.Object):
-        return _plain(item)
-    return {key: value if key == "data" else _plain(value) for key, value in item.items()}
 
 
 def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:

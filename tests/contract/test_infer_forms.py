@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.client import HTTPMessage
 from typing import Any, NamedTuple
 
@@ -137,7 +138,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def held_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose models run nothing until `HELD` requests are queued; that happens once, so each serves one test."""
+    """A server whose models run nothing until `HELD` requests are queued. That happens once: a model for each test."""
     folder = tmp_path_factory.mktemp("held")
     repository = folder / "models"
     batching = "max_batch_size: 8 dynamic_batching { }"
@@ -147,10 +148,11 @@ def held_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     write_version(onnx_models.picky(), repository, "picky", batching)
     write_version(onnx_models.slow(1024, 100), repository, "urgent", PRIORITIES)
     write_version(onnx_models.ragged(), repository, "ragged", RAGGED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
-        with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
-            yield running
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # for this server alone
+            patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
+            running = stack.enter_context(ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0"))
+        yield running
 
 
 def pair(first: int, second: int, **parameters: Any) -> bytes:

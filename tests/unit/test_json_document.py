@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import simdjson
 
 from core.errors import InvalidRequest
 from core.http.json_document import parse_document
@@ -17,6 +18,14 @@ def test_reads_an_object(padding: bytes) -> None:
     assert document["id"] == "a"
     assert document["parameters"] == {"p": [1]}
     assert document["inputs"] == [{"name": "x", "shape": [1, 2]}, 5]
+
+
+def test_numbers_of_a_large_document_stay_in_the_parsers_buffers() -> None:
+    document = parse_document(b'{"inputs":[{"name":"x","data":[[1.5],2]}]}' + PADDING, binary_follows=False)
+    (item,) = document["inputs"]
+    assert item["name"] == "x"
+    assert isinstance(item["data"], simdjson.Array)
+    assert list(memoryview(item["data"].as_buffer(of_type="d")).cast("B").cast("d")) == [1.5, 2.0]
 
 
 @pytest.mark.parametrize("padding", [b"", PADDING])
