@@ -93,6 +93,10 @@ class HeadParser:
 
     def is_incomplete(self, part: bytes) -> bool:
         """Whether more bytes may make a head of this. Raises the C parser's errors if none can."""
+        fields = self._limits["limit_request_fields"]
+        # Of a head that is not whole the C parser does not say that it has too many fields, but that it is none.
+        if part.count(b"\n") > fields + 1:
+            raise gunicorn_h1c.LimitRequestHeaders(f"more than {fields} header fields")
         try:
             gunicorn_h1c.parse_request(part, **self._limits)
         except gunicorn_h1c.IncompleteError:

@@ -63,7 +63,7 @@ class RequestValidator:
                 right[form] = request.batch_size, request.batch_key
             else:
                 request.batch_size, request.batch_key = found
-        for tensor in inputs:
+        for tensor in reversed(inputs):
             self._make_array(request, tensor)
 
     def _examine(self, request: InferenceRequest) -> None:

@@ -122,7 +122,7 @@ VALUES = st.recursive(
 NAMES = st.sampled_from(["INPUT0", "INPUT1", "IN", "OUTPUT0", "OUTPUT1", "OUT", ""]) | st.text(max_size=5)
 DATATYPES = st.sampled_from(["INT32", "FP32", "FP16", "BF16", "BYTES", "BOOL", "INT64", "UINT8", "FP64", "INT99"])
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 16]) | EDGES, max_size=4)
-DATA = st.lists(
+ELEMENTS = st.lists(
     st.integers(-5, 300) | st.floats(width=32) | st.booleans() | st.text(max_size=3) | st.lists(st.integers(0, 3)),
     max_size=20,
 )
@@ -153,7 +153,7 @@ PARAMETERS = a_dict(
     custom=LEAVES,
 )
 INPUTS = st.lists(
-    maybe(a_dict(name=NAMES, datatype=DATATYPES, shape=SHAPES, data=DATA, parameters=INPUT_PARAMETERS)), max_size=3
+    maybe(a_dict(name=NAMES, datatype=DATATYPES, shape=SHAPES, data=ELEMENTS, parameters=INPUT_PARAMETERS)), max_size=3
 )
 OUTPUTS = st.lists(maybe(a_dict(name=NAMES, parameters=OUTPUT_PARAMETERS)), max_size=3)
 DOCUMENTS = a_dict(id=st.text(max_size=10), parameters=PARAMETERS, inputs=INPUTS, outputs=OUTPUTS)
@@ -210,20 +210,20 @@ def test_documents_of_the_right_form_and_wrong_values_are_answered(
 
 
 @bounded(400)
-@given(data=st.data())
-def test_good_requests_with_one_wrong_value_are_answered(post: Post, data: st.DataObject) -> None:
+@given(choices=st.data())
+def test_good_requests_with_one_wrong_value_are_answered(post: Post, choices: st.DataObject) -> None:
     document = good_document()
     document["inputs"][0]["parameters"] = {}
     document |= {"id": "i", "parameters": {"custom": 1}, "outputs": [{"name": "OUTPUT0", "parameters": {}}]}
     place: Any = document
     while True:
         keys = range(len(place)) if isinstance(place, list) else sorted(place)
-        key = data.draw(st.sampled_from(keys))
+        key = choices.draw(st.sampled_from(keys))
         deeper = place[key]
-        if not isinstance(deeper, list | dict) or not deeper or data.draw(st.booleans()):
+        if not isinstance(deeper, list | dict) or not deeper or choices.draw(st.booleans()):
             break
         place = deeper
-    place[key] = data.draw(VALUES)
+    place[key] = choices.draw(VALUES)
     post(json.dumps(document).encode())
 
 

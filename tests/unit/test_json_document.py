@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import simdjson
 
 from core.errors import InvalidRequest
 from core.http.json_document import parse_document
+from core.http.json_tensors import array_from_json
+from core.tensors import BY_NAME
 
 PADDING = b" " * 2000
 
@@ -20,12 +22,23 @@ def test_reads_an_object(padding: bytes) -> None:
     assert document["inputs"] == [{"name": "x", "shape": [1, 2]}, 5]
 
 
-def test_numbers_of_a_large_document_stay_in_the_parsers_buffers() -> None:
-    document = parse_document(b'{"inputs":[{"name":"x","data":[[1.5],2]}]}' + PADDING, binary_follows=False)
-    (item,) = document["inputs"]
-    assert item["name"] == "x"
-    assert isinstance(item["data"], simdjson.Array)
-    assert list(memoryview(item["data"].as_buffer(of_type="d")).cast("B").cast("d")) == [1.5, 2.0]
+@pytest.mark.parametrize(
+    ("datatype", "dtype"), [("FP32", np.float64), ("INT8", np.int64), ("UINT16", np.uint64), ("FP16", np.float64)]
+)
+def test_numbers_of_a_large_document_come_as_arrays(datatype: str, dtype: type) -> None:
+    text = f'{{"inputs":[{{"name":"x","datatype":"{datatype}","data":[[1],2]}}]}}'.encode() + PADDING
+    for _ in range(3):  # the parser is used again
+        (item,) = parse_document(text, binary_follows=False)["inputs"]
+        assert item["name"] == "x"
+        assert item["data"].dtype == dtype
+        assert item["data"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("datatype", ['"INT8"', '"BYTES"', '"BOOL"', '"NOPE"', "5", "null"])
+def test_what_is_no_number_of_its_kind_comes_as_a_list(datatype: str) -> None:
+    text = f'{{"inputs":[{{"datatype":{datatype},"data":[1.5,["a"],true]}}]}}'.encode() + PADDING
+    (item,) = parse_document(text, binary_follows=False)["inputs"]
+    assert item["data"] == [1.5, ["a"], True]
 
 
 @pytest.mark.parametrize("padding", [b"", PADDING])
@@ -72,3 +85,19 @@ def test_binary_data_without_its_header_is_explained() -> None:
     text = b'{"inputs":[{"parameters":{"binary_data_size":4}}]}\x00\x01\x02\x03'
     with pytest.raises(InvalidRequest, match=r"^must specify valid 'Infer-Header-Content-Length'"):
         parse_document(text, binary_follows=False)
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+@pytest.mark.parametrize(("depth", "refused"), [(99, False), (100, True), (900, True)])
+def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, depth: int, refused: bool) -> None:
+    text = b'{"inputs":[{"datatype":"INT32","data":' + b"[" * depth + b"1" + b"]" * depth + b"}]}" + padding
+
+    def read() -> object:
+        (item,) = parse_document(text, binary_follows=False)["inputs"]
+        return array_from_json(item["data"], BY_NAME["INT32"], 1, "IN").tolist()
+
+    if refused:
+        with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': JSON nesting depth exceeds"):
+            read()
+    else:
+        assert read() == [1]
