@@ -37,7 +37,7 @@ from tests.contract.simple_model import (
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 STATUSES = frozenset({200, 400, 404, 405, 501, 503})
 HEAD_STATUSES = STATUSES | {414, 417, 431}
 MODELS = ("simple", "identity_fp32", "str_id", "cls", "id_bool", "id_fp16", "id_int64", "id_uint8", "auto_nobatch")

@@ -101,3 +101,13 @@ def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, dept
             read()
     else:
         assert read() == [1]
+
+
+def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
+    def text(number: float) -> bytes:
+        return f'{{"inputs":[{{"datatype":"FP32","data":{[number] * 500}}}]}}'.encode()
+
+    (first,) = parse_document(text(1.5), binary_follows=False)["inputs"]
+    (second,) = parse_document(text(2.5), binary_follows=False)["inputs"]
+    assert set(first["data"].tolist()) == {1.5}
+    assert set(second["data"].tolist()) == {2.5}
