@@ -52,6 +52,12 @@ class Connections:
             for connection in idle[: len(self._open) - self._room]:
                 connection.hang_up()
 
+    def last_work(self) -> float:
+        """When one of the connections last served a request, in seconds of the coarse clock; now, if one does."""
+        if any(connection.phase is not Phase.IDLE for connection in self._open):
+            return self.clock.now
+        return max((connection.since for connection in self._open), default=0.0)
+
     def close_idle(self) -> None:
         """From now on every answer is the last of its connection; those that wait for a request are closed at once."""
         self.closing = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -20,3 +21,33 @@ def keep_freed_memory() -> bool:
     if not hasattr(library, "mallopt"):
         return False
     return bool(library.mallopt(_M_TRIM_THRESHOLD, _KEPT) and library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM))
+
+
+class IdleTrim:
+    """Hands freed memory back to the system when the worker has rested for a while after work.
+
+    Large bodies of many connections leave holes in the heap that its end cannot shrink past: a worker that held 64
+    images as JSON stayed 200 MB larger for ever. Trimming takes milliseconds, so it waits for a time without requests.
+    """
+
+    def __init__(self, trim: Callable[[], object] | None = None, rest_s: float = 5.0) -> None:
+        """`trim` is glibc's `malloc_trim` unless given; nothing is done where there is none."""
+        self._trim = trim or _malloc_trim
+        self._rest_s = rest_s
+        self._last_work = 0.0
+        self._trimmed = True
+
+    def tick(self, now: float, last_work: float) -> None:
+        """`last_work` is when a request was last seen to move, `now` while one does (both coarse clock, seconds)."""
+        if last_work > self._last_work:
+            self._last_work = last_work
+            self._trimmed = False
+        elif not self._trimmed and now - self._last_work > self._rest_s:
+            self._trimmed = True
+            self._trim()
+
+
+def _malloc_trim() -> None:
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)

@@ -10,20 +10,23 @@ from app.settings import ServerSettings
 
 def serve(settings: ServerSettings) -> int:
     """Serve until told to stop; returns the exit status of the process."""
+    return run_server(server_configuration(settings))
+
+
+def server_configuration(settings: ServerSettings) -> ServerConfiguration:
+    """What the server process needs to know of the settings; the site is made of them after the fork."""
     binds: dict[str, tuple[str, int]] = {}
     if settings.allow_http:
         binds["http"] = (settings.http_address, settings.http_port)
     if settings.allow_metrics:
         binds["metrics"] = (settings.metrics_address, settings.metrics_port)
-    return run_server(
-        ServerConfiguration(
-            binds=binds,
-            make_site=lambda worker: EngineSite(settings, on_hub=worker is not None),
-            drain_grace_s=settings.shutdown_grace_secs,
-            exit_timeout_s=settings.exit_timeout_secs,
-            request_timeout_s=settings.http_request_timeout_secs,
-            keepalive_s=settings.http_keepalive_secs,
-            reuse_port=settings.reuse_http_port,
-            access_log=settings.log_access,
-        )
+    return ServerConfiguration(
+        binds=binds,
+        make_site=lambda worker: EngineSite(settings, on_hub=worker is not None),
+        drain_grace_s=settings.shutdown_grace_secs,
+        exit_timeout_s=settings.exit_timeout_secs,
+        request_timeout_s=settings.http_request_timeout_secs,
+        keepalive_s=settings.http_keepalive_secs,
+        reuse_port=settings.reuse_http_port,
+        access_log=settings.log_access,
     )

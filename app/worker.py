@@ -23,7 +23,7 @@ from app.connection import Connection
 from app.connections import Connections
 from app.limits import ConnectionLimits
 from app.listeners import Listener, PortDispatcher
-from app.memory import keep_freed_memory
+from app.memory import IdleTrim, keep_freed_memory
 from app.service import Service
 from app.shutdown import Shutdown, StopTimes
 from app.site import PlainSite, Site
@@ -91,6 +91,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked = gevent.get_hub().loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
+        self._idle_trim = IdleTrim()
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
         self._connections = Connections(self._clock, limits, self.worker_connections)
         self._listeners = [self._listen(listener) for listener in self.sockets]
@@ -121,6 +122,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._clock.tick()
         self.notify()
         self._connections.sweep()
+        self._idle_trim.tick(self._clock.now, self._connections.last_work())
         for listener in self._listeners:
             listener.resume()
 

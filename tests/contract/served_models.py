@@ -1,0 +1,16 @@
+"""`trident serve` under a worker class of gunicorn's own: python served_models.py WORKER_CLASS [options]."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from app.serve import server_configuration
+from app.server import serve
+from app.settings import read_settings
+from core.observability.logging import configure_logging
+
+if __name__ == "__main__":
+    settings = read_settings(sys.argv[2:], {})
+    configure_logging(settings.log_options)
+    sys.exit(serve(dataclasses.replace(server_configuration(settings), worker_class=sys.argv[1])))
