@@ -16,6 +16,7 @@ import gunicorn_h1c
 
 from app.body import FIRST_STEP, BodyInput, allocate_body
 from app.head import HEAD_END, Head
+from app.read_watch import ReadWatch
 from app.refusal import NO_MEMORY, ClientGone, Refusal, check_length
 from app.response import Response
 from app.strict_request import StrictRequest
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trident.http")
 access_log = logging.getLogger("trident.access")
 
-_READ, _WRITE = 1, 2
-_RECEIVE_SIZE = 65536
+_WRITE = 2
+_RECEIVE_SIZE = 16384
 _MAX_HEAD_SIZE = 65536
 _MAX_DISCARDED = 64 << 20
 # Up to here copying the parts together is cheaper than an iovec for them (measured: 0.4 microseconds less at 100 bytes,
@@ -64,7 +65,7 @@ class Connection:
         self._service = service
         self._hub = gevent.get_hub()
         self._loop = self._hub.loop
-        self._readable = self._loop.io(sock.fileno(), _READ)
+        self._readable = ReadWatch(self._hub, sock.fileno())
         self._writable: Any = None
         self._buffer = b""
         self.phase = Phase.IDLE
@@ -93,7 +94,7 @@ class Connection:
             self._take_turn()  # a pipelined request
         else:
             # Through the hub even if the request is there already: a busy client must not starve the others.
-            self._hub.wait(self._readable)
+            self._readable.wait()
             try:
                 buffer = self._sock.recv(_RECEIVE_SIZE)
             except BlockingIOError:
@@ -182,7 +183,7 @@ class Connection:
                     whole = allocate_body(length, offset)
                     whole[:got] = body
                     body = whole
-                self._hub.wait(self._readable)
+                self._readable.wait()
                 try:
                     received = self._sock.recv_into(body[got:])
                 except BlockingIOError:
@@ -243,7 +244,7 @@ class Connection:
     def _receive(self, size: int) -> bytes:
         """At least one byte and at most `size` from the socket, or none at its end. Waits on the hub."""
         while True:
-            self._hub.wait(self._readable)
+            self._readable.wait()
             try:
                 part = self._sock.recv(size)
             except BlockingIOError:
@@ -344,8 +345,8 @@ class Connection:
 
     def _close(self) -> None:
         self.phase = Phase.ENDED
-        for watcher in (self._readable, self._writable):
-            if watcher is not None:
-                watcher.stop()
-                watcher.close()
+        self._readable.close()
+        if self._writable is not None:
+            self._writable.stop()
+            self._writable.close()
         self._sock.close()
