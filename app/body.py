@@ -45,11 +45,6 @@ class BodyInput(io.RawIOBase):
         return rest
 
 
-def body_input(body: bytes | memoryview) -> io.BytesIO | BodyInput:
-    """The `wsgi.input` of a request with this body."""
-    return io.BytesIO(body) if isinstance(body, bytes) else BodyInput(body)
-
-
 def size_of(part: Buffer) -> int:
     """The bytes in one part of a response."""
     return len(part) if isinstance(part, bytes) else memoryview(part).nbytes
