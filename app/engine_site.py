@@ -12,7 +12,8 @@ from wsgiref.types import WSGIApplication
 import gevent
 
 from app.settings import ServerSettings
-from app.tables import ModelRow, addresses_table, models_table
+from app.settings_source import DEFAULT
+from app.tables import ModelRow, addresses_table, models_table, options_table
 from app.version import VERSION
 from core.engine import InferenceEngine, make_engine
 from core.http.application import V2Application
@@ -80,6 +81,8 @@ class EngineSite:
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, 10, 10)
         phase = self._engine.phase()
+        given = [row for row in self._settings.describe() if row.source != DEFAULT]
+        log_table(_log, "options that are not at their defaults", options_table(given))
         rows = [
             ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
             for v in self._engine.overview()

@@ -29,7 +29,7 @@ _PREFIX = "failed to parse the request JSON buffer: "
 # A string, whole or (so that no search starts in the middle of one) up to the end; or the word that is looked for.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
 _local = threading.local()
-_NO_HEADER = (
+BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
 )
@@ -136,7 +136,7 @@ def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
     if "depth limit" in reason:
         raise InvalidRequest(NESTED_TOO_DEEP)
     if not binary_follows and _has_binary_size(raw):
-        raise InvalidRequest(_NO_HEADER)
+        raise InvalidRequest(BINARY_WITHOUT_HEADER)
     if b"NaN" in raw or b"Inf" in raw or "UTF-8" in reason:
         try:
             return json.loads(_INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape"))

@@ -13,7 +13,7 @@ from typing import Any
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ModelNotFound
 from core.http.header_cache import HeaderCache
-from core.http.json_document import parse_document
+from core.http.json_document import BINARY_WITHOUT_HEADER, parse_document
 from core.http.json_tensors import array_from_json, json_datatype
 from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest, InputTensor, Parameter
@@ -27,10 +27,6 @@ _NON_OBJECT = "attempt to access JSON non-object as object"
 _ONE_SOURCE = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
-)
-_NO_HEADER = (
-    "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
-    "binary data format"
 )
 _MAX_RANK = 64  # numpy's
 RESERVED_PREFIX = "triton_"
@@ -180,7 +176,7 @@ def _read_inputs(
             inputs.append(_json_input(item["data"], name, datatype, shape, max_input_size))
             continue
         if tail is None:
-            raise InvalidRequest(_NO_HEADER)
+            raise InvalidRequest(BINARY_WITHOUT_HEADER)
         end = offset + size
         if end > len(tail):
             raise InvalidRequest(
