@@ -45,7 +45,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("core/backends/onnxruntime.py",),
 }
 # Cloud SDKs: whichever module it is, it is one.
-IN_ONE_MODULE = ("boto3", "google.cloud")
+IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
 ENVIRONMENT_READERS = ("app/settings.py", "adapters/*/settings.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
