@@ -1,10 +1,13 @@
 """The layout of a model repository: `REPO/MODEL/config.pbtxt`, `REPO/MODEL/configs/NAME.pbtxt`, `REPO/MODEL/VERSION/`.
 
+Beside Triton's folders a model may have `golden/`, with requests and the responses that they must get.
+
 Source: spec/repository.md section 1.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +15,34 @@ from core.errors import RepositoryUnavailable
 
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
+GOLDEN_REQUESTS = "golden"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """One candidate model: a sub-directory of a repository. `path` is on the local disk."""
+    """One candidate model: a sub-directory of a repository. `path` is on the local disk.
+
+    `listed` are all its sub-directories with the names in each, where not all of them are on the disk; None where
+    they are.
+    """
 
     name: str
     path: Path
+    listed: Mapping[str, frozenset[str]] | None = None
+
+    def folders(self) -> list[str]:
+        """The names of the sub-directories, sorted; none where there is no such directory. Raises OSError."""
+        if self.listed is not None:
+            return sorted(self.listed)
+        if not self.path.is_dir():
+            return []
+        return sorted(entry.name for entry in self.path.iterdir() if entry.is_dir())
+
+    def names_in(self, folder: str) -> frozenset[str]:
+        """The names in one of `folders`. Raises OSError."""
+        if self.listed is not None:
+            return self.listed[folder]
+        return frozenset(entry.name for entry in (self.path / folder).iterdir())
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
@@ -45,7 +68,5 @@ def config_file(directory: ModelDirectory, config_name: str = "") -> Path | None
 
 def detection_files(directory: ModelDirectory) -> frozenset[str]:
     """The names in the first sub-directory of the model, whatever it is called: they tell the backend apart."""
-    if not directory.path.is_dir():
-        return frozenset()
-    folders = sorted(entry for entry in directory.path.iterdir() if entry.is_dir())
-    return frozenset(entry.name for entry in folders[0].iterdir()) if folders else frozenset()
+    folders = directory.folders()
+    return directory.names_in(folders[0]) if folders else frozenset()

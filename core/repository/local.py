@@ -2,50 +2,95 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout import ModelDirectory, scan_repository
-from core.repository.source import SourceFile
+from core.repository.source import Fetched, SourceFile
+
+_log = logging.getLogger("trident.repository")
 
 
 class LocalSource:
-    """The Source of a folder; symbolic links are followed, since mounted volumes are made of them."""
+    """The Source of a folder; symbolic links are followed, since mounted volumes are made of them.
+
+    Its models are used where they are: nothing is copied, and nothing protects a file that is written while it is read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.location = str(path)
+        self._refused: set[str] = set()
 
-    def models(self) -> list[str]:
-        return [directory.name for directory in scan_repository(self.path)]
+    def models(self) -> Sequence[str]:
+        """A folder whose name is not UTF-8 is no model: no client could ask for it. Each is logged once."""
+        names = {directory.name for directory in scan_repository(self.path)}
+        refused = {name for name in names if not _is_utf8(name)}
+        for name in sorted(refused - self._refused):
+            _log.warning("ignore model %r in %s: its name is not UTF-8", name, self.location)
+        self._refused = refused
+        return sorted(names - refused)
 
-    def files(self, model: str) -> list[SourceFile]:
-        root = self.path / model
+    def scan(self) -> Mapping[str, Sequence[SourceFile]]:
+        found = {model: self.files(model) for model in self.models()}
+        return {model: files for model, files in found.items() if files is not None}
+
+    def files(self, model: str) -> Sequence[SourceFile] | None:
+        if not model or model in (os.curdir, os.pardir) or os.sep in model or "\0" in model or not _is_utf8(model):
+            return None
+        root = os.path.join(self.path, model)
+        if not os.path.isdir(root):
+            if not self.path.is_dir():
+                raise RepositoryUnavailable(
+                    "repository path is not a valid directory", hint=f"there is no directory {self.path}"
+                )
+            return None
         found: list[SourceFile] = []
-        seen: set[tuple[int, int]] = set()
-        for folder, folders, names in os.walk(root, followlinks=True):
-            status = os.stat(folder)
-            if (status.st_dev, status.st_ino) in seen:  # a link that leads back into the tree
-                folders.clear()
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            for name in names:
-                path = Path(folder, name)
-                try:
-                    status = path.stat()
-                except FileNotFoundError:  # a dangling link, or removed since the folder was listed
-                    continue
-                relative = path.relative_to(root).as_posix()
-                found.append(SourceFile(relative, status.st_size, status.st_mtime_ns))
+        self._walk(root, "", found, set())
         return sorted(found, key=lambda file: file.path)
 
-    def read(self, model: str, path: str) -> bytes:
-        file = self.path / model / path
-        try:
-            return file.read_bytes()
-        except OSError as error:
-            raise RepositoryUnavailable(f"failed to read {file}: {error.strerror}", model=model) from error
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        return Fetched(ModelDirectory(model, self.path / model), _release_nothing)
 
-    def local_directory(self, model: str) -> ModelDirectory:
-        return ModelDirectory(model, self.path / model)
+    def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> None:
+        """Enter all files under `folder`. An empty folder counts as a file of no size: it may be a version."""
+        try:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:  # a link that leads back into the tree
+                return
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                listed = list(entries)
+        except FileNotFoundError:  # removed since it was listed
+            return
+        except OSError as error:  # this model's trouble alone: loading it will say so
+            found.append(SourceFile(prefix, 0, f"unreadable: {error.strerror}"))
+            return
+        if not listed and prefix:
+            found.append(SourceFile(prefix, 0, "folder"))
+        for entry in listed:
+            try:
+                status = entry.stat()
+                is_folder = entry.is_dir()
+            except OSError:  # a dangling link, a loop of links, or removed since the folder was listed
+                continue
+            if is_folder:
+                self._walk(entry.path, f"{prefix}{entry.name}/", found, seen)
+            else:
+                tag = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+                found.append(SourceFile(f"{prefix}{entry.name}", status.st_size, tag))
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _release_nothing() -> None:
+    """The files are the user's."""

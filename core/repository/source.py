@@ -1,11 +1,15 @@
-"""What every storage of a model repository can do; one module per storage implements it.
+"""What the lifecycle asks of a model repository, wherever it is stored.
+
+    Source          the protocol
+    ├── LocalSource    a folder (core/repository/local.py)
+    └── ObjectSource   a prefix in an object store, through a cache on the disk (core/repository/object_source.py)
 
 Methods may block on disk or network: call them from a loader thread, never from an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,30 +18,48 @@ from core.repository.layout import ModelDirectory
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of a model. `path` is relative to the model directory, with `/`; `size` is in bytes."""
+    """One file of a model. `path` is relative to the model directory, with `/`; `size` is in bytes.
+
+    `tag` is different whenever the content is: an etag, a generation, or the times and the inode of a local file.
+    """
 
     path: str
     size: int
-    modified_ns: int
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A model on the local disk. It stays there, unchanged, until `release` is called; a second call does nothing."""
+
+    directory: ModelDirectory
+    release: Callable[[], None]
 
 
 class Source(Protocol):
-    """A model repository in one storage. Every method raises RepositoryUnavailable where that cannot be read."""
+    """A model repository in one storage; any loader thread, several at once.
+
+    Every method raises RepositoryUnavailable where the storage cannot be read or refuses.
+    """
 
     location: str
 
     def models(self) -> Sequence[str]:
-        """The names of the model directories, sorted."""
+        """The names of the model directories, sorted; one look at the storage."""
         ...
 
-    def files(self, model: str) -> Sequence[SourceFile]:
-        """Every file of `model` by path, so that a change can be told; empty for a model that is not there."""
+    def scan(self) -> Mapping[str, Sequence[SourceFile]]:
+        """Every model with all its files by path, from one listing of the whole repository."""
         ...
 
-    def read(self, model: str, path: str) -> bytes:
-        """The content of one file of `model`."""
+    def files(self, model: str) -> Sequence[SourceFile] | None:
+        """All files of one model by path; None if the repository has no such model."""
         ...
 
-    def local_directory(self, model: str) -> ModelDirectory:
-        """The model as a directory on the local disk, fetched first where the storage is elsewhere."""
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        """`model` on the local disk, as `files` (from `scan` or `files`) lists it: what all versions share, which is
+        everything outside the version directories, and of these the one of `version`; none for None.
+
+        Raises also where a file has changed since it was listed, is damaged, or does not fit on the disk.
+        """
         ...

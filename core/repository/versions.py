@@ -12,10 +12,10 @@ from pathlib import Path
 
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
-from core.repository.layout import NAMED_CONFIGS, ModelDirectory
+from core.repository.layout import GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
 
 _log = logging.getLogger("trident.repository")
-_RESERVED = frozenset({"warmup", "initial_state", NAMED_CONFIGS})
+_RESERVED = frozenset({"warmup", "initial_state", NAMED_CONFIGS, GOLDEN_REQUESTS})
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _LARGEST = 2**63 - 1
 
@@ -26,18 +26,23 @@ def version_directories(directory: ModelDirectory) -> list[int]:
     Triton reads `3_old` as version 3 and then fails for want of a directory `3`; here it is no version.
     """
     versions: list[int] = []
-    if not directory.path.is_dir():
-        return versions
-    for entry in sorted(directory.path.iterdir()):
-        if entry.name in _RESERVED or not entry.is_dir():
+    for name in directory.folders():
+        if name in _RESERVED:
             continue
-        if len(entry.name) > 1 and entry.name.startswith("0"):
-            _log.warning("ignore version directory '%s' which contains leading zeros in its directory name", entry.name)
-        elif not _NUMBER.fullmatch(entry.name) or int(entry.name[:20]) > _LARGEST:
-            _log.warning("ignore version directory '%s' which fails to convert to integral number", entry.name)
+        if len(name) > 1 and name.startswith("0"):
+            _log.warning("ignore version directory '%s' which contains leading zeros in its directory name", name)
+        elif version_number(name) is None:
+            _log.warning("ignore version directory '%s' which fails to convert to integral number", name)
         else:
-            versions.append(int(entry.name))
+            versions.append(int(name))
     return sorted(versions)
+
+
+def version_number(name: str) -> int | None:
+    """The version that a directory of this name holds; None if it holds none."""
+    if not _NUMBER.fullmatch(name) or (len(name) > 1 and name.startswith("0")) or int(name[:20]) > _LARGEST:
+        return None
+    return int(name)
 
 
 def version_path(directory: ModelDirectory, version: int) -> Path:
