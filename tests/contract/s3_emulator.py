@@ -1,0 +1,143 @@
+"""`moto_server`, which speaks S3's protocol, as a process of its own.
+
+What it does not do, and a test must get elsewhere: refusals (any credentials and none are good), throttling, encryption
+that changes an etag, and the whole object's etag in the answer for one part of it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.contract.server import HOST, POLL_S, free_ports
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 10.0
+REGION = "us-east-1"
+AWS_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CA_BUNDLE",
+)
+
+
+def leave_aws(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Take from boto3's default chain all that the tests' machine has for it; `folder` may be given a `config` file."""
+    for name in AWS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+
+
+class S3Emulator:
+    """A context manager: answering and empty on entry, gone on exit. It holds everything in memory.
+
+    `s3://{address}/bucket/prefix` leads to it, and so does AWS_ENDPOINT_URL_S3=`endpoint`.
+    """
+
+    def __init__(self) -> None:
+        self._port = free_ports(1)[0]
+        self._buckets: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self._port}"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.address}"
+
+    def __enter__(self) -> S3Emulator:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self._port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            self._wait_until_it_answers()
+            session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
+            # Also for a class that is entered before `leave_aws`: what the machine has configured is not looked at.
+            config = Config(ignore_configured_endpoint_urls=True)
+            self.client: Any = session.client("s3", endpoint_url=self.endpoint, config=config)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self._stop()
+
+    def make_bucket(self, bucket: str) -> None:
+        """An empty one, unless it is there."""
+        if bucket not in self._buckets:
+            self.client.create_bucket(Bucket=bucket)
+            self._buckets.add(bucket)
+
+    def put(self, bucket: str, key: str, content: bytes) -> None:
+        """An object, in the place of one of that key if there is one; the bucket is made where it is missing."""
+        self.make_bucket(bucket)
+        self.client.put_object(Bucket=bucket, Key=key, Body=content)
+
+    def put_multipart(self, bucket: str, key: str, parts: Sequence[bytes]) -> None:
+        """As `put`, uploaded in these parts; each but the last must have 5 MiB at least."""
+        self.make_bucket(bucket)
+        upload = self.client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+        names = {"Bucket": bucket, "Key": key, "UploadId": upload}
+        done = [
+            {"PartNumber": number, "ETag": self.client.upload_part(**names, PartNumber=number, Body=part)["ETag"]}
+            for number, part in enumerate(parts, 1)
+        ]
+        self.client.complete_multipart_upload(**names, MultipartUpload={"Parts": done})
+
+    def delete(self, bucket: str, key: str) -> None:
+        self.client.delete_object(Bucket=bucket, Key=key)
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
+            connection = http.client.HTTPConnection(HOST, self._port, timeout=START_LIMIT_S)
+            try:
+                connection.request("GET", "/moto-api/")
+                connection.getresponse().read()
+                return
+            except (OSError, http.client.HTTPException):
+                time.sleep(POLL_S)
+            finally:
+                connection.close()
+        raise AssertionError(f"the emulator does not answer after {START_LIMIT_S} s")
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

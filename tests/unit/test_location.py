@@ -1,0 +1,104 @@
+"""The forms of a --model-repository value."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import ConfigInvalid, Unsupported
+from core.repository.location import Location, parse_location, uri_prefix
+
+
+@pytest.mark.parametrize(
+    "text", ["/models", "models", ".", "C:models", "a:9000/b", "s3:/bucket", "/a//b/", "gs", "~/m"]
+)
+def test_a_local_path_stays_as_it_is(text: str) -> None:
+    assert parse_location(text) == Location(text, "local")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://b", Location("s3://b", "s3", "", "b")),
+        ("s3://b/", Location("s3://b", "s3", "", "b")),
+        ("s3://b//models/", Location("s3://b/models", "s3", "", "b", "models")),
+        ("s3://b/a/b c/é@x:1", Location("s3://b/a/b c/é@x:1", "s3", "", "b", "a/b c/é@x:1")),
+        ("S3://b/a", Location("s3://b/a", "s3", "", "b", "a")),
+        ("s3://host:9000/b", Location("s3://host:9000/b", "s3", "http://host:9000", "b")),
+        ("s3://minio_1:9000/b/m/", Location("s3://minio_1:9000/b/m", "s3", "http://minio_1:9000", "b", "m")),
+        ("s3://http://10.0.0.1:9000//b/m", Location("s3://10.0.0.1:9000/b/m", "s3", "http://10.0.0.1:9000", "b", "m")),
+        ("s3://https://h.io:443/b", Location("s3://https://h.io:443/b", "s3", "https://h.io:443", "b")),
+        ("s3://https://h.io/b", Location("s3://https://h.io/b", "s3", "https://h.io", "b")),
+        ("s3://[::1]:9000/b/m", Location("s3://[::1]:9000/b/m", "s3", "http://[::1]:9000", "b", "m")),
+        ("s3://https://[::1]/b", Location("s3://https://[::1]/b", "s3", "https://[::1]", "b")),
+        ("gs://b", Location("gs://b", "gs", "", "b")),
+        ("gs://my_b.x//a///b/", Location("gs://my_b.x/a/b", "gs", "", "my_b.x", "a/b")),
+    ],
+)
+def test_the_forms(text: str, expected: Location) -> None:
+    assert parse_location(text) == expected
+    assert parse_location(expected.text) == expected
+    assert uri_prefix(text).removesuffix("/") == expected.text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no path"),
+        ("a\0b", "has no path"),
+        ("s3://", "names no bucket"),
+        ("s3:///", "names no bucket"),
+        ("gs:///", "names no bucket"),
+        ("s3://host:9000", "s3://host:9000 names no bucket"),
+        ("s3://https://host", "s3://https://host names no bucket"),
+        ("s3://host:/b", "is no port"),
+        ("s3://host:x/b", "'x' in s3://host:x is no port"),
+        ("s3://host:0/b", "is no port"),
+        ("s3://host:65536/b", "is no port"),
+        ("s3://host:" + "9" * 5000 + "/b", "is no port"),
+        ("s3://host:٣/b", "is no port"),
+        ("s3://[::1]/b", "has no port"),
+        ("s3://:9000/b", "is no host"),
+        ("s3://ho st:9000/b", "is no host"),
+        ("s3://host:1:2/b", "is no host"),
+        ("s3://b?x/a", "cannot be the name of a bucket"),
+        ("s3://host:9000/b#x", "cannot be the name of a bucket"),
+        ("s3://" + "b" * 256, "cannot be the name of a bucket"),
+        ("s3://b/a/../c", "'..'"),
+        ("s3://host:9000/../c", "'..'"),
+        ("s3://b/./c", "'..'"),
+        ("s3://b/a\nb", "control character"),
+        ("gs://host:9000/b", "STORAGE_EMULATOR_HOST"),
+        ("gs://http://host/b", "STORAGE_EMULATOR_HOST"),
+        ("http://host/b", "unknown storage http://"),
+        ("https://host/b", "unknown storage https://"),
+        ("azure://c/p", "unknown storage azure://"),
+        ("file:///models", "unknown storage file://"),
+    ],
+)
+def test_a_wrong_form_teaches_the_right_one(text: str, says: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        parse_location(text)
+    assert says in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://AKIA:hunter2@b/p",
+        "s3://http://AKIA:hunter2@host:9000/b",
+        "s3://hunter2@host:9000/b",
+        "gs://hunter2@b/p",
+        "http://AKIA:hunter2@host/b",
+    ],
+)
+def test_a_password_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        parse_location(text)
+    assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_azure_is_not_one_of_the_storages() -> None:
+    with pytest.raises(Unsupported, match="as:// file-system not supported") as caught:
+        parse_location("as://account/container/models")
+    assert "s3://" in caught.value.message
