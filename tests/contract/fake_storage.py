@@ -1,0 +1,90 @@
+"""A small HTTP server that answers as a test tells it, for what an emulator does not do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.contract.server import HOST
+
+
+@dataclass(frozen=True)
+class Request:
+    """`path` is unquoted; `query` has the first value of each parameter; names in `headers` are in lower case."""
+
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+@dataclass
+class Reply:
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class FakeStorage:
+    """A context manager: listening on entry; on exit no thread and no socket of it is left.
+
+    Every request gets what `answer` makes of it, which may be exchanged at any time; `requests` are those that came,
+    `thread` is the one that accepts connections.
+    """
+
+    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+        self.answer = answer
+        self.requests: list[Request] = []
+
+    def __enter__(self) -> FakeStorage:
+        self._server = ThreadingHTTPServer((HOST, 0), partial(_Connection, self))
+        self._server.daemon_threads = False  # so that closing it waits for them
+        self.thread = threading.Thread(target=self._server.serve_forever, args=[0.01])
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.thread.join()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self._server.server_address[1]}"
+
+
+class _Connection(BaseHTTPRequestHandler):
+    def __init__(self, storage: FakeStorage, *arguments: Any) -> None:
+        self.storage = storage
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(unquote(url.path), query, headers)
+        self.storage.requests.append(request)
+        reply = self.storage.answer(request)
+        self.send_response(reply.status)
+        for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def as_json(content: object, status: int = 200) -> Reply:
+    return Reply(status, {"Content-Type": "application/json"}, json.dumps(content).encode())
