@@ -1,0 +1,67 @@
+"""An flock on a file: shared or exclusive, between threads and between processes; the kernel frees it with the process.
+
+Meant for a disk of this machine: over NFS the kernel turns it into a lock of the whole process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+
+class FileLock:
+    """A lock that is held, through a descriptor of its own, until `release`. `fd` is open for reading and writing."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self._held = threading.Lock()
+        self._held.acquire()
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        try:
+            self._held.release()
+        except RuntimeError:
+            return
+        # Unlocked by name: a child that was forked meanwhile has the same descriptor, and closing ours frees nothing.
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+        os.close(self.fd)
+
+
+def lock_shared(path: Path) -> FileLock:
+    """Wait for a shared lock on the file at `path`, which is made if there is none. Raises OSError."""
+    lock = _lock(path, fcntl.LOCK_SH)
+    assert lock is not None
+    return lock
+
+
+def try_lock_exclusive(path: Path) -> FileLock | None:
+    """The exclusive lock on the file at `path`, which is made if there is none; None if it is held. Raises OSError."""
+    return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _lock(path: Path, operation: int) -> FileLock | None:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, operation)
+            # Whoever held it may have renamed or removed the file while this waited: then it locks nothing.
+            if _is_at(fd, path):
+                return FileLock(path, fd)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,133 @@
+"""A model repository in an object store: listed there, used from a cache on the local disk.
+
+Names in it are not trusted. A model whose name cannot be that of a folder is left out of `scan` and logged; one with
+a file whose name cannot be that of a file fails when it is fetched, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from core.errors import RepositoryUnavailable
+from core.repository.download import Downloader
+from core.repository.layout import ModelDirectory
+from core.repository.object_names import name_problem, paths_problem
+from core.repository.object_store import ObjectStore, StoredObject
+from core.repository.source import Fetched, SourceFile
+from core.repository.versions import version_number
+
+_log = logging.getLogger("trident.repository")
+
+
+class ObjectSource:
+    """The Source of a prefix in an object store; see the protocol in core/repository/source.py."""
+
+    def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
+        self.location = store.location
+        self._store = store
+        self._downloader = downloader
+        self._lock = threading.Lock()
+        # What was listed last: a listing tells more of an object than a SourceFile does.
+        self._listed: dict[str, dict[str, StoredObject]] = {}
+        self._refused: set[str] = set()
+
+    def models(self) -> Sequence[str]:
+        found = self._downloader.backoff.call(lambda: set(self._store.folders()), self._listing(), threading.Event())
+        return self._usable(found)
+
+    def scan(self) -> Mapping[str, Sequence[SourceFile]]:
+        by_model: dict[str, dict[str, StoredObject]] = {}
+        for stored in self._list(""):
+            model, slash, path = stored.key.partition("/")
+            if slash:
+                by_model.setdefault(model, {})[path] = stored
+        usable = {model: _without_markers(by_model[model]) for model in self._usable(by_model)}
+        with self._lock:
+            self._listed = usable
+        return {model: _files(listed) for model, listed in usable.items()}
+
+    def files(self, model: str) -> Sequence[SourceFile] | None:
+        if name_problem(model):
+            return None
+        prefix = f"{model}/"
+        found = {stored.key.removeprefix(prefix): stored for stored in self._list(prefix)}
+        listed = _without_markers(found)
+        with self._lock:
+            if found:
+                self._listed[model] = listed
+            else:
+                self._listed.pop(model, None)
+        return _files(listed) if found else None
+
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        problem = name_problem(model)
+        problem = f"'{model}' has {problem}" if problem else paths_problem([file.path for file in files])
+        if problem:
+            raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
+        wanted = [file for file in files if _version_of(file.path) in (None, version)]
+        snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
+        return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
+
+    def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
+        """The objects of the last listing that are `files`. Raises RepositoryUnavailable if one is not in it."""
+        with self._lock:
+            listed = self._listed.get(model, {})
+        contents = {}
+        for file in files:
+            stored = listed.get(file.path)
+            if stored is None or (stored.tag, stored.size) != (file.tag, file.size):
+                raise RepositoryUnavailable(
+                    f"'{file.path}' of model '{model}' in {self.location} has changed since it was listed",
+                    hint="list the repository again",
+                    model=model,
+                )
+            contents[file.path] = stored
+        return contents
+
+    def _list(self, prefix: str) -> list[StoredObject]:
+        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), self._listing(), threading.Event())
+
+    def _listing(self) -> str:
+        return f"list {self.location}"
+
+    def _usable(self, models: Iterable[str]) -> list[str]:
+        """Those that can be folders, sorted; of the others each is logged once, until it has gone."""
+        problems = {model: problem for model in models if (problem := name_problem(model))}
+        with self._lock:
+            new = problems.keys() - self._refused
+            self._refused = set(problems)
+        for model in sorted(new):
+            _log.warning("ignore model %r in %s: %s", model, self.location, problems[model])
+        return sorted(set(models) - problems.keys())
+
+
+def _without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
+    """Without the empty objects that only make a folder visible, but for those of folders with nothing else in them."""
+    folders = {path[: end + 1] for path in listed for end in range(len(path) - 1) if path[end] == "/"}
+    return {
+        path: stored
+        for path, stored in listed.items()
+        if not (path == "" or (path.endswith("/") and stored.size == 0 and path in folders))
+    }
+
+
+def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
+    return tuple(SourceFile(path, stored.size, stored.tag) for path, stored in sorted(listed.items()))
+
+
+def _version_of(path: str) -> int | None:
+    """The version that a file belongs to; None if it belongs to the model."""
+    folder, slash, _ = path.partition("/")
+    return version_number(folder) if slash else None
+
+
+def _folders(files: Iterable[SourceFile]) -> dict[str, frozenset[str]]:
+    """Every folder of the model, with the names in it."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        folder, slash, rest = file.path.partition("/")
+        if slash:
+            found.setdefault(folder, set()).update(rest.split("/")[:1] if rest else [])
+    return {folder: frozenset(names) for folder, names in found.items()}

@@ -1,0 +1,231 @@
+"""How far the downloads are: for the log, the readiness body, the metrics and a progress bar.
+
+The log is written by the threads that download, about every five seconds: nothing runs where nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+_log = logging.getLogger("trident.repository")
+_LOG_EVERY = 5.0
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadSnapshot:
+    """One look at the downloads.
+
+    The first part is about those that run: it begins when the first starts, takes in all that start before the last of
+    them ends, and is empty then. `seconds` since it began. The totals are over the life of the process: the bytes that
+    came from the storage, the objects that were made of them and those found in the cache, attempts that were repeated,
+    and the seconds in which anything was downloaded.
+    """
+
+    active: bool = False
+    models: tuple[str, ...] = ()
+    bytes_done: int = 0
+    bytes_total: int = 0
+    objects_done: int = 0
+    objects_total: int = 0
+    seconds: float = 0.0
+    bytes_downloaded_total: int = 0
+    objects_downloaded_total: int = 0
+    cache_hits_total: int = 0
+    retries_total: int = 0
+    seconds_total: float = 0.0
+
+
+class DownloadProgress:
+    """The counters of all downloads of a process; any thread. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: list[ModelDownload] = []
+        self._ended: list[ModelDownload] = []
+        self._began = self._logged = 0.0
+        self._bytes = self._objects = self._hits = self._retries = 0
+        self._seconds = 0.0
+
+    def snapshot(self) -> DownloadSnapshot:
+        with self._lock:
+            return self._snapshot(self._clock())
+
+    def found(self, title: str, objects: int) -> None:
+        """All `objects` of a model were in the cache."""
+        with self._lock:
+            self._hits += objects
+        _log.debug("%s is in the cache: %s", title, _count(objects))
+
+    def download(self, model: str, title: str, cached: int) -> ModelDownload:
+        """To be entered while objects of `model` are downloaded; `cached` others need not be.
+
+        `title` is the model with its version, for the log.
+        """
+        return ModelDownload(self, model, title, cached)
+
+    def _begin(self, download: ModelDownload) -> None:
+        with self._lock:
+            if not self._running:
+                self._ended.clear()
+                self._began = self._logged = self._clock()
+            download.began = self._clock()
+            self._hits += download.cached
+            self._running.append(download)
+
+    def _end(self, download: ModelDownload, *, failed: bool) -> float:
+        """The seconds that it took."""
+        with self._lock:
+            now = self._clock()
+            self._running.remove(download)
+            if not failed:
+                self._ended.append(download)
+            if not self._running:
+                self._seconds += now - self._began
+            return now - download.began
+
+    def _count(self, *, received: int = 0, objects: int = 0, hits: int = 0, retries: int = 0) -> None:
+        with self._lock:
+            self._bytes += received
+            self._objects += objects
+            self._hits += hits
+            self._retries += retries
+
+    def _log_if_due(self) -> None:
+        with self._lock:
+            now = self._clock()
+            if now - self._logged < _LOG_EVERY:
+                return
+            self._logged = now
+            seen = self._snapshot(now)
+            waiting = next((download.waiting for download in self._running if download.waiting), "")
+        _log.info(
+            "downloading %s: %s of %s, %d of %s, %.0f s%s",
+            ", ".join(f"model '{model}'" for model in seen.models),
+            size_text(seen.bytes_done),
+            size_text(seen.bytes_total),
+            seen.objects_done,
+            _count(seen.objects_total),
+            seen.seconds,
+            f"; waiting for '{waiting}', which another download has in hand" if waiting else "",
+        )
+
+    def _snapshot(self, now: float) -> DownloadSnapshot:
+        running = bool(self._running)
+        counted = [*self._ended, *self._running] if running else []
+        seconds = now - self._began if running else 0.0
+        return DownloadSnapshot(
+            active=running,
+            models=tuple(sorted({download.model for download in self._running})),
+            bytes_done=sum(download.bytes_done for download in counted),
+            bytes_total=sum(download.bytes_total for download in counted),
+            objects_done=sum(download.objects_done for download in counted),
+            objects_total=sum(download.objects_total for download in counted),
+            seconds=seconds,
+            bytes_downloaded_total=self._bytes,
+            objects_downloaded_total=self._objects,
+            cache_hits_total=self._hits,
+            retries_total=self._retries,
+            seconds_total=self._seconds + seconds,
+        )
+
+
+class ModelDownload:
+    """The download of one model; a context manager. Its threads tell it what they do."""
+
+    def __init__(self, progress: DownloadProgress, model: str, title: str, cached: int) -> None:
+        self.model = model
+        self.cached = cached
+        self.began = 0.0
+        self.bytes_done = self.bytes_total = self.objects_done = self.objects_total = 0
+        self.waiting = ""
+        self._title = title
+        self._received = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ModelDownload:
+        self._progress._begin(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = self._progress._end(self, failed=kind is not None)
+        if kind is not None:
+            return
+        if not self.objects_done:
+            _log.debug("%s is in the cache: %s", self._title, _count(self.cached))
+            return
+        _log.info(
+            "downloaded %s: %s, %s in %.1f s (%s/s), %d from the cache",
+            self._title,
+            _count(self.objects_done),
+            size_text(self.bytes_done),
+            seconds,
+            size_text(round(self._received / seconds) if seconds else self._received),
+            self.cached,
+        )
+
+    def want(self, objects: int, size: int) -> None:
+        """So many objects of together `size` bytes are to come."""
+        with self._lock:
+            self.objects_total += objects
+            self.bytes_total += size
+
+    def have(self, size: int) -> None:
+        """So many of the bytes are left of an earlier attempt; if negative, so many that came were thrown away."""
+        with self._lock:
+            self.bytes_done += size
+
+    def received(self, size: int) -> None:
+        """So many bytes came from the storage."""
+        with self._lock:
+            self.bytes_done += size
+            self._received += size
+        self._progress._count(received=size)
+        self._progress._log_if_due()
+
+    def finished(self) -> None:
+        """One object is in the cache."""
+        with self._lock:
+            self.objects_done += 1
+            self.waiting = ""
+        self._progress._count(objects=1)
+
+    def found(self, size: int) -> None:
+        """One object of `size` bytes need not come any more: another thread or process has put it into the cache."""
+        with self._lock:
+            self.cached += 1
+            self.objects_total -= 1
+            self.bytes_total -= size
+            self.waiting = ""
+        self._progress._count(hits=1)
+
+    def wait_for(self, key: str) -> None:
+        """Another thread or process is downloading the object `key`."""
+        self.waiting = key
+        self._progress._log_if_due()
+
+    def retried(self) -> None:
+        """The storage failed and is asked again."""
+        self._progress._count(retries=1)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people, in decimal units."""
+    scaled, unit = float(size), 0
+    while scaled >= 999.5 and unit < len(_UNITS) - 1:
+        scaled, unit = scaled / 1000, unit + 1
+    # Two digits tell more than one, as in "1.0 GB"; a count of bytes has no fraction.
+    return f"{scaled:.1f} {_UNITS[unit]}" if unit and scaled < 9.95 else f"{scaled:.0f} {_UNITS[unit]}"
+
+
+def _count(objects: int) -> str:
+    return "1 object" if objects == 1 else f"{objects} objects"
