@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,12 @@ from app.options import BadOption, Option
 from app.settings import SERVER_OPTIONS
 from app.settings_rules import split_backend_settings
 from app.validation_report import Finding, Report, json_report, text_report
-from core.errors import ConfigInvalid, RepositoryUnavailable
+from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 
 if TYPE_CHECKING:
+    from core.backends.base import Backend, BackendInstance
+    from core.config.golden import GoldenRequest
+    from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
     from core.config.signature import ModelSignature
@@ -117,7 +121,7 @@ def _log_warnings_only() -> None:
 
 
 def _checker(options: ValidateOptions) -> Check:
-    """The real check: the configuration, the files that it names, and a session of every version."""
+    """The real check: the configuration, the files that it names, a session of every version, golden requests run."""
     from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
     from core.repository.model_config import problems_of
 
@@ -139,6 +143,11 @@ def _checker(options: ValidateOptions) -> Check:
             )
         return backend.inspect(path, config, own_settings)
 
+    def run_golden(
+        path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
+    ) -> Sequence[Problem]:
+        return golden_problems(backend, own_settings, path, config, spec, golden)
+
     def check(directory: ModelDirectory) -> Sequence[Problem]:
         return problems_of(
             directory,
@@ -147,6 +156,54 @@ def _checker(options: ValidateOptions) -> Check:
             inspect=inspect,
             gpu_ids=gpus,
             default_max_batch_size=max_batch_size,
+            run_golden=run_golden,
         )
 
     return check
+
+
+def golden_problems(
+    backend: Backend,
+    settings: dict[str, str],
+    path: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    golden: Sequence[GoldenRequest],
+) -> Sequence[Problem]:
+    """Load the version in directory `path`, run each of `golden` on its first instance, and free it again."""
+    from core.backends.base import LoadContext
+    from core.backends.cpu_budget import available_cores, plan_threads
+    from core.config.placement import placements
+
+    placed = placements(config)[:1]
+    threads = plan_threads(available_cores(), 1).intra_op_threads
+    context = LoadContext(path=path, config=config, spec=spec, placements=placed, settings=settings, threads=threads)
+    problems: list[Problem] = []
+    try:
+        with ExitStack() as loaded:
+            model = backend.load(context)
+            loaded.callback(model.close)
+            for placement in placed:
+                instance = model.instance(placement)
+                loaded.callback(instance.close)
+                for request in golden:
+                    problems += _golden_problem(instance, spec, request)
+    except ServerError as error:
+        problems.append(_problem(str(path), error))
+    return problems
+
+
+def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
+    from core.config.request_validation import RequestValidator
+    from core.lifecycle.golden_check import check_golden
+
+    try:
+        check_golden(instance, spec, RequestValidator(spec).check, [request])
+    except ServerError as error:
+        yield _problem(f"golden/{request.name}", error)
+
+
+def _problem(path: str, error: ServerError) -> Problem:
+    from core.config.problem import Problem
+
+    return Problem(path, error.message, error.hint or "")

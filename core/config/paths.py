@@ -9,6 +9,9 @@ def path_inside(directory: Path, relative: str) -> Path | None:
     """`directory/relative` with its symbolic links followed; None where that is outside `directory` or is no path."""
     if "\0" in relative:
         return None
-    root = directory.resolve()
-    path = (root / relative).resolve()
+    try:
+        root = directory.resolve()
+        path = (root / relative).resolve()
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return None
     return path if path.is_relative_to(root) else None

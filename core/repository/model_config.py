@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config.autocomplete import auto_complete, needs_signature
+from core.config.golden import GoldenRequest, golden_requests
+from core.config.model_spec import ModelSpec
 from core.config.normalize import fill_identity, normalize
 from core.config.parse import parse_model_config
 from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig, Problem
+from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.config.signature_check import validate_against_signature
@@ -28,6 +31,8 @@ from core.repository.layout import CONFIG_FILE, ModelDirectory, config_file, det
 from core.repository.versions import select_versions, version_directories, version_path
 
 Inspect = Callable[[Path, ModelConfig], ModelSignature]
+# Loads the version in a directory and runs its golden requests, of which there is at least one.
+RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
 
 _log = logging.getLogger("trident.config")
 
@@ -44,27 +49,44 @@ class _Examination:
 
 def load_config(
     directory: ModelDirectory,
+    written: ModelConfig,
     *,
-    config_name: str = "",
     auto_complete: bool = True,
     inspect: Inspect,
     gpu_ids: Sequence[int] = (),
     default_max_batch_size: int = 4,
     version: int | None = None,
 ) -> ModelConfig:
-    """The complete, normalised and validated configuration of the model in `directory`.
+    """The complete, normalised and validated configuration of the model in `directory`; `written` stays as it is.
 
     `inspect` reads the graph in a version directory; it is called only where auto-complete needs it, for `version` or
-    else for the highest that the version policy selects. Raises InvalidModelConfig with every problem, ModelNotFound
-    where there is no configuration and auto-complete is off, and what `inspect` raises.
+    else for the highest that the version policy selects. Raises InvalidModelConfig with every problem, and what
+    `inspect` raises.
     """
-    config = read_config(directory, config_name=config_name, required=not auto_complete)
-    examined = _examine(directory, config, auto_complete, inspect, gpu_ids, default_max_batch_size, version)
+    examined = _examine(directory, copy_of(written), auto_complete, inspect, gpu_ids, default_max_batch_size, version)
     if examined.problems:
         raise InvalidModelConfig(examined.problems, model=directory.name)
     if examined.failure is not None:
         raise examined.failure
     return examined.config
+
+
+def check_config(
+    directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: Sequence[int]
+) -> None:
+    """Raise InvalidModelConfig for what is wrong with `written` whatever the graph is; it stays as it is."""
+    config = copy_of(written)
+    fill_identity(config, directory.name, detection_files(directory))
+    normalize(config, gpu_ids)
+    problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete)
+    if problems:
+        raise InvalidModelConfig(problems, model=directory.name)
+
+
+def copy_of(config: ModelConfig) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    return copy
 
 
 def problems_of(
@@ -75,10 +97,12 @@ def problems_of(
     inspect: Inspect,
     gpu_ids: Sequence[int] = (),
     default_max_batch_size: int = 4,
+    run_golden: RunGolden | None = None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, files and graphs included; empty for a model that would load.
 
-    Unlike `load_config` it inspects the graph of every selected version and reads labels and warmup files.
+    Unlike `load_config` it inspects the graph of every selected version and reads labels, warmup files and golden
+    requests. The latter are run by `run_golden`, where nothing else is wrong; None runs none.
     """
     try:
         config = read_config(directory, config_name=config_name, required=not auto_complete)
@@ -94,6 +118,7 @@ def problems_of(
     problems += _file_problems(directory, examined.config)
     if not problems:
         problems += _graph_problems(directory, examined, inspect)
+        problems += _golden_problems(directory, examined, None if problems else run_golden)
     return problems
 
 
@@ -182,6 +207,22 @@ def _graph_problems(directory: ModelDirectory, examined: _Examination, inspect: 
         else:
             problems += validate_against_signature(examined.config, signature, directory.name)
     return problems
+
+
+def _golden_problems(directory: ModelDirectory, examined: _Examination, run: RunGolden | None) -> list[Problem]:
+    """The files' own mistakes are found even where `run` is None; one that concerns several versions is named once."""
+    problems: list[Problem] = []
+    labels = read_labels(directory, examined.config)
+    for version in examined.versions:
+        spec = resolve_model_spec(examined.config, version, labels)
+        try:
+            golden = golden_requests(directory.path, spec, version)
+        except InvalidModelConfig as error:
+            problems += error.problems
+        else:
+            if golden and run is not None:
+                problems += run(version_path(directory, version), examined.config, spec, golden)
+    return list(dict.fromkeys(problems))
 
 
 def _problem(path: str, error: ServerError) -> Problem:

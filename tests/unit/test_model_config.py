@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import BackendFailed, ErrorCode, ModelNotFound
 from core.repository.layout import ModelDirectory
-from core.repository.model_config import load_config, problems_of
+from core.repository.model_config import check_config, load_config, problems_of, read_config
 
 COMPLETE = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } '
@@ -46,9 +47,17 @@ def write(directory: ModelDirectory, text: str | bytes, name: str = "config.pbtx
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
+def loaded(
+    directory: ModelDirectory, *, config_name: str = "", auto_complete: bool = True, **options: Any
+) -> ModelConfig:
+    """The configuration file, read and made complete."""
+    written = read_config(directory, config_name=config_name, required=not auto_complete)
+    return load_config(directory, written, auto_complete=auto_complete, **options)
+
+
 def test_without_a_file_the_graph_says_it_all(directory: ModelDirectory) -> None:
     graphs = Graphs()
-    config = load_config(directory, inspect=graphs)
+    config = loaded(directory, inspect=graphs)
     assert graphs.inspected == ["3"]
     assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
@@ -58,14 +67,14 @@ def test_without_a_file_the_graph_says_it_all(directory: ModelDirectory) -> None
 
 def test_a_version_may_be_completed_from_its_own_graph(directory: ModelDirectory) -> None:
     graphs = Graphs()
-    load_config(directory, inspect=graphs, version=1)
+    loaded(directory, inspect=graphs, version=1)
     assert graphs.inspected == ["1"]
 
 
 def test_a_complete_config_needs_no_graph(directory: ModelDirectory) -> None:
     write(directory, COMPLETE)
     graphs = Graphs()
-    config = load_config(directory, inspect=graphs, gpu_ids=[0, 1])
+    config = loaded(directory, inspect=graphs, gpu_ids=[0, 1])
     assert graphs.inspected == []
     assert not config.HasField("dynamic_batching")
     assert list(config.instance_group[0].gpus) == [0, 1]
@@ -74,13 +83,13 @@ def test_a_complete_config_needs_no_graph(directory: ModelDirectory) -> None:
 def test_a_named_config_is_taken(directory: ModelDirectory) -> None:
     write(directory, COMPLETE)
     write(directory, COMPLETE.replace("8", "16"), "configs/big.pbtxt")
-    assert load_config(directory, inspect=Graphs(), config_name="big").max_batch_size == 16
-    assert load_config(directory, inspect=Graphs(), config_name="other").max_batch_size == 8
+    assert loaded(directory, inspect=Graphs(), config_name="big").max_batch_size == 16
+    assert loaded(directory, inspect=Graphs(), config_name="other").max_batch_size == 8
 
 
 def test_without_auto_complete_a_file_is_required(directory: ModelDirectory, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelNotFound) as caught:
-        load_config(directory, inspect=Graphs(), auto_complete=False)
+        loaded(directory, inspect=Graphs(), auto_complete=False)
     assert caught.value.message == "model configuration is not provided for model 'm'"
     missing = directory.path / "config.pbtxt"
     assert caplog.messages == [f"failed to open text file for read {missing}: No such file or directory"]
@@ -92,7 +101,7 @@ def test_without_auto_complete_a_file_is_required(directory: ModelDirectory, cap
 def test_without_auto_complete_nothing_is_taken_from_the_graph(directory: ModelDirectory) -> None:
     write(directory, "max_batch_size: 2")
     graphs = Graphs()
-    config = load_config(directory, inspect=graphs, auto_complete=False)
+    config = loaded(directory, inspect=graphs, auto_complete=False)
     assert graphs.inspected == []
     assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
 
@@ -101,7 +110,7 @@ def test_a_bad_config_raises_the_first_problem_and_carries_all(directory: ModelD
     write(directory, 'name: "n" max_batch_size: -2 sequence_batching {}')
     graphs = Graphs()
     with pytest.raises(InvalidModelConfig) as caught:
-        load_config(directory, inspect=graphs)
+        loaded(directory, inspect=graphs)
     assert graphs.inspected == []
     assert caught.value.message == ("unexpected directory name 'm' for model 'n', directory name must equal model name")
     assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size", "sequence_batching"]
@@ -112,14 +121,14 @@ def test_a_bad_config_raises_the_first_problem_and_carries_all(directory: ModelD
 def test_a_file_that_cannot_be_parsed(directory: ModelDirectory, content: bytes) -> None:
     write(directory, content)
     with pytest.raises(InvalidModelConfig, match=r"^failed to read text proto from .*config.pbtxt: ") as caught:
-        load_config(directory, inspect=Graphs())
+        loaded(directory, inspect=Graphs())
     assert tuple(problems_of(directory, inspect=Graphs())) == caught.value.problems
 
 
 def test_the_backends_own_error_comes_through(directory: ModelDirectory) -> None:
     (directory.path / "3" / "model.onnx").unlink()
     with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
-        load_config(directory, inspect=Graphs())
+        loaded(directory, inspect=Graphs())
     assert caught.value.code is ErrorCode.INTERNAL
     [problem] = problems_of(directory, inspect=Graphs())
     assert (problem.path, problem.message) == (str(directory.path / "3"), "no model in 3")
@@ -129,7 +138,7 @@ def test_no_version_is_a_problem(tmp_path: Path) -> None:
     directory = ModelDirectory("m", tmp_path)
     write(directory, COMPLETE)
     with pytest.raises(InvalidModelConfig, match=r"^at least one version must be available under the version policy"):
-        load_config(directory, inspect=Graphs())
+        loaded(directory, inspect=Graphs())
     write(directory, 'backend: "onnxruntime"')
     assert [problem.path for problem in problems_of(directory, inspect=Graphs())] == ["version_policy"]
 
@@ -148,3 +157,11 @@ def test_the_problems_of_files_and_graphs_are_found_without_loading(directory: M
     (directory.path / "3" / "model.onnx").unlink()
     write(directory, COMPLETE)
     assert [problem.message for problem in problems_of(directory, inspect=Graphs())] == ["no model in 3"]
+
+
+def test_what_is_wrong_whatever_the_graph_is_comes_first(directory: ModelDirectory) -> None:
+    written = ModelConfig(backend="onnxruntime", max_batch_size=-1)
+    with pytest.raises(InvalidModelConfig, match="max_batch_size"):
+        check_config(directory, written, auto_complete=True, gpu_ids=())
+    assert written == ModelConfig(backend="onnxruntime", max_batch_size=-1)
+    check_config(directory, ModelConfig(backend="onnxruntime"), auto_complete=True, gpu_ids=())

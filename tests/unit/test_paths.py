@@ -24,3 +24,9 @@ def test_a_link_that_leads_outside_is_none(tmp_path: Path) -> None:
     model.mkdir()
     (model / "link").symlink_to(tmp_path / "secret")
     assert path_inside(model, "link") is None
+
+
+def test_links_in_a_circle_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert path_inside(tmp_path, "a") is None

@@ -2,16 +2,26 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from app.options import BadOption
-from app.validate_command import ValidateOptions, examine, read_validate_options, validate
+from app.validate_command import ValidateOptions, examine, golden_problems, read_validate_options, validate
+from core.backends.base import BackendModel, LoadContext, ModelSignature
+from core.config.golden import GoldenRequest
 from core.config.problem import Problem
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig, ModelInstanceGroup
+from core.errors import OutOfMemory
 from core.observability.logging import close_log
 from core.repository.layout import ModelDirectory
+
+GOLDEN_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "golden-requests.md"
+GOLDEN_EXAMPLE = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +114,89 @@ def test_a_broken_graph_and_a_broken_configuration_are_both_named(
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert [each["model"] for each in problems] == ["broken", "unreadable"]
     assert problems[1]["hint"] == "did you mean 'max_batch_size'?"
+
+
+@pytest.fixture
+def simple(shipped_models: Path, tmp_path: Path) -> Path:
+    """A repository with a copy of the model `simple`, whose golden request is the one of the documents."""
+    copy = tmp_path / "models" / "simple"
+    shutil.copytree(shipped_models / "simple", copy)
+    (copy / "golden").mkdir(exist_ok=True)
+    (copy / "golden" / "sixteen.json").write_text(GOLDEN_EXAMPLE.findall(GOLDEN_DOCUMENT.read_text())[0])
+    return copy
+
+
+def serve_all_versions(model: Path) -> None:
+    path = model / "config.pbtxt"
+    path.write_text(path.read_text() + "version_policy { all { } }\n")
+
+
+def test_golden_requests_are_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(simple.parent)]) == 0
+    assert capsys.readouterr().out == "1 model, no problems\n"
+
+
+def test_a_golden_request_that_differs_is_reported_as_documented(
+    simple: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = simple / "golden" / "sixteen.json"
+    path.write_text(path.read_text().replace("15,16]", "15,17]"))
+    assert validate([str(simple.parent)]) == 1
+    report = capsys.readouterr().out.replace(str(simple.parent), "/models")
+    assert f"```text\n{report}```" in GOLDEN_DOCUMENT.read_text()
+
+
+def test_every_golden_request_of_every_version_is_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve_all_versions(simple)
+    shutil.copytree(simple / "1", simple / "2")
+    text = (simple / "golden" / "sixteen.json").read_text().replace("15,16]", "15,17]")
+    (simple / "golden" / "both.json").write_text(text)
+    (simple / "golden" / "second.json").write_text(text.replace("{", '{"versions": [2],', 1))
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [(each["path"], each["message"].split(": ")[0]) for each in problems] == [
+        ("golden/both.json", "golden request 'both.json' of model 'simple' version 1"),
+        ("golden/both.json", "golden request 'both.json' of model 'simple' version 2"),
+        ("golden/second.json", "golden request 'second.json' of model 'simple' version 2"),
+    ]
+
+
+def test_golden_requests_that_cannot_be_right_are_each_named_once(
+    simple: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve_all_versions(simple)
+    (simple / "2").mkdir()
+    (simple / "2" / "model.onnx").write_bytes(b"this is no graph")
+    (simple / "golden" / "a.json").write_text('{"request": {}, "respond": {}}')
+    (simple / "golden" / "b.json").write_text("{")
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [each["path"] for each in problems] == [str(simple / "2"), "golden/a.json", "golden/b.json"]
+    assert problems[1]["hint"] == "did you mean 'response'?"
+
+
+def test_golden_requests_are_not_run_where_a_graph_is_broken(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (simple / "1" / "model.onnx").write_bytes(b"this is no graph")
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["path"] == str(simple / "1")
+
+
+class Unloadable:
+    """A backend that can look at a model but not load it."""
+
+    name = "onnxruntime"
+
+    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+        return ModelSignature((), ())
+
+    def load(self, context: LoadContext) -> BackendModel:
+        raise OutOfMemory("no memory left", hint="buy some")
+
+
+def test_a_version_that_does_not_load_has_that_as_its_problem(tmp_path: Path) -> None:
+    config = ModelConfig(name="m", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)])
+    spec = resolve_model_spec(config, 1, {})
+    golden = [GoldenRequest("a.json", "", (), (), ())]
+    found = golden_problems(Unloadable(), {}, tmp_path / "1", config, spec, golden)
+    assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]
