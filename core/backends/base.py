@@ -9,7 +9,7 @@ Load-time methods run on a loader thread; `execute` runs on the instance's own t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -77,7 +77,19 @@ class BackendModel(Protocol):
         """What the start table shows of it: `device` and `execution provider`, and the thread plan."""
         ...
 
-    def instance(self, placement: Placement) -> BackendInstance: ...
+    def instance(self, placement: Placement) -> BackendInstance:
+        """Make an instance, at load or while others serve. On a device that was not used so far, the weights are
+        loaded there as well, from the version directory of the load. Loader threads, several at once. Raises a
+        ServerError, and then nothing has changed.
+        """
+        ...
+
+    def retain(self, devices: Iterable[str]) -> None:
+        """Free the weights on all devices but `devices` (`Placement.device`), those that instances still use.
+
+        Called after the instances on the others are closed. A device may be used again later.
+        """
+        ...
 
     def close(self) -> None:
         """Free the sessions; called after every instance is closed."""

@@ -5,6 +5,8 @@ Source: Triton model configuration, `instance_group`; spec/model-config.md secti
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.config.schema import ModelConfig, ModelInstanceGroup
@@ -40,3 +42,28 @@ def placements(config: ModelConfig) -> tuple[Placement, ...]:
             else:
                 expanded.append(Placement(name, "CPU"))
     return tuple(expanded)
+
+
+def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement]) -> tuple[list[int], list[Placement]]:
+    """What turns `current` into `wanted`: the indices to remove, the highest first, and the placements to add.
+
+    Only kind and device count. An instance that stays under another name keeps the old one; of those on one device the
+    last ones go, and the last ones wanted come. Source: spec/repository.md section 1.6, "What reloads".
+    """
+    unmatched = Counter(_signature(placement) for placement in current)
+    added: list[Placement] = []
+    for placement in wanted:
+        if unmatched[_signature(placement)]:
+            unmatched[_signature(placement)] -= 1
+        else:
+            added.append(placement)
+    removed: list[int] = []
+    for index in reversed(range(len(current))):
+        if unmatched[_signature(current[index])]:
+            unmatched[_signature(current[index])] -= 1
+            removed.append(index)
+    return removed, added
+
+
+def _signature(placement: Placement) -> tuple[str, int]:
+    return placement.kind, placement.device_id

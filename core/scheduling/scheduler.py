@@ -8,7 +8,8 @@ meanwhile; only when there is nothing to run does it rest until `submit` wakes i
     holding   rests until the queue delay is over or a request comes that may change the decision; one thread at most
 
 So a thread is woken once per batch and not per request, and no timer runs unless the configuration asks for a delay.
-Source: spec/schedulers.md sections 3.1 to 3.3.
+The thread of an instance that goes ends where it would look for more to run, and wakes another for what is queued.
+Source: spec/schedulers.md sections 3.1 to 3.3; spec/repository.md section 1.6, "What reloads".
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Scheduler:
 
     `submit` may be called from any thread and never blocks longer than the lock is held, which is microseconds. Every
     request that it accepts is answered exactly once, through `on_response`, on an instance's thread (or on that of
-    `close`). The backend instances stay the caller's: close them after `close`. `delay_until` N holds everything back
-    until N requests are queued, once. `on_poisoned` is called on an instance's thread and must not raise.
+    `close`). `add` and `remove` change the instances while it serves. The backend instances stay the caller's: close
+    them after `close` or `remove`. `delay_until` N holds everything back until N requests are queued, once.
+    `on_poisoned` is called on an instance's thread and must not raise.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Scheduler:
         self._limits = limits_of(spec)
         self._order = ResponseOrder(deliver) if spec.batching and spec.batching.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
+        self._on_poisoned = on_poisoned
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
         # --- guarded by the lock
@@ -67,13 +70,16 @@ class Scheduler:
         self._drainers = 0
         self._stopped = False
         self._closed = False
-        self._threads = [
-            _InstanceThread(
-                self,
-                ModelInstance(backend, spec, statistics, self._respond, clock=clock, on_poisoned=on_poisoned),
-            )
-            for backend in instances
-        ]
+        # --- guarded by a lock of their own, taken before the other: no request waits while a thread is started
+        self._changing = threading.Lock()
+        self._started = False
+        self._threads = [self._thread_for(instance) for instance in instances]
+
+    def _thread_for(self, instance: BackendInstance) -> _InstanceThread:
+        model_instance = ModelInstance(
+            instance, self._spec, self._statistics, self._respond, clock=self._clock, on_poisoned=self._on_poisoned
+        )
+        return _InstanceThread(self, instance, model_instance)
 
     @property
     def queued(self) -> int:
@@ -87,8 +93,48 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the instance threads; once."""
-        for thread in self._threads:
-            thread.start()
+        with self._changing:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+
+    def add(self, instance: BackendInstance) -> None:
+        """Have `instance` execute as well, at once if the threads were started. Neither waits for what runs.
+
+        Raises ServerStopping after `close`, ValueError if it is one of the instances already.
+        """
+        with self._changing:
+            if self._closed:
+                raise ServerStopping("Server is stopping, scheduler for model has ended", model=self._spec.name)
+            if self._thread_of(instance) is not None:
+                raise ValueError(f"'{instance.placement.name}' is an instance already")
+            thread = self._thread_for(instance)
+            if self._started:
+                thread.start()
+            self._threads.append(thread)
+
+    def remove(self, instance: BackendInstance) -> None:
+        """Have `instance` take no more work, and wait until it has finished what it runs and its thread has ended.
+
+        Raises ValueError if it is none of the instances, or the last one (add its successor first), and RuntimeError
+        on its own thread, which cannot wait for itself; then nothing has changed.
+        """
+        with self._changing:
+            thread = self._thread_of(instance)
+            if thread is None or thread.retired:
+                raise ValueError(f"'{instance.placement.name}' is no instance any more")
+            if thread.is_current:
+                raise RuntimeError("an instance cannot be removed on its own thread")
+            if all(other.retired for other in self._threads if other is not thread):
+                raise ValueError(f"'{instance.placement.name}' is the last instance")
+            with self._lock:
+                self._retire(thread)
+        thread.join(None)
+        with self._changing:
+            self._threads.remove(thread)
+
+    def _thread_of(self, instance: BackendInstance) -> _InstanceThread | None:
+        return next((thread for thread in self._threads if thread.backend is instance), None)
 
     def submit(self, request: InferenceRequest) -> None:
         """Queue `request`. Raises QueueFull or ServerStopping, and then `on_response` is never called."""
@@ -145,6 +191,9 @@ class Scheduler:
                     self._finish(thread)
                 if thread.resting:
                     self._rise(thread)
+                if thread.retired:
+                    self._leave()
+                    return None
                 wait = self._form()
                 if isinstance(wait, Work):
                     thread.taken = len(wait.batch) + len(wait.rejections)
@@ -182,11 +231,11 @@ class Scheduler:
 
         A holder waits for something that may have left with the batch: it becomes idle, and is woken if there is more.
         """
-        self._retire_holder()
+        self._relieve_holder()
         if self._queue.size:
             self._wake_idle()
 
-    def _retire_holder(self) -> None:
+    def _relieve_holder(self) -> None:
         """Make the holder one of the idle; its timer may still wake it in vain, once. Under the lock."""
         if self._holder is not None:
             self._idle.append(self._holder)
@@ -201,7 +250,7 @@ class Scheduler:
         if wait is None:
             self._idle.append(thread)
             return -1
-        self._retire_holder()
+        self._relieve_holder()
         self._holder = thread
         thread.wait = wait
         return min(max(0, wait.until_ns - self._clock()) / 1e9, threading.TIMEOUT_MAX)
@@ -213,10 +262,31 @@ class Scheduler:
             thread.woken = False
             self._waking -= 1
             thread.token.acquire(blocking=False)  # it came when the time was just over: leave none behind
-        elif thread is self._holder:
+        else:
+            self._withdraw(thread)
+
+    def _withdraw(self, thread: _InstanceThread) -> None:
+        """Take `thread`, which rests and was not woken, out of the resting ones. Under the lock."""
+        if thread is self._holder:
             self._holder = None
         else:
             self._idle.remove(thread)
+
+    def _retire(self, thread: _InstanceThread) -> None:
+        """Have `thread` end when it next looks for work. Under the lock.
+
+        One that rests is woken for it, but not counted as on its way: a request that comes meanwhile wakes another.
+        """
+        thread.retired = True
+        if thread.resting and not thread.woken:
+            self._withdraw(thread)
+            thread.resting = False
+            thread.token.release()
+
+    def _leave(self) -> None:
+        """Leave to another what a retired thread was woken for, or held. Under the lock."""
+        if self._queue.size and self._holder is None:
+            self._wake_idle()
 
     def do(self, thread: _InstanceThread, work: Work) -> None:
         """Answer the rejected and execute the batch, on the instance's thread."""
@@ -257,11 +327,12 @@ class Scheduler:
         Executions that have begun finish. Returns whether all threads ended within `timeout_s` seconds each.
         """
         self.stop()
-        with self._lock:
+        with self._changing, self._lock:
             self._closed = True
+            threads = list(self._threads)
             queued = self._queue.clear()
             self._in_flight += len(queued)
-            self._retire_holder()
+            self._relieve_holder()
             while self._idle:
                 self._wake(self._idle.pop())
         for request in queued:
@@ -269,7 +340,7 @@ class Scheduler:
         with self._lock:
             self._in_flight -= len(queued)
             self._drained.notify_all()
-        ended = [thread.join(timeout_s) for thread in self._threads]
+        ended = [thread.join(timeout_s) for thread in threads]
         return all(ended)
 
 
@@ -287,23 +358,30 @@ class _InstanceThread:
     to wake a thread (29 µs there and back on the reference machine, as `SimpleQueue`) and waits with a time limit.
     """
 
-    def __init__(self, scheduler: Scheduler, instance: ModelInstance) -> None:
+    def __init__(self, scheduler: Scheduler, backend: BackendInstance, instance: ModelInstance) -> None:
+        self.backend = backend
         self.instance = instance
         self.token = threading.Lock()
         self.token.acquire()
         self.resting = False
         self.woken = False
+        self.retired = False
         self.taken = 0
         self.wait = Wait(0, 0, None)
         self._scheduler = scheduler
         self._thread = threading.Thread(target=self._run, name=f"trident-{instance.name}", daemon=True)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is asked on the thread itself."""
+        return self._thread is threading.current_thread()
 
     def start(self) -> None:
         self._thread.start()
 
     def join(self, timeout_s: float | None) -> bool:
         """Whether the thread has ended; does not wait for the calling thread itself, nor for one never started."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and not self.is_current:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from core.backends.base import Execution, Placement
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.inference import InferenceRequest, InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.scheduler import Scheduler
 
 LIMIT_S = 20.0
 """How long a test waits for what must happen before it fails."""
+
+LONG_NS = 3_600_000_000_000
+"""A queue delay that no test waits out."""
 
 
 class Stub:
@@ -100,3 +104,47 @@ class Bench:
     def error(self, id: str) -> Exception | None:
         (answer,) = [answer for answer in self.answers if answer.id == id]
         return answer.error
+
+
+MakeBench = Callable[..., Bench]
+
+
+@contextmanager
+def benches() -> Iterator[MakeBench]:
+    """Makes schedulers, and closes them at the end with nothing left running."""
+    made: list[Bench] = []
+
+    def make(*args: object, **options: object) -> Bench:
+        made.append(Bench(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for bench in made:
+        for backend in bench.backends:
+            backend.gate.set()
+        assert bench.scheduler.close(LIMIT_S)
+    assert instance_threads() == []
+
+
+def instance_threads() -> list[str]:
+    """The names of the instance threads that there are."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
+
+
+def batching(
+    *preferred: int, delay_ns: int = 0, policy: QueuePolicy | None = None, ordered: bool = False
+) -> BatchingSpec:
+    return BatchingSpec(
+        preferred_batch_sizes=preferred,
+        max_queue_delay_ns=delay_ns,
+        preserve_ordering=ordered,
+        policies=(policy or QueuePolicy(),),
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the scheduler's threads bring about and nobody is told of."""
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.0005)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from google.protobuf import text_format
 
-from core.config.placement import Placement, placements
+from core.config.placement import Placement, placement_changes, placements
 from core.config.schema import ModelConfig
 
 
@@ -28,3 +29,40 @@ def test_every_count_and_gpu_is_an_instance() -> None:
 def test_devices_have_names() -> None:
     assert Placement("m_0", "CPU").device == "cpu"
     assert Placement("m_0", "GPU", 3).device == "gpu:3"
+
+
+def placed(text: str, name: str = "m") -> list[Placement]:
+    """`c` is an instance on the CPU, a digit one on that GPU."""
+    return [
+        Placement(f"{name}_{number}", "CPU") if device == "c" else Placement(f"{name}_{number}", "GPU", int(device))
+        for number, device in enumerate(text)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "removed", "added"),
+    [
+        ("", "", [], ""),
+        ("cc", "cc", [], ""),
+        ("cc", "cccc", [], "cc"),
+        ("cccc", "cc", [3, 2], ""),
+        ("c0", "0c", [], ""),
+        ("c0c1c0", "c1", [5, 4, 2, 1], ""),
+        ("cc", "00", [1, 0], "00"),
+        ("c01", "c0023", [2], "023"),
+        ("0", "c", [0], "c"),
+    ],
+)
+def test_instances_are_told_apart_by_kind_and_device(current: str, wanted: str, removed: list[int], added: str) -> None:
+    before = placed(current)
+    indices, additions = placement_changes(before, placed(wanted, "another"))
+    assert indices == removed
+    assert [placement.device for placement in additions] == [placement.device for placement in placed(added)]
+    for index in indices:
+        del before[index]
+    assert sorted(p.device for p in before + additions) == sorted(p.device for p in placed(wanted))
+
+
+def test_of_those_on_one_device_the_last_ones_come() -> None:
+    three = placed("ccc")
+    assert placement_changes(three[:1], three) == ([], three[1:])

@@ -5,47 +5,20 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.config.model_spec import QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from core.observability.statistics import FailureReason
-from tests.unit.scheduler_bench import LIMIT_S, Bench
-
-LONG_NS = 3_600_000_000_000
-"""A queue delay that no test waits out."""
-
-MakeBench = Callable[..., Bench]
+from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, benches
 
 
 @pytest.fixture
 def make_bench() -> Iterator[MakeBench]:
-    """Makes schedulers, and closes them after the test with nothing left running."""
-    made: list[Bench] = []
-
-    def make(*args: object, **options: object) -> Bench:
-        made.append(Bench(*args, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for bench in made:
-        for backend in bench.backends:
-            backend.gate.set()
-        assert bench.scheduler.close(LIMIT_S)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
-
-
-def batching(
-    *preferred: int, delay_ns: int = 0, policy: QueuePolicy | None = None, ordered: bool = False
-) -> BatchingSpec:
-    return BatchingSpec(
-        preferred_batch_sizes=preferred,
-        max_queue_delay_ns=delay_ns,
-        preserve_ordering=ordered,
-        policies=(policy or QueuePolicy(),),
-    )
+    with benches() as make:
+        yield make
 
 
 def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBench) -> None:
