@@ -40,7 +40,7 @@ class Downloader:
         progress: DownloadProgress,
         *,
         parallel: int = 16,
-        part_bytes: int = 16 << 20,
+        part_bytes: int = 8 << 20,
         backoff: Backoff | None = None,
     ) -> None:
         self.cache = cache

@@ -7,6 +7,7 @@ Source: spec/repository.md section 1.2.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,22 @@ class ModelDirectory:
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
+    """The sub-directories of `path`, as `model_names` finds and fails to find them."""
+    return [ModelDirectory(name, path / name) for name in model_names(path)]
+
+
+def model_names(path: Path) -> list[str]:
     """Every sub-directory of `path` by name, dot-directories too; plain files are ignored.
 
     Raises RepositoryUnavailable where `path` is no directory or cannot be read.
     """
-    if not path.is_dir():
-        raise RepositoryUnavailable("repository path is not a valid directory", hint=f"there is no directory {path}")
     try:
-        return [ModelDirectory(entry.name, entry) for entry in sorted(path.iterdir()) if entry.is_dir()]
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RepositoryUnavailable(
+            "repository path is not a valid directory", hint=f"there is no directory {path}"
+        ) from None
     except OSError as error:
         raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}") from error
 
