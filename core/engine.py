@@ -8,15 +8,17 @@ Source: architecture section 5; lookup texts: spec/http.md section 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from core.backends.base import BackendInstance
 from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
 from core.config.model_spec import ModelSpec
 from core.config.render import config_json
-from core.errors import InvalidRequest, ModelNotReady, ServerError
-from core.inference import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
+from core.inference import DownloadPhase, InferenceRequest, InferenceResponse, OnResponse, ServingPhase
 from core.lifecycle import metadata
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
@@ -25,9 +27,9 @@ from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
 from core.observability.gpu import GpuMeter, gpu_uuids
 from core.observability.hardware import CpuMeter, HardwareGauges
-from core.observability.metrics import MetricsSnapshot, ModelMetrics
-
-NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
+from core.observability.metrics import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.repository.open_source import SourceOpener, SourceOptions
+from core.repository.progress import DownloadSnapshot
 
 
 class Engine(Protocol):
@@ -56,13 +58,25 @@ class Engine(Protocol):
         """`{"model_stats": [...]}`, of all ready models if `name` is empty. Raises InvalidRequest for an unknown."""
         ...
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
-
-    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
-        """Blocks until the model is loaded. Raises a ServerError where the control mode does not allow it."""
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        """Every version that is known and, unless `ready_only`, every model directory there is. Blocks on storage."""
         ...
 
-    def unload_model(self, name: str, unload_dependents: bool) -> None: ...
+    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+        """Blocks until the model serves as the repository, and `parameters`, say. Raises a ServerError, also where the
+        control mode does not allow it; what served before then serves on."""
+        ...
+
+    def load_directory(self, name: str, directory: str) -> None:
+        """As `load_model`, for the model in a directory of the server's disk, outside of all repositories."""
+        ...
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        """Begin to unload; what is in flight is still answered. With `wait` blocks until all memory is free.
+
+        `unload_dependents` is for ensembles.
+        """
+        ...
 
     def is_live(self) -> bool: ...
 
@@ -86,11 +100,14 @@ class Engine(Protocol):
 class InferenceEngine:
     """The engine in the process of its front end."""
 
-    def __init__(self, options: EngineOptions, lifecycle: Lifecycle, hardware: HardwareGauges) -> None:
+    def __init__(
+        self, options: EngineOptions, lifecycle: Lifecycle, hardware: HardwareGauges, sources: SourceOpener
+    ) -> None:
         self._options = options
         self._lifecycle = lifecycle
         self._models = lifecycle.models
         self._hardware = hardware
+        self._sources = sources
 
     def start(self) -> None:
         """Begin to load the models, on native threads; `phase` says how far it is."""
@@ -104,6 +121,7 @@ class InferenceEngine:
     def begin_exit(self) -> None:
         """Neither live nor ready from now on; requests are still served."""
         self._lifecycle.begin_exit()
+        self._sources.stop()
 
     def finish(self, timeout_s: float) -> bool:
         """Serve what was taken, at most for `timeout_s` seconds, and free everything. Whether all of it was. Blocks."""
@@ -113,14 +131,27 @@ class InferenceEngine:
 
     def overview(self) -> list[VersionOverview]:
         """Every version for a person to read, and the models that have none."""
-        return metadata.overview(self._models.entries())
+        return metadata.overview(self._models.all())
 
     def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
         request.on_response = on_response
         try:
-            self._models.find(request.model_name, request.model_version).submit(request)
+            version = self._models.find(request.model_name, request.model_version)
+            while not self._was_taken(version, request):
+                # It was just replaced: the one that took its place serves what it no longer takes.
+                version = self._models.find(request.model_name, request.model_version)
         except ServerError as error:
             on_response(InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error))
+
+    def _was_taken(self, version: ModelVersion, request: InferenceRequest) -> bool:
+        """Whether `version` took `request`; not if another one serves in its place. Raises what it refuses with."""
+        try:
+            version.submit(request)
+        except (ServerStopping, ModelNotReady):
+            if self._models.find(request.model_name, request.model_version) is version:
+                raise
+            return False
+        return True
 
     def cancel(self, request: InferenceRequest) -> None:
         request.cancelled = True
@@ -152,41 +183,75 @@ class InferenceEngine:
         return metadata.model_statistics(ready)
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        return metadata.repository_index(self._models.entries(), ready_only)
+        names = {} if ready_only else self._lifecycle.repository_names()
+        return metadata.repository_index(self._models.all(), names, ready_only)
 
     def load_model(self, name: str, parameters: dict[str, Any]) -> None:
-        raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
+        self._lifecycle.load(name, parameters)
 
-    def unload_model(self, name: str, unload_dependents: bool) -> None:
-        raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
+    def load_directory(self, name: str, directory: str) -> None:
+        self._lifecycle.load_directory(name, Path(directory))
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        self._lifecycle.unload(name, wait=wait)
 
     def is_live(self) -> bool:
-        return self._lifecycle.phase().name != "exiting"
+        phase = self._lifecycle.phase().name
+        return phase != "exiting" and (phase != "failed" or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
         """Whether loading has ended and, under strict readiness, every model that is known can serve."""
-        phase = self._lifecycle.phase().name
-        if phase == "exiting":
+        if self._lifecycle.phase().name not in ("ready", "failed") or not self._lifecycle.has_repositories:
             return False
-        if not self._options.strict_readiness:
-            return True
-        return phase in ("ready", "failed") and all(e.is_ready for e in self._models.entries())
+        return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         return self._models.find(name, version).is_ready
 
     def phase(self) -> ServingPhase:
-        return self._lifecycle.phase()
+        phase = self._lifecycle.phase()
+        seen = self._sources.progress.snapshot()
+        if not seen.active:
+            return phase
+        download = DownloadPhase(
+            bytes_done=seen.bytes_done,
+            bytes_total=seen.bytes_total,
+            objects_done=seen.objects_done,
+            objects_total=seen.objects_total,
+            seconds=seen.seconds,
+        )
+        return replace(phase, download=download)
 
     def settings(self) -> dict[str, object]:
         return dict(self._options.settings)
 
     def metrics(self) -> MetricsSnapshot:
-        ready = [v for v in self._models.versions() if v.is_ready]
-        return MetricsSnapshot(models=tuple(map(_model_metrics, ready)), hardware=self._hardware.reading)
+        models = [
+            _model_metrics(version, model.key.namespace)
+            for model in self._models.all()
+            for _, version in sorted(model.serving.items())
+        ]
+        return MetricsSnapshot(
+            models=tuple(models),
+            hardware=self._hardware.reading,
+            downloads=_download_metrics(self._sources.progress.snapshot()),
+        )
 
 
-def _model_metrics(version: ModelVersion) -> ModelMetrics:
+def _download_metrics(seen: DownloadSnapshot) -> DownloadMetrics | None:
+    if seen == DownloadSnapshot():
+        return None
+    return DownloadMetrics(
+        bytes=seen.bytes_downloaded_total,
+        objects=seen.objects_downloaded_total,
+        cache_hits=seen.cache_hits_total,
+        retries=seen.retries_total,
+        seconds=seen.seconds_total,
+        pending_bytes=seen.bytes_total - seen.bytes_done,
+    )
+
+
+def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
     return ModelMetrics(
         model=version.name,
         version=version.version,
@@ -194,6 +259,7 @@ def _model_metrics(version: ModelVersion) -> ModelMetrics:
         load_duration_secs=version.load_seconds,
         tags=version.spec.metric_tags,
         gpu_uuid=version.gpu_uuid,
+        namespace=namespace or None,
     )
 
 
@@ -220,4 +286,12 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
         cpu=CpuMeter() if options.cpu_metrics else None,
         open_gpu=partial(GpuMeter.open, options.visible_gpus) if options.gpu_metrics and gpus else None,
     )
-    return InferenceEngine(options, Lifecycle(options, loader), hardware)
+    sources = SourceOpener(
+        SourceOptions(
+            cache_directory=Path(options.cache_directory),
+            cache_bytes=options.cache_bytes,
+            credential_path=options.credential_path,
+        )
+    )
+    lifecycle = Lifecycle(options, loader, partial(sources.open, any_layout=options.any_layout))
+    return InferenceEngine(options, lifecycle, hardware, sources)

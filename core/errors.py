@@ -6,6 +6,7 @@
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
+    ├── AlreadyLoaded          ALREADY_EXISTS  what is to be loaded is there, or on its way
     ├── QueueFull              UNAVAILABLE     the model's queue takes no more
     ├── DeadlineExceeded       UNAVAILABLE     the request waited longer than its queue policy allows
     ├── ServerStopping         UNAVAILABLE     the server is on its way out
@@ -76,6 +77,10 @@ class ModelNotReady(ServerError):
 
 class ModelLoadFailed(ServerError):
     code = ErrorCode.INTERNAL
+
+
+class AlreadyLoaded(ServerError):
+    code = ErrorCode.ALREADY_EXISTS
 
 
 class QueueFull(ServerError):

@@ -123,6 +123,17 @@ OnResponse = Callable[[InferenceResponse], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadPhase:
+    """How far the downloads of models are that go on now. `seconds` since the first of them began."""
+
+    bytes_done: int
+    bytes_total: int
+    objects_done: int
+    objects_total: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPhase:
     """How far the server is, for readiness bodies and the log: `loading`, model `simple`, 3 of 7."""
 
@@ -131,3 +142,4 @@ class ServingPhase:
     done: int = 0
     total: int = 0
     failures: dict[str, str] = field(default_factory=dict)
+    download: DownloadPhase | None = None

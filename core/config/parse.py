@@ -21,6 +21,7 @@ _REWORDED = (
 )
 # `LINE:COLUMN : 'the source line': ` in front of what went wrong; the source line may itself hold quotes and colons.
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
+_LONGEST_REASON = 1000  # characters; it quotes names and numbers, however long they are
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
 _INVALID_JSON_VALUE = re.compile(r"Invalid enum value (?P<name>\w+) for enum type (?P<type>[\w.]+)")
@@ -38,7 +39,8 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         reason = _reworded(_POSITION.sub("", str(error), count=1))
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
-        raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from error
+        # Not chained: protobuf's own text repeats the source line, which in a file of junk is all of it.
+        raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
 
 
 def parse_config_override(json_text: str) -> ModelConfig:
@@ -50,7 +52,7 @@ def parse_config_override(json_text: str) -> ModelConfig:
         config = json_format.Parse(json_text, ModelConfig())
     except json_format.ParseError as error:
         reason = _reworded(_FIELDS_LISTED.sub(".", str(error)))
-        raise ConfigInvalid(f"Invalid config override: {reason}", hint=_hint(reason) or None) from error
+        raise ConfigInvalid(f"Invalid config override: {reason}", hint=_hint(reason) or None) from None
     if not json_text.lstrip().startswith("{"):
         raise ConfigInvalid("Invalid config override: expected a JSON object")
     return config
@@ -59,7 +61,7 @@ def parse_config_override(json_text: str) -> ModelConfig:
 def _reworded(reason: str) -> str:
     for pattern, wording in _REWORDED:
         reason = pattern.sub(wording, reason)
-    return reason
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
 
 
 def _hint(reason: str) -> str:

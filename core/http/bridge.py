@@ -43,6 +43,10 @@ class Bridge(Protocol):
         """Call a function that may block, where it holds up nobody else, and return or raise what it does."""
         ...
 
+    def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for what may take minutes: it takes no place from the calls of `run`."""
+        ...
+
     def close(self) -> None:
         """Give back threads and watchers. Nothing may be waiting any more."""
         ...
@@ -98,6 +102,9 @@ class ThreadBridge:
                 engine.cancel(request)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
     def close(self) -> None:

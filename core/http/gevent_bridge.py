@@ -7,9 +7,11 @@ Source: architecture section 3 points 2 and 3.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent
@@ -58,8 +60,16 @@ class GeventBridge:
         return response
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(self._threads.submit(function, *args, **kwargs))
+
+    def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        future: Future[T] = Future()
+        call = partial(_settle, future, partial(function, *args, **kwargs))
+        threading.Thread(target=call, name="trident-long-call", daemon=True).start()
+        return self._wait(future)
+
+    def _wait(self, future: Future[T]) -> T:
         waiting = _Waiting(self._arrivals)
-        future: Future[T] = self._threads.submit(function, *args, **kwargs)
         future.add_done_callback(waiting.settle)
         try:
             while waiting.outcome is None:
@@ -75,6 +85,18 @@ class GeventBridge:
         self._watch.close()
         self._threads.shutdown(cancel_futures=True)
         self._arrivals.close()
+
+
+def _settle(future: Future[T], function: Callable[[], T]) -> None:
+    """Give `future` the outcome of `function`, unless nobody waits for it any more."""
+    try:
+        result = function()
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+    else:
+        if future.set_running_or_notify_cancel():
+            future.set_result(result)
 
 
 class _Waiting:

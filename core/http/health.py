@@ -6,6 +6,7 @@ Source: spec/http.md sections 3 and 11; architecture section 7.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidRequest, ServerStopping
@@ -48,6 +49,8 @@ def readiness(phase: ServingPhase) -> dict[str, object]:
         body["model"] = phase.model
     body["loaded"] = phase.done
     body["total"] = phase.total
+    if phase.download is not None:
+        body["download"] = asdict(phase.download)
     if phase.failures:
         body["failures"] = phase.failures
     return body

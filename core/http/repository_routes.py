@@ -32,7 +32,7 @@ def load(application: V2Application, environ: Environ, model: str, repository: s
     """Answered when the model is loaded."""
     _refuse_repository(repository)
     parameters = _load_parameters(read_parameters(environ, application.options.max_input_size))
-    application.bridge.run(application.engine.load_model, model, parameters)
+    application.bridge.run_long(application.engine.load_model, model, parameters)
     return empty_reply(JSON)
 
 

@@ -7,27 +7,46 @@ Source: spec/repository.md sections 1.6 and 1.9, spec/model-config.md sections 2
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
 from core.backends.cpu_budget import available_cores, plan_threads
-from core.config.placement import Placement, placements
+from core.config.golden import golden_requests
+from core.config.instance_groups import instance_group_problems
+from core.config.normalize import normalize
+from core.config.placement import Placement, placement_changes, placements
+from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
-from core.errors import BackendFailed, ConfigInvalid, ServerError
+from core.errors import BackendFailed, ConfigInvalid, RepositoryUnavailable, ServerError
 from core.inference import InferenceRequest, InputTensor
+from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
-from core.repository.model_config import load_config, read_config
-from core.repository.versions import select_versions, version_directories, version_path
+from core.repository.model_config import check_config, copy_of, load_config, read_config
+from core.repository.placed_model import PlacedModel
+from core.repository.repositories import Located
+from core.repository.source import Fetched
+from core.repository.versions import version_directories, version_path
 from core.scheduling.instance import run_once
 from core.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("trident.lifecycle")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that was looked at: its configuration as it is written, and the versions that are there, ascending."""
+
+    located: Located
+    config: ModelConfig
+    available: tuple[int, ...]
 
 
 class ModelLoader:
@@ -50,6 +69,7 @@ class ModelLoader:
         self._gpu_ids = tuple(gpu_ids)
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
+        self._slots = threading.BoundedSemaphore(max(1, options.load_threads))
         self._on_poisoned = on_poisoned
 
     def plan_threads(self, models: int) -> None:
@@ -58,40 +78,98 @@ class ModelLoader:
         self._threads = plan.intra_op_threads
         _log.info("thread plan: %s", plan)
 
-    def prepare(self, directory: ModelDirectory) -> list[ModelVersion]:
-        """The versions that the version policy selects, in LOADING.
+    def prepare(self, located: Located, override: ModelConfig | None = None) -> Prepared:
+        """Look at the model without its graphs. `override` stands in for its configuration file.
 
-        Raises a ServerError where the configuration cannot be read, or leaves no version.
+        Raises a ServerError where the model cannot be read or its configuration is wrong whatever the graphs are.
         """
-        config = read_config(directory, config_name=self._options.config_name, required=not self._options.auto_complete)
-        numbers = select_versions(config, version_directories(directory), directory.name)
-        return [ModelVersion(directory.name, number) for number in numbers]
-
-    def load(self, directory: ModelDirectory, version: ModelVersion) -> None:
-        """LOADING -> READY, or UNAVAILABLE with the reason; tried again as often as the options say."""
-        for attempt in range(self._options.load_retries + 1):
-            _log.info("loading: %s:%d", version.name, version.version)
-            try:
-                self._load_once(directory, version)
-            except ServerError as error:
-                failure = error
-            except Exception as exc:  # a backend's bug must not end the server: it is this version's failure
-                _log.exception("loading '%s' failed", version.name)
-                failure = BackendFailed(str(exc) or type(exc).__name__)
-            else:
-                return
-            _log.error(
-                "failed to load '%s' version %d: %s%s",
-                version.name,
-                version.version,
-                failure.reason,
-                f" ({failure.hint})" if failure.hint else "",
-                extra={"model": version.name, "attempt": attempt + 1},
+        name = located.key.name
+        fetched = located.source.fetch(name, located.files, None)
+        try:
+            directory = fetched.directory
+            auto_complete = self._options.auto_complete
+            config = override or read_config(
+                directory, config_name=self._options.config_name, required=not auto_complete
             )
-        version.fail(failure)
+            if isinstance(located.source, PlacedModel):  # it is served under the name that it was given
+                config.name = name
+            check_config(directory, config, auto_complete=auto_complete, gpu_ids=self._gpu_ids)
+            return Prepared(located, config, tuple(version_directories(directory)))
+        except OSError as error:
+            raise RepositoryUnavailable(f"failed to read model '{name}': {error}", model=name) from error
+        finally:
+            fetched.release()
 
-    def _load_once(self, directory: ModelDirectory, version: ModelVersion) -> None:
-        self._configure(directory, version)
+    def load(self, prepared: Prepared, version: ModelVersion) -> None:
+        """LOADING -> READY, or UNAVAILABLE with the reason; tried again as often as the options say.
+
+        Waits for its turn: as many versions are loaded at the same time as the options say.
+        """
+        with self._slots:
+            for attempt in range(self._options.load_retries + 1):
+                _log.info("loading: %s:%d", version.name, version.version)
+                # An error is not kept in a variable: with its traceback it would be a cycle around the session, and so
+                # hold weights and threads until the collector comes round, which is seldom.
+                try:
+                    self._load_once(prepared, version)
+                except ServerError as error:
+                    self._note_failure(version, attempt, error)
+                except Exception as exc:  # a backend's bug must not end the server: it is this version's failure
+                    _log.exception("loading '%s' failed", version.name)
+                    self._note_failure(version, attempt, BackendFailed(str(exc) or type(exc).__name__))
+                else:
+                    return
+
+    def _note_failure(self, version: ModelVersion, attempt: int, failure: ServerError) -> None:
+        """LOADING -> UNAVAILABLE after the last attempt. `attempt` counts from 0."""
+        _log.error(
+            "failed to load '%s' version %d: %s%s",
+            version.name,
+            version.version,
+            failure.reason,
+            f" ({failure.hint})" if failure.hint else "",
+            extra={"model": version.name, "attempt": attempt + 1},
+        )
+        if attempt == self._options.load_retries:
+            version.fail(failure)
+
+    def change_instances(self, prepared: Prepared, version: ModelVersion) -> None:
+        """Give a version that serves the instances that the configuration asks for now; its weights stay.
+
+        Raises InvalidModelConfig, or what making an instance raises; the version then goes on as it was.
+        """
+        config = copy_of(version.config)
+        config.ClearField("instance_group")
+        config.instance_group.extend(prepared.config.instance_group)
+        config.version_policy.CopyFrom(prepared.config.version_policy)
+        normalize(config, self._gpu_ids)
+        problems = instance_group_problems(config, version.name, self._gpu_ids)
+        if problems:
+            raise InvalidModelConfig(problems, model=version.name)
+        removed, wanted = placement_changes(version.placements, placements(config))
+        added: list[BackendInstance] = []
+        samples = warmup_samples(config, version.directory.path)
+        try:
+            for placement in wanted:
+                added.append(version.make_instance(placement))
+                self._warm_up(version, added[-1], samples)
+        except BaseException:
+            version.discard(added)
+            raise
+        version.change_instances(added, removed, config)
+
+    def _load_once(self, prepared: Prepared, version: ModelVersion) -> None:
+        located = prepared.located
+        fetched = located.source.fetch(version.name, located.files, version.version)
+        try:
+            self._serve(prepared, fetched, version)
+        except BaseException:
+            fetched.release()
+            raise
+
+    def _serve(self, prepared: Prepared, fetched: Fetched, version: ModelVersion) -> None:
+        directory = fetched.directory
+        self._configure(directory, prepared.config, version)
         backend = self._backend(version.config)
         placed = placements(version.config)
         context = LoadContext(
@@ -103,12 +181,15 @@ class ModelLoader:
             threads=self._threads,
         )
         samples = warmup_samples(version.config, directory.path)
+        golden = golden_requests(directory.path, version.spec, version.version)
         model = backend.load(context)
         instances: list[BackendInstance] = []
         try:
             for placement in placed:
                 instances.append(model.instance(placement))
                 self._warm_up(version, instances[-1], samples)
+            for instance in _one_per_device(instances):
+                check_golden(instance, version.spec, version.check, golden)
         except BaseException:
             _close(model, instances)
             raise
@@ -120,7 +201,7 @@ class ModelLoader:
             on_poisoned=self._on_poisoned,
         )
         version.gpu_uuid = self._gpu_uuid(placed)
-        version.serve(model, instances, scheduler)
+        version.serve(model, instances, scheduler, fetched)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on one and nowhere else, for its metrics' label."""
@@ -130,10 +211,10 @@ class ModelLoader:
         kind, device_id = devices.pop()
         return self._gpu_uuids[device_id] if kind == "GPU" and device_id < len(self._gpu_uuids) else None
 
-    def _configure(self, directory: ModelDirectory, version: ModelVersion) -> None:
+    def _configure(self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion) -> None:
         config = load_config(
             directory,
-            config_name=self._options.config_name,
+            written,
             auto_complete=self._options.auto_complete,
             inspect=self._inspect,
             gpu_ids=self._gpu_ids,
@@ -193,6 +274,11 @@ def _warmup_requests(version: ModelVersion, sample: WarmupSample) -> list[Infere
         version.check(request)
         requests.append(request)
     return requests
+
+
+def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:
+    """Those on one device share a session, and so their answers."""
+    return list({instance.placement.device: instance for instance in instances}.values())
 
 
 def _close(model: BackendModel, instances: Sequence[BackendInstance]) -> None:

@@ -5,14 +5,15 @@ Source: spec/http.md sections 3 and 8, spec/repository.md sections 1.4 and 1.13.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.lifecycle.models import ModelEntry
+from core.lifecycle.model import Model
 from core.lifecycle.state import ModelState
 from core.lifecycle.version import ModelVersion
+from core.repository.repositories import ModelKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,41 +69,55 @@ def model_statistics(versions: Iterable[ModelVersion]) -> dict[str, Any]:
     return {"model_stats": [{"name": v.name, "version": str(v.version), **v.statistics.as_json()} for v in versions]}
 
 
-def repository_index(entries: Iterable[ModelEntry], ready_only: bool) -> list[dict[str, str]]:
-    """One item per version, or one with the name alone for a model that was never loaded."""
-    index: list[dict[str, str]] = []
-    for entry in entries:
-        if not entry.versions and not ready_only:
-            index.append({"name": entry.name, **_unavailable(entry.problem)})
-        for version in entry.versions.values():
-            if version.is_ready or not ready_only:
-                item = {"name": entry.name, "version": str(version.version), "state": version.state.current.value}
-                if version.state.reason:
-                    item["reason"] = version.state.reason
-                index.append(item)
-    return index
+def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[dict[str, str]]:
+    """One item per version, or one with the name alone for a model that was never loaded.
+
+    `names` are all model directories, with why they cannot be loaded. The reason of a version that is ready is why a
+    newer one did not take its place.
+    """
+    items: dict[ModelKey, list[dict[str, str]]] = {}
+    if not ready_only:
+        items = {key: [{"name": key.name, **_unavailable(problem)}] for key, problem in names.items()}
+    for model in models:
+        versions = [v for _, v in sorted(model.versions.items()) if v.is_ready or not ready_only]
+        if versions:
+            items[model.key] = [_index_item(model, version) for version in versions]
+        elif model.problem and not model.versions and not ready_only:
+            items[model.key] = [{"name": model.key.name, **_unavailable(model.problem)}]
+    return [item for key in sorted(items) for item in items[key]]
+
+
+def _index_item(model: Model, version: ModelVersion) -> dict[str, str]:
+    item = {"name": model.key.name, "version": str(version.version), "state": version.state.current.value}
+    reason = _reason(model, version)
+    return {**item, "reason": reason} if reason else item
+
+
+def _reason(model: Model, version: ModelVersion) -> str:
+    return version.state.reason or version.reload_failure or (model.problem if version.is_ready else "")
 
 
 def _unavailable(problem: str) -> dict[str, str]:
     return {"state": ModelState.UNAVAILABLE.value, "reason": problem} if problem else {}
 
 
-def overview(entries: Iterable[ModelEntry]) -> list[VersionOverview]:
+def overview(models: Iterable[Model]) -> list[VersionOverview]:
     lines: list[VersionOverview] = []
-    for entry in entries:
-        if not entry.versions:
+    for model in models:
+        name = model.key.name
+        if not model.versions:
             lines.append(
-                VersionOverview(model=entry.name, version="", state=ModelState.UNAVAILABLE.value, reason=entry.problem)
+                VersionOverview(model=name, version="", state=ModelState.UNAVAILABLE.value, reason=model.problem)
             )
         lines += [
             VersionOverview(
-                model=entry.name,
+                model=name,
                 version=str(version.version),
                 state=version.state.current.value,
                 device=version.description.get("device", ""),
                 execution_provider=version.description.get("execution provider", ""),
-                reason=version.state.reason,
+                reason=_reason(model, version),
             )
-            for version in entry.versions.values()
+            for _, version in sorted(model.versions.items())
         ]
     return lines

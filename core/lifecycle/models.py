@@ -1,107 +1,107 @@
-"""The models that the server knows, by name and version, and how a request finds the one that it asks for.
+"""The models that the server knows, and how a request finds the version that it asks for.
 
-Source: spec/http.md section 3 (lookup texts), spec/repository.md sections 1.4 and 1.5.
+Source: spec/http.md section 3 (lookup texts), spec/repository.md sections 1.3 and 1.5.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
 
-from core.errors import ModelNotFound, ModelNotReady
-from core.lifecycle.state import UNLOADED, ModelState
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from core.lifecycle.model import Model
 from core.lifecycle.version import ModelVersion
+from core.repository.repositories import ModelKey
 
 _UNKNOWN = "Request for unknown model: "
 
 
-@dataclass(slots=True)
-class ModelEntry:
-    """A model by name. `problem` is why it has no versions (its configuration is wrong, its name is not unique)."""
-
-    name: str
-    problem: str = ""
-    versions: dict[int, ModelVersion] = field(default_factory=dict)
-
-    @property
-    def is_ready(self) -> bool:
-        """At least one version, and each ready or unloaded on purpose (spec/repository.md section 1.5)."""
-        return bool(self.versions) and all(
-            v.is_ready or (v.state.current is ModelState.UNAVAILABLE and v.state.reason == UNLOADED)
-            for v in self.versions.values()
-        )
-
-
 class Models:
-    """All entries. Written by loader threads under the lock, read by every thread through `find` without one."""
+    """All models. Changed by loader threads under the lock, read by every thread through `find` without one.
 
-    def __init__(self) -> None:
+    With `namespacing` two models may have one name, and a name that is unknown is the client's mistake.
+    """
+
+    def __init__(self, make: Callable[[ModelKey, Callable[[], None]], Model], *, namespacing: bool = False) -> None:
+        """`make` is given the key, and what to call after every change of the versions that serve."""
+        self._make = make
+        self._namespacing = namespacing
         self._lock = threading.Lock()
-        self._entries: dict[str, ModelEntry] = {}
+        self._models: dict[ModelKey, Model] = {}
         # What `find` reads: replaced as a whole, never changed, so that a reader needs no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
 
-    def add(self, name: str, problem: str = "") -> ModelEntry:
-        """The entry of `name`, made if it is new."""
+    def add(self, key: ModelKey) -> Model:
+        """The model of `key`, made if it is new."""
         with self._lock:
-            entry = self._entries.setdefault(name, ModelEntry(name))
-            entry.problem = problem
-            return entry
+            if key not in self._models:
+                self._models[key] = self._make(key, self.publish)
+            return self._models[key]
 
-    def put(self, version: ModelVersion) -> None:
+    def named(self, name: str) -> list[Model]:
+        """All models of that name: several only with namespaces."""
         with self._lock:
-            self._entries[version.name].versions[version.version] = version
+            return [model for key, model in self._models.items() if key.name == name]
 
-    def refresh(self) -> None:
-        """Let `find` see the states as they are now: called after every move to or from READY."""
+    def publish(self) -> None:
+        """Let `find` see what serves now. A name that is not unique is not found."""
         with self._lock:
+            models = list(self._models.values())
             ready: dict[tuple[str, int], ModelVersion] = {}
-            for entry in self._entries.values():
-                for number in sorted(entry.versions):
-                    version = entry.versions[number]
-                    if version.is_ready:
-                        ready[entry.name, number] = ready[entry.name, -1] = version
+            for model in models:
+                for number in sorted(model.serving):
+                    ready[model.key.name, number] = ready[model.key.name, -1] = model.serving[number]
+            if self._namespacing:
+                names = Counter(model.key.name for model in models if model.is_known)
+                ready = {key: version for key, version in ready.items() if names[key[0]] == 1}
             self._ready = ready
 
     def find(self, name: str, version: int) -> ModelVersion:
-        """The ready version asked for, or the latest for -1. Raises ModelNotFound or ModelNotReady."""
+        """The ready version asked for, or the latest for -1. Raises ModelNotFound, ModelNotReady or InvalidRequest."""
         found = self._ready.get((name, version))
         if found is None:
             raise self._lookup_error(name, version)
         return found
 
-    def entries(self) -> list[ModelEntry]:
-        """All entries by name. A copy: safe to walk while models load."""
+    def all(self) -> list[Model]:
+        """All models by name. A copy: safe to walk while models load."""
         with self._lock:
-            return [
-                ModelEntry(e.name, e.problem, dict(sorted(e.versions.items())))
-                for _, e in sorted(self._entries.items())
-            ]
+            return [self._models[key] for key in sorted(self._models)]
 
     def versions(self) -> list[ModelVersion]:
-        return [version for entry in self.entries() for version in entry.versions.values()]
+        """All versions that the index shows, by model and number."""
+        return [version for model in self.all() for _, version in sorted(model.versions.items())]
 
     def ready_versions(self, name: str) -> list[int]:
         return sorted(number for model, number in self._ready if model == name and number != -1)
 
-    def _lookup_error(self, name: str, version: int) -> ModelNotFound | ModelNotReady:
-        with self._lock:
-            entry = self._entries.get(name)
-            if entry is None or not entry.versions:
-                return ModelNotFound(f"{_UNKNOWN}'{name}' is not found", hint=entry.problem if entry else None)
-            if version == -1:
-                return ModelNotFound(f"{_UNKNOWN}'{name}' has no available versions", hint=_reasons(entry))
-            if version not in entry.versions:
-                known = ", ".join(map(str, sorted(entry.versions)))
-                return ModelNotFound(
-                    f"{_UNKNOWN}'{name}' version {version} is not found", hint=f"the versions are: {known}"
-                )
-            return ModelNotReady(f"{_UNKNOWN}'{name}' version {version} is not at ready state", hint=_reasons(entry))
+    def _lookup_error(self, name: str, version: int) -> ServerError:
+        models = self.named(name)
+        models = [model for model in models if model.is_known] or models[:1]
+        if len(models) > 1:
+            return InvalidRequest(
+                f"There are {len(models)} identifiers of model '{name}' in global map, model namespace must be "
+                "provided to resolve ambiguity.",
+                hint=f"it is in {', '.join(model.key.namespace for model in models)}",
+            )
+        if not models or not models[0].versions:
+            kind = InvalidRequest if self._namespacing else ModelNotFound
+            return kind(f"{_UNKNOWN}'{name}' is not found", hint=(models[0].problem or None) if models else None)
+        model = models[0]
+        if version == -1:
+            return ModelNotFound(f"{_UNKNOWN}'{name}' has no available versions", hint=_reasons(model))
+        if version not in model.versions:
+            known = ", ".join(map(str, sorted(model.versions)))
+            return ModelNotFound(
+                f"{_UNKNOWN}'{name}' version {version} is not found", hint=f"the versions are: {known}"
+            )
+        return ModelNotReady(f"{_UNKNOWN}'{name}' version {version} is not at ready state", hint=_reasons(model))
 
 
-def _reasons(entry: ModelEntry) -> str:
+def _reasons(model: Model) -> str:
     return "; ".join(
         f"version {number} is {version.state.current.value}"
         + (f": {version.state.reason}" if version.state.reason else "")
-        for number, version in sorted(entry.versions.items())
+        for number, version in sorted(model.versions.items())
     )

@@ -1,8 +1,9 @@
 """The states of a model version, and the moves between them.
 
-    (new) -> LOADING -> READY -> UNLOADING -> UNAVAILABLE -> LOADING …
+    (new) -> LOADING -> READY -> UNLOADING -> UNAVAILABLE
                     \\-> UNAVAILABLE (the load failed)
 
+A version that is loaded again is a new one, built beside the old.
 Source: spec/repository.md section 1.4.
 """
 
@@ -26,28 +27,43 @@ class ModelState(Enum):
 
 TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
     ModelState.LOADING: frozenset({ModelState.READY, ModelState.UNAVAILABLE}),
-    ModelState.READY: frozenset({ModelState.UNLOADING, ModelState.UNAVAILABLE}),
+    ModelState.READY: frozenset({ModelState.UNLOADING}),
     ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
-    ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
+    ModelState.UNAVAILABLE: frozenset(),
 }
 
 
 class VersionState:
     """The state of one version, with the reason while it is unavailable. Moves are logged with cause and duration."""
 
-    def __init__(self, model: str, version: int) -> None:
-        self._label = f"{model}:{version}"
+    def __init__(self, model: str, version: int, cause: str) -> None:
+        self._model = model
+        self._version = version
+        self._cause = cause
         self._since = time.monotonic()
         self.current = ModelState.LOADING
         self.reason = ""
 
-    def move(self, to: ModelState, reason: str = "") -> None:
-        """Raises RuntimeError for a move that the table does not allow: a bug, never a client's doing."""
+    def move(self, to: ModelState, reason: str = "", *, cause: str = "") -> None:
+        """`cause` is what began it and holds until another is given; `reason` is what the repository index shows.
+
+        Raises RuntimeError for a move that the table does not allow: a bug, never a client's doing.
+        """
         if to not in TRANSITIONS[self.current]:
-            raise RuntimeError(f"model {self._label} cannot go from {self.current.value} to {to.value}")
+            raise RuntimeError(f"model {self._model}:{self._version} cannot go from {self.current.value} to {to.value}")
         now = time.monotonic()
-        cause = f" ({reason})" if reason else ""
-        _log.debug("%s: %s -> %s after %.3f s%s", self._label, self.current.value, to.value, now - self._since, cause)
+        self._cause = cause or self._cause
+        _log.info(
+            "'%s' version %d: %s -> %s after %.3f s, cause: %s%s",
+            self._model,
+            self._version,
+            self.current.value,
+            to.value,
+            now - self._since,
+            self._cause,
+            f" ({reason})" if reason else "",
+            extra={"model": self._model, "version": self._version},
+        )
         self._since = now
         self.current = to
         self.reason = reason

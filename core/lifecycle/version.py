@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
-from core.backends.base import BackendInstance, BackendModel
+from core.backends.base import BackendInstance, BackendModel, Placement
 from core.config.model_spec import ModelSpec
 from core.config.request_validation import RequestValidator
 from core.config.schema import ModelConfig
-from core.errors import ModelNotReady, ServerError
+from core.errors import ModelNotReady, OutOfMemory, ServerError
 from core.inference import InferenceRequest
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.statistics import ModelStatistics
+from core.repository.layout import ModelDirectory
+from core.repository.source import Fetched
 from core.scheduling.scheduler import Scheduler
 
 
 class ModelVersion:
-    """Made when loading begins; `serve` makes it ready, `fail` says why it cannot be, `unload` ends it.
+    """Made when loading begins; `serve` makes it ready, `fail` says why it cannot be, `begin_unload` and
+    `finish_unload` end it. It is never loaded again: a reload makes another one.
 
     `submit` may be called on any thread; the other methods on loader threads only. `config` and `spec` are there from
-    `configure` on, which is before the version is ready.
+    `configure` on, which is before the version is ready. `reload_failure` is why a newer one did not take its place.
+    `gone` is set when it was unloaded and its memory is free. `ran_out_of_memory` says so of a load that failed.
     """
 
     config: ModelConfig
     spec: ModelSpec
 
-    def __init__(self, name: str, version: int) -> None:
+    def __init__(self, name: str, version: int, cause: str) -> None:
         self.name = name
         self.version = version
-        self.state = VersionState(name, version)
+        self.state = VersionState(name, version, cause)
         self.statistics = ModelStatistics()
         self.load_seconds = 0.0
         self.description: dict[str, str] = {}
         self.gpu_uuid: str | None = None
+        self.reload_failure = ""
+        self.ran_out_of_memory = False
+        self.gone = threading.Event()
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
         self._model: BackendModel | None = None
-        self._instances: Sequence[BackendInstance] = ()
+        self._instances: list[BackendInstance] = []
+        self._fetched: Fetched | None = None
         self._started = time.monotonic()
 
     @property
@@ -54,17 +63,35 @@ class ModelVersion:
         """Requests that wait or run."""
         return self._scheduler.queued + self._scheduler.in_flight if self._scheduler is not None else 0
 
+    @property
+    def placements(self) -> list[Placement]:
+        """Where the instances run."""
+        return [instance.placement for instance in self._instances]
+
+    @property
+    def directory(self) -> ModelDirectory:
+        """Its files, while it serves."""
+        assert self._fetched is not None
+        return self._fetched.directory
+
     def configure(self, config: ModelConfig, spec: ModelSpec) -> None:
         """The complete configuration, and what was resolved of it."""
         self.config = config
         self.spec = spec
         self._validator = RequestValidator(spec)
 
-    def serve(self, model: BackendModel, instances: Sequence[BackendInstance], scheduler: Scheduler) -> None:
-        """LOADING -> READY: from now on requests are taken."""
+    def serve(
+        self,
+        model: BackendModel,
+        instances: Sequence[BackendInstance],
+        scheduler: Scheduler,
+        fetched: Fetched,
+    ) -> None:
+        """LOADING -> READY: from now on requests are taken. The files of `fetched` are held until the end."""
         self._model = model
-        self._instances = instances
+        self._instances = list(instances)
         self._scheduler = scheduler
+        self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
         scheduler.start()
@@ -73,7 +100,37 @@ class ModelVersion:
     def fail(self, error: ServerError) -> None:
         """LOADING -> UNAVAILABLE with the error as the reason."""
         self.load_seconds = time.monotonic() - self._started
+        self.ran_out_of_memory = isinstance(error, OutOfMemory)
         self.state.move(ModelState.UNAVAILABLE, error.reason)
+
+    def make_instance(self, placement: Placement) -> BackendInstance:
+        """Another instance on the weights of this version; it serves from `change_instances` on."""
+        assert self._model is not None
+        return self._model.instance(placement)
+
+    def discard(self, instances: Sequence[BackendInstance]) -> None:
+        """Close instances that are not going to serve, and what only they needed."""
+        assert self._model is not None
+        for instance in instances:
+            instance.close()
+        self._model.retain({placement.device for placement in self.placements})
+
+    def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
+        """Let `added` serve, and those at the indices `removed` end when they are idle. `config` says so from now on.
+
+        Blocks until the removed ones have finished what they run; the others go on meanwhile.
+        """
+        assert self._scheduler is not None
+        assert self._model is not None
+        leaving = [self._instances[index] for index in removed]
+        for instance in added:
+            self._scheduler.add(instance)
+        self._instances = [instance for instance in self._instances if instance not in leaving] + list(added)
+        self.config = config
+        for instance in leaving:
+            self._scheduler.remove(instance)
+        self.discard(leaving)
+        self.description = self._model.describe()
 
     def check(self, request: InferenceRequest) -> None:
         """Validate `request` and make the arrays of its inputs. Raises InvalidRequest."""
@@ -96,22 +153,30 @@ class ModelVersion:
         if self._scheduler is not None:
             self._scheduler.stop()
 
-    def unload(self, timeout_s: float) -> bool:
-        """READY -> UNAVAILABLE: drain, then free sessions and memory. False if requests were left after `timeout_s`."""
-        if self.state.current is not ModelState.READY:
-            return True
-        self.state.move(ModelState.UNLOADING)
-        drained = True
+    def begin_unload(self, cause: str) -> None:
+        """READY -> UNLOADING: no more requests are taken."""
+        self.state.move(ModelState.UNLOADING, cause=cause)
+        self.stop()
+
+    def finish_unload(self) -> None:
+        """UNLOADING -> UNAVAILABLE: wait until what was taken is answered, then free sessions, memory and files."""
         if self._scheduler is not None:
-            self._scheduler.stop()
-            drained = self._scheduler.drain(timeout_s)
+            self._scheduler.drain()
             self._scheduler.close()
         for instance in self._instances:
             instance.close()
         if self._model is not None:
             self._model.close()
+        if self._fetched is not None:
+            self._fetched.release()
         self._scheduler = None
         self._model = None
-        self._instances = ()
+        self._instances = []
         self.state.move(ModelState.UNAVAILABLE, UNLOADED)
-        return drained
+        self.gone.set()
+
+    def abandon(self) -> None:
+        """Answer what is still queued that the server is stopping, while `finish_unload` waits for it."""
+        scheduler = self._scheduler
+        if scheduler is not None:
+            scheduler.close(timeout_s=0)

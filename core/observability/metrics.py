@@ -52,11 +52,27 @@ class ModelMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadMetrics:
+    """What was fetched from cloud storage since the start, and the bytes that are still to come."""
+
+    bytes: int = 0
+    objects: int = 0
+    cache_hits: int = 0
+    retries: int = 0
+    seconds: float = 0.0
+    pending_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
-    """Everything that the page shows, at one moment. Plain data: it can be sent to another process."""
+    """Everything that the page shows, at one moment. Plain data: it can be sent to another process.
+
+    `downloads` is None where nothing was ever asked of cloud storage.
+    """
 
     models: tuple[ModelMetrics, ...] = ()
     hardware: HardwareReading = field(default_factory=HardwareReading)
+    downloads: DownloadMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +185,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         yield from _gpu_families(snapshot.hardware.gpus)
     if options.cpu and snapshot.hardware.cpu is not None:
         yield from _cpu_families(snapshot.hardware.cpu)
+    if snapshot.downloads is not None:
+        yield from _download_families(snapshot.downloads)
 
 
 def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iterator[MetricFamily]:
@@ -192,6 +210,18 @@ def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iter
     )
     for name, text, count in _COUNTS:
         yield _family(name, "counter", text, ((r.labels, count(r.statistics) * unit) for r in reporters))
+
+
+def _download_families(downloads: DownloadMetrics) -> Iterator[MetricFamily]:
+    for name, kind, text, value in (
+        ("downloaded_bytes_total", "counter", "Bytes of models fetched from cloud storage", downloads.bytes),
+        ("downloaded_objects_total", "counter", "Objects of models fetched from cloud storage", downloads.objects),
+        ("cache_hits_total", "counter", "Objects of models found in the model cache", downloads.cache_hits),
+        ("download_retries_total", "counter", "Reads of cloud storage that were repeated", downloads.retries),
+        ("download_seconds_total", "counter", "Seconds in which models were fetched", downloads.seconds),
+        ("download_pending_bytes", "gauge", "Bytes of models that are still to be fetched", downloads.pending_bytes),
+    ):
+        yield _family(f"trident_repository_{name}", kind, text, [({}, value)])
 
 
 def _pinned_families(pinned: PinnedMemory) -> Iterator[MetricFamily]:

@@ -58,7 +58,7 @@ def model_names(path: Path) -> list[str]:
     """
     try:
         with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            return sorted(entry.name for entry in entries if _is_folder(entry))
     except (FileNotFoundError, NotADirectoryError):
         raise RepositoryUnavailable(
             "repository path is not a valid directory", hint=f"there is no directory {path}"
@@ -67,12 +67,23 @@ def model_names(path: Path) -> list[str]:
         raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}") from error
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads to itself, or to where nobody may look, is none: it must not hide the others."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def config_file(directory: ModelDirectory, config_name: str = "") -> Path | None:
-    """The configuration file of a model: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None."""
+    """The configuration file of a model: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None.
+
+    A link that leads nowhere and a directory are present: what was meant is not what would serve without them.
+    """
     candidates = [directory.path / CONFIG_FILE]
     if config_name:
         candidates.insert(0, directory.path / NAMED_CONFIGS / f"{config_name}.pbtxt")
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if os.path.lexists(path)), None)
 
 
 def detection_files(directory: ModelDirectory) -> frozenset[str]:

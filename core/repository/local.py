@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.errors import RepositoryUnavailable
-from core.repository.layout import ModelDirectory, scan_repository
+from core.repository.layout import ModelDirectory, model_names
 from core.repository.source import Fetched, SourceFile
 
 _log = logging.getLogger("trident.repository")
@@ -27,7 +27,7 @@ class LocalSource:
 
     def models(self) -> Sequence[str]:
         """A folder whose name is not UTF-8 is no model: no client could ask for it. Each is logged once."""
-        names = {directory.name for directory in scan_repository(self.path)}
+        names = set(model_names(self.path))
         refused = {name for name in names if not _is_utf8(name)}
         for name in sorted(refused - self._refused):
             _log.warning("ignore model %r in %s: its name is not UTF-8", name, self.location)

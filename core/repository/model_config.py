@@ -8,6 +8,7 @@ Source: spec/model-config.md sections 2.2 and 2.4; spec/repository.md section 1.
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,9 @@ from core.repository.versions import select_versions, version_directories, versi
 Inspect = Callable[[Path, ModelConfig], ModelSignature]
 # Loads the version in a directory and runs its golden requests, of which there is at least one.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
+
+# Bytes: far more than anybody writes. To parse as much takes half a minute.
+LARGEST_CONFIG = 8 << 20
 
 _log = logging.getLogger("trident.config")
 
@@ -139,7 +143,7 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
             model=directory.name,
         )
     try:
-        text = path.read_text("utf-8")
+        text = _read_file(path).decode("utf-8")
     except OSError as error:
         message = f"failed to open text file for read {path}: {error.strerror}"
         raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
@@ -147,6 +151,21 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
         message = f"failed to read text proto from {path}: byte {error.start} is not UTF-8"
         raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
     return parse_model_config(text, str(path))
+
+
+def _read_file(path: Path) -> bytes:
+    """Raises OSError, InvalidModelConfig for what is no file or too large for a configuration."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # to read a pipe could take for ever
+        message = f"failed to open text file for read {path}: it is no regular file"
+        raise InvalidModelConfig([Problem(str(path), message)])
+    if found.st_size > LARGEST_CONFIG:
+        message = (
+            f"failed to read text proto from {path}: it has {found.st_size} bytes, a model configuration may have "
+            f"{LARGEST_CONFIG}"
+        )
+        raise InvalidModelConfig([Problem(str(path), message)])
+    return path.read_bytes()
 
 
 def _examine(

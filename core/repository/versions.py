@@ -63,7 +63,7 @@ def select_versions(config: ModelConfig, available: Sequence[int], model_name: s
                     model_name,
                 )
         selected = [version for version in selected if version in policy.specific.versions]
-    elif choice == "latest":
+    elif choice == "latest" or not config.HasField("version_policy"):  # where there is no policy it is the latest one
         selected = selected[-max(1, policy.latest.num_versions) :]
     if not selected:
         raise ConfigInvalid(

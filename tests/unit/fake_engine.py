@@ -93,7 +93,12 @@ class FakeEngine:
             raise self.refusal
         self.calls.append(("load", name, parameters))
 
-    def unload_model(self, name: str, unload_dependents: bool) -> None:
+    def load_directory(self, name: str, directory: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(("load_directory", name, directory))
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.calls.append(("unload", name, unload_dependents))

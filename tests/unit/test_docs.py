@@ -11,7 +11,7 @@ import pytest
 from app.settings import SERVER_OPTIONS
 from core.http.routes import ROUTES
 from core.observability.hardware import CpuReading, HardwareReading
-from core.observability.metrics import MetricsOptions, MetricsSnapshot, metric_families
+from core.observability.metrics import DownloadMetrics, MetricsOptions, MetricsSnapshot, metric_families
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,7 +69,7 @@ def test_routes_are_documented_and_no_others() -> None:
 
 def test_metrics_are_documented_and_no_others() -> None:
     cpu = CpuReading(utilization=0.5, memory_total=2, memory_used=1)
-    snapshot = MetricsSnapshot(hardware=HardwareReading(cpu=cpu))
+    snapshot = MetricsSnapshot(hardware=HardwareReading(cpu=cpu), downloads=DownloadMetrics())
     names = {family.name for family in metric_families(snapshot, MetricsOptions())}
     document = (ROOT / "docs" / "metrics.md").read_text()
     assert set(re.findall(r"^\| `(\w+)`", document, re.MULTILINE)) == names

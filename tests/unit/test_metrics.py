@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.observability.exposition import render
 from core.observability.gpu import GpuReading
 from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
-from core.observability.metrics import MetricsOptions, MetricsSnapshot, ModelMetrics, metric_families
+from core.observability.metrics import DownloadMetrics, MetricsOptions, MetricsSnapshot, ModelMetrics, metric_families
 from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
@@ -247,3 +247,18 @@ def test_gpu_and_cpu_gauges_can_be_switched_off() -> None:
 
 def test_without_gpus_their_families_are_not_there() -> None:
     assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
+
+
+def test_downloads_are_shown_once_there_were_any() -> None:
+    downloads = DownloadMetrics(bytes=7, objects=2, cache_hits=1, retries=3, seconds=1.5, pending_bytes=4)
+    page = render(metric_families(replace(SNAPSHOT, downloads=downloads), MetricsOptions())).decode()
+    for line in (
+        "trident_repository_downloaded_bytes_total 7",
+        "trident_repository_downloaded_objects_total 2",
+        "trident_repository_cache_hits_total 1",
+        "trident_repository_download_retries_total 3",
+        "trident_repository_download_seconds_total 1.5",
+        "trident_repository_download_pending_bytes 4",
+    ):
+        assert line in page.splitlines()
+    assert "trident_repository" not in render(metric_families(SNAPSHOT, MetricsOptions())).decode()

@@ -2,21 +2,37 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.models import ModelEntry, Models
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from core.lifecycle.loader import ModelLoader
+from core.lifecycle.model import Model
+from core.lifecycle.models import Models
+from core.lifecycle.options import EngineOptions
+from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
+from core.repository.repositories import ModelKey
+
+
+def empty(*, namespacing: bool = False) -> Models:
+    loader = ModelLoader(EngineOptions(repositories=()), {})
+    return Models(lambda key, publish: Model(key, loader, Retirement(), publish), namespacing=namespacing)
+
+
+def enter(known: Models, key: ModelKey, number: int, state: ModelState) -> None:
+    model = known.add(key)
+    version = ModelVersion(key.name, number, "a test")
+    if state is not ModelState.LOADING:
+        version.state.move(state, "Internal: broken" if state is ModelState.UNAVAILABLE else "")
+    model.versions = {**model.versions, number: version}
+    if state is ModelState.READY:
+        model.serving = {**model.serving, number: version}
 
 
 def models(*versions: tuple[str, int, ModelState]) -> Models:
-    known = Models()
+    known = empty()
     for name, number, state in versions:
-        known.add(name)
-        version = ModelVersion(name, number)
-        known.put(version)
-        if state is not ModelState.LOADING:
-            version.state.move(state, "Internal: broken" if state is ModelState.UNAVAILABLE else "")
-    known.refresh()
+        enter(known, ModelKey(name), number, state)
+    known.publish()
     return known
 
 
@@ -39,7 +55,7 @@ def test_finds_a_version_and_the_latest_ready_one() -> None:
 )
 def test_lookup_errors_have_tritons_texts(name: str, version: int, kind: type[ServerError], message: str) -> None:
     known = models(("m", 1, ModelState.READY), ("m", 7, ModelState.UNAVAILABLE), ("loading", 1, ModelState.LOADING))
-    known.add("empty", "Invalid argument: nothing in it")
+    known.add(ModelKey("empty")).problem = "Invalid argument: nothing in it"
     with pytest.raises(kind) as caught:
         known.find(name, version)
     assert caught.value.message == message
@@ -51,13 +67,41 @@ def test_the_hint_says_why_a_version_is_not_ready() -> None:
     assert caught.value.hint == "version 7 is UNAVAILABLE: Internal: broken"
 
 
-def test_an_entry_is_ready_when_each_version_is_or_was_unloaded_on_purpose() -> None:
-    assert not ModelEntry("m").is_ready
-    (entry,) = models(("m", 1, ModelState.READY), ("m", 2, ModelState.READY)).entries()
-    assert entry.is_ready
-    entry.versions[1].state.move(ModelState.UNLOADING)
-    assert not entry.is_ready
-    entry.versions[1].state.move(ModelState.UNAVAILABLE, UNLOADED)
-    assert entry.is_ready
-    (failed,) = models(("m", 1, ModelState.UNAVAILABLE)).entries()
+def test_with_namespaces_a_name_that_two_models_have_is_refused() -> None:
+    known = empty(namespacing=True)
+    enter(known, ModelKey("m", "/a"), 1, ModelState.READY)
+    enter(known, ModelKey("own", "/a"), 1, ModelState.READY)
+    known.publish()
+    assert known.find("m", -1).version == 1
+    enter(known, ModelKey("m", "/b"), 1, ModelState.READY)
+    known.publish()
+    with pytest.raises(InvalidRequest, match="There are 2 identifiers of model 'm' in global map") as caught:
+        known.find("m", -1)
+    assert caught.value.hint == "it is in /a, /b"
+    assert known.find("own", 1).name == "own"
+    with pytest.raises(InvalidRequest, match="'nope' is not found"):
+        known.find("nope", -1)
+
+
+def test_a_model_is_ready_when_each_version_is_or_was_unloaded_on_purpose() -> None:
+    (model,) = models(("m", 1, ModelState.READY), ("m", 2, ModelState.READY)).all()
+    assert model.is_ready
+    model.versions[1].state.move(ModelState.UNLOADING)
+    assert model.is_ready
+    model.versions[1].state.move(ModelState.UNAVAILABLE, UNLOADED)
+    assert model.is_ready
+    (failed,) = models(("m", 1, ModelState.UNAVAILABLE)).all()
     assert not failed.is_ready
+
+
+def test_a_model_without_versions_counts_if_it_was_asked_for_at_start() -> None:
+    model = empty().add(ModelKey("m"))
+    assert model.is_ready
+    model.required = True
+    assert not model.is_ready
+
+
+def test_the_models_are_listed_by_name() -> None:
+    known = models(("b", 2, ModelState.READY), ("b", 1, ModelState.READY), ("a", 1, ModelState.LOADING))
+    assert [(v.name, v.version) for v in known.versions()] == [("a", 1), ("b", 1), ("b", 2)]
+    assert known.add(ModelKey("a")) is known.all()[0]

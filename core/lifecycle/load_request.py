@@ -1,0 +1,69 @@
+"""What a client asks for with a load request, checked: a name, and perhaps a configuration and files of its own.
+
+Source: spec/repository.md section 1.6, spec/http.md section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from core.config.parse import parse_config_override
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed
+from core.lifecycle.model import poll_failure
+from core.repository.override import OverrideSource
+from core.repository.repositories import Located, ModelKey
+
+_FILE = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """`config` stands in for the model's configuration file, `located` for its directory; None where none was given.
+
+    A context manager: files that nobody uses at its end are removed.
+    """
+
+    config: ModelConfig | None
+    located: Located | None
+    _source: OverrideSource | None
+
+    @staticmethod
+    def read(name: str, parameters: Mapping[str, str | bytes]) -> LoadRequest:
+        """Raises InvalidRequest or ModelLoadFailed with Triton's text."""
+        check_model_name(name)
+        files = {key.removeprefix(_FILE): value for key, value in parameters.items() if isinstance(value, bytes)}
+        text = parameters.get("config")
+        if files and text is None:
+            raise InvalidRequest("Load parameter 'config' must be specified for model file override")
+        config = None
+        if isinstance(text, str):
+            try:
+                config = parse_config_override(text)
+            except ConfigInvalid as error:
+                hint = f"{error.message} ({error.hint})" if error.hint else error.message
+                raise ModelLoadFailed(poll_failure(name), hint=hint, model=name) from error
+        if not files:
+            return LoadRequest(config, None, None)
+        source = OverrideSource(name, files)
+        located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
+        return LoadRequest(config, located, source)
+
+    def __enter__(self) -> LoadRequest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._source is not None:
+            self._source.close()
+
+
+def check_model_name(name: str) -> None:
+    """Raises InvalidRequest for a name that is no model directory's, whatever the repository holds."""
+    if not name.strip():
+        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
+    if name == ".." or "/" in name:
+        raise InvalidRequest(f"invalid model name '{name}', model name must not contain path traversal characters")

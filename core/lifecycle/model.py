@@ -1,0 +1,241 @@
+"""One model: its versions, and what is done to it, one thing at a time.
+
+A load builds new versions beside those that serve, swaps them in at once, and lets the old ones go when they have
+answered what they took. Nothing here waits for a request, and no request waits for anything here.
+Source: spec/repository.md sections 1.6 and 1.7.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
+from core.lifecycle.loader import ModelLoader, Prepared
+from core.lifecycle.reload_plan import Content, Plan, plan_reload
+from core.lifecycle.retirement import Retirement
+from core.lifecycle.state import UNLOADED, ModelState
+from core.lifecycle.version import ModelVersion
+from core.repository.repositories import Located, ModelKey
+from core.repository.source import SourceFile
+from core.repository.versions import select_versions
+
+_log = logging.getLogger("trident.lifecycle")
+
+
+class Model:
+    """A model that the server was told to load, ever. `load` and `unload` block: loader threads only.
+
+    `versions` are those that the index shows, `serving` those that requests find; both are replaced, never changed.
+    `problem` is why the last load got no further than the configuration. `required` models were asked for at start.
+    `location` is the repository that it was last loaded from.
+    """
+
+    def __init__(self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None]) -> None:
+        self.key = key
+        self.problem = ""
+        self.required = False
+        self.location = ""
+        self.versions: Mapping[int, ModelVersion] = {}
+        self.serving: Mapping[int, ModelVersion] = {}
+        self._content: Content | None = None
+        self._loader = loader
+        self._retirement = retirement
+        self._publish = publish
+        self._operation = threading.Lock()
+        # Held while what serves changes, which is short: the end of the server must not wait for a load.
+        self._changing = threading.Lock()
+        self._has_left = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is being loaded or unloaded."""
+        return self._operation.locked()
+
+    @property
+    def is_ready(self) -> bool:
+        """At least one version, and each ready or unloaded on purpose (spec/repository.md section 1.5).
+
+        One that nothing but a later request asked for, and that never came as far as a version, does not count.
+        """
+        if not self.versions:
+            return not self.required
+        return all(v.is_ready or _was_told_to_leave(v) for v in self.versions.values())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last load failed, so that what serves, if anything does, is not what was asked for."""
+        return bool(self.problem) or any(v.reload_failure or _has_failed(v) for v in self.versions.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a request by its name may mean it: it serves, or is being loaded, or could not be."""
+        return bool(self.serving) or self.has_failed or any(_is_loading(v) for v in self.versions.values())
+
+    def is_made_of(self, files: Sequence[SourceFile]) -> bool:
+        """Whether what serves was loaded from just these files."""
+        return self._content is not None and self._content.files == files
+
+    def load(self, located: Located, cause: str, override: ModelConfig | None = None) -> None:
+        """Let the model be what the repository says now; nothing happens where nothing has changed.
+
+        `override` stands in for its configuration file, and goes on to do so until the files change. Raises
+        ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; what served before serves on.
+        """
+        with self._operation:
+            if override is None and self.is_made_of(located.files):
+                self._forget_failure()
+                return
+            self.location = located.source.location
+            try:
+                prepared = self._loader.prepare(located, override)
+            except ServerError as error:
+                raise self._not_polled(error) from error
+            try:
+                wanted = select_versions(prepared.config, prepared.available, self.key.name)
+            except ConfigInvalid as error:
+                raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
+            content = Content(located.files, prepared.config)
+            plan = plan_reload(self._content, content, wanted, self.serving, force=override is not None)
+            self._carry_out(plan, prepared, cause)
+            self._content = content
+            self.problem = ""
+            if not plan.changes_nothing:
+                _log.info("successfully loaded '%s'", self.key.name)
+
+    def unload(self, cause: str) -> None:
+        """Begin to unload every version; what is in flight is still answered."""
+        with self._operation:
+            self._content = None
+            self.problem = ""
+            with self._changing:
+                self._replace({}, dict.fromkeys(self.serving.values(), cause))
+
+    def leave(self, cause: str) -> None:
+        """Unload at the end of the server, also in the middle of a load, which then comes to nothing.
+
+        Requests still find the versions, and are told by them that the server is stopping.
+        """
+        with self._changing:
+            leaving = [] if self._has_left else list(self.serving.values())
+            self._has_left = True
+            for version in leaving:
+                self._retirement.begin(version, cause)
+
+    def forget(self) -> None:
+        """Let go of what failed: the model is no longer in its repository."""
+        with self._operation:
+            self.required = False
+            self._forget_failure()
+            self._publish()
+
+    def _forget_failure(self) -> None:
+        """What serves is what the repository holds: what failed in between concerns nobody any more."""
+        self.problem = ""
+        for version in self.versions.values():
+            version.reload_failure = ""
+        self.versions = {n: v for n, v in self.versions.items() if not _has_failed(v)}
+
+    def _not_polled(self, error: ServerError) -> ServerError:
+        return self._failed(error, poll_failure(self.key.name))
+
+    def _failed(self, error: ServerError, message: str) -> ServerError:
+        self.problem = error.reason
+        name = self.key.name
+        _log.error("failed to load '%s': %s", name, error.reason, extra={"model": name, "hint": error.hint})
+        hint = f"{error.reason} ({error.hint})" if error.hint else error.reason
+        return ModelLoadFailed(message, hint=hint, model=name)
+
+    def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
+        fresh = {number: ModelVersion(self.key.name, number, cause) for number in plan.load}
+        # What has nothing to stand behind is seen while it loads.
+        self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
+        self._load_versions(prepared, list(fresh.values()))
+        failed = [version for version in fresh.values() if not version.is_ready]
+        if failed:
+            self._keep_what_serves(fresh, failed)
+            kind = OutOfMemory if any(v.ran_out_of_memory for v in failed) else InvalidRequest
+            raise kind(
+                f"load failed for model '{self.key.name}': "
+                + "".join(
+                    f"version {v.version} is at {v.state.current.value} state: {v.state.reason};\n" for v in failed
+                ),
+                model=self.key.name,
+            )
+        if plan.reconfigure:
+            try:
+                for version in [v for n, v in self.serving.items() if n in plan.keep]:
+                    self._loader.change_instances(prepared, version)
+            except ServerError as error:
+                self._keep_what_serves(fresh, [])
+                raise self._not_polled(error) from error
+        self._swap(fresh, plan, cause)
+
+    def _load_versions(self, prepared: Prepared, versions: Sequence[ModelVersion]) -> None:
+        """Load all of them, side by side, and wait for the last."""
+        threads = [
+            threading.Thread(
+                target=self._loader.load, args=(prepared, version), name=f"trident-load-{version.name}", daemon=True
+            )
+            for version in versions[1:]
+        ]
+        for thread in threads:
+            thread.start()
+        for version in versions[:1]:
+            self._loader.load(prepared, version)
+        for thread in threads:
+            thread.join()
+
+    def _keep_what_serves(self, fresh: Mapping[int, ModelVersion], failed: Sequence[ModelVersion]) -> None:
+        """After a failure: what was to replace a version is discarded, what is new beside them serves."""
+        with self._changing:
+            beside = {n: v for n, v in fresh.items() if v.is_ready and n not in self.serving}
+            discarded = [v for n, v in fresh.items() if v.is_ready and n in self.serving]
+            for version in failed:
+                if version.version in self.serving:
+                    self.serving[version.version].reload_failure = version.state.reason
+            self._replace({**self.serving, **beside}, dict.fromkeys(discarded, "another version failed to load"))
+
+    def _swap(self, fresh: Mapping[int, ModelVersion], plan: Plan, cause: str) -> None:
+        with self._changing:
+            stay = {n: v for n, v in self.serving.items() if n not in plan.drop and n not in fresh}
+            leaving = {
+                v: f"{'replaced' if n in fresh else 'no longer selected'}, {cause}"
+                for n, v in self.serving.items()
+                if n not in stay
+            }
+            for version in stay.values():
+                version.reload_failure = ""
+            # A version that failed and is not asked for any more says nothing about the model.
+            shown = {n: v for n, v in self.versions.items() if not _has_failed(v)}
+            self.versions = {**shown, **stay, **fresh}
+            self._replace({**stay, **fresh}, leaving)
+
+    def _replace(self, serving: Mapping[int, ModelVersion], leaving: Mapping[ModelVersion, str]) -> None:
+        """Let `serving` serve and then `leaving` leave, for their causes. After `leave` what is new leaves as well."""
+        if self._has_left:
+            new = {v: "server exit" for v in serving.values() if v not in leaving}
+            leaving = {v: cause for v, cause in {**leaving, **new}.items() if v.is_ready}
+        else:
+            self.serving = serving
+            self._publish()
+        for version, cause in leaving.items():
+            self._retirement.begin(version, cause)
+
+
+def poll_failure(name: str) -> str:
+    return f"failed to load '{name}', failed to poll from model repository"
+
+
+def _was_told_to_leave(version: ModelVersion) -> bool:
+    return version.state.current is ModelState.UNLOADING or version.state.reason == UNLOADED
+
+
+def _is_loading(version: ModelVersion) -> bool:
+    return version.state.current is ModelState.LOADING
+
+
+def _has_failed(version: ModelVersion) -> bool:
+    return version.state.current is ModelState.UNAVAILABLE and not _was_told_to_leave(version)

@@ -1,0 +1,94 @@
+"""A model that a load request brings along: its files in a temporary folder, for as long as they are used.
+
+The model directory in the repository is not looked at. Source: spec/repository.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from core.errors import InvalidRequest, RepositoryUnavailable
+from core.repository.layout import ModelDirectory
+from core.repository.source import Fetched, SourceFile
+
+_PREFIX = "file:"
+# Not the model's name, which is a client's: it might be no name that a folder can have.
+_FOLDER = "model"
+
+
+class OverrideSource:
+    """The Source of one model. The maker holds it until `close`; the folder goes when nothing fetched is left."""
+
+    def __init__(self, model: str, contents: Mapping[str, bytes]) -> None:
+        """`contents` by path relative to the model directory. Raises InvalidRequest for a path that leads out of it."""
+        for path in contents:
+            _check_path(path)
+        self.location = "the load request"
+        self._model = model
+        self._lock = threading.Lock()
+        self._users = 1
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="trident-override-"))
+        except OSError as error:
+            raise _not_written(model, error) from error
+        try:
+            for path, content in contents.items():
+                file = self._folder / _FOLDER / posixpath.normpath(path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        except OSError as error:
+            self.close()
+            raise _not_written(model, error) from error
+        self._files = tuple(
+            SourceFile(posixpath.normpath(path), len(content), f"request-{id(self)}")
+            for path, content in sorted(contents.items())
+        )
+
+    def models(self) -> Sequence[str]:
+        return [self._model]
+
+    def scan(self) -> Mapping[str, Sequence[SourceFile]]:
+        return {self._model: self._files}
+
+    def files(self, model: str) -> Sequence[SourceFile] | None:
+        return self._files if model == self._model else None
+
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        with self._lock:
+            if not self._users:
+                raise RepositoryUnavailable(f"the files of the load request for model '{model}' are gone")
+            self._users += 1
+        once = iter((self.close,))
+        return Fetched(ModelDirectory(model, self._folder / _FOLDER), lambda: next(once, _nothing)())
+
+    def close(self) -> None:
+        """One user fewer; the last one takes the folder away."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _check_path(path: str) -> None:
+    normal = posixpath.normpath(path)
+    if not path or path.startswith("/") or normal == "." or normal.split("/")[0] == ".." or "\0" in path:
+        raise InvalidRequest(
+            f"Invalid file parameter '{_PREFIX}{path}' with normalized path '{normal}' must stay within model "
+            "directory."
+        )
+
+
+def _not_written(model: str, error: OSError) -> RepositoryUnavailable:
+    return RepositoryUnavailable(
+        f"failed to write the files of the load request for model '{model}': {error.strerror}", model=model
+    )
+
+
+def _nothing() -> None:
+    """A second release."""

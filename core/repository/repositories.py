@@ -1,0 +1,110 @@
+"""All model repositories of a server, seen as one: where a model is, and which names are not unique.
+
+Source: spec/repository.md sections 1.3 (duplicate names, namespaces) and 1.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.errors import RepositoryUnavailable
+from core.repository.source import Source, SourceFile
+
+_log = logging.getLogger("trident.repository")
+
+NOT_UNIQUE = "model appears in two or more repositories"
+
+
+class ModelKey(NamedTuple):
+    """What identifies a model. `namespace` is its repository's location under --model-namespacing, otherwise empty."""
+
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A model in a repository, with its files as they were listed."""
+
+    key: ModelKey
+    source: Source
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What all repositories hold: models by key, the names that are not unique, and the repositories that failed."""
+
+    models: Mapping[ModelKey, Located]
+    duplicates: frozenset[str]
+    failures: Mapping[str, RepositoryUnavailable] = field(default_factory=dict)
+
+
+class Repositories:
+    """Any loader thread; several at once."""
+
+    def __init__(self, sources: Iterable[Source], *, namespacing: bool = False) -> None:
+        # Named twice, a repository is still one: it must not make all its models ambiguous.
+        self._sources = list({source.location: source for source in sources}.values())
+        self._namespacing = namespacing
+        self._last_names: dict[str, Sequence[str]] = {}
+
+    def check(self) -> None:
+        """Raises RepositoryUnavailable if one of them cannot be read."""
+        for source in self._sources:
+            self._last_names[source.location] = source.models()
+
+    def scan(self) -> Scan:
+        """One listing of each repository. One that cannot be read is among the failures; the others are still told."""
+        models: dict[ModelKey, Located] = {}
+        duplicates: set[str] = set()
+        failures: dict[str, RepositoryUnavailable] = {}
+        for source in self._sources:
+            try:
+                found = source.scan()
+            except RepositoryUnavailable as error:
+                failures[source.location] = error
+                continue
+            self._last_names[source.location] = sorted(found)
+            for name, files in sorted(found.items()):
+                key = self._key(source, name)
+                if key in models:
+                    duplicates.add(name)
+                models[key] = Located(key, source, tuple(files))
+        return Scan(
+            {key: m for key, m in models.items() if key.name not in duplicates}, frozenset(duplicates), failures
+        )
+
+    def find(self, name: str) -> list[Located]:
+        """Where `name` is now: nowhere, at one place, or at several (to be loaded only under namespacing).
+
+        Raises RepositoryUnavailable if a repository cannot be read: the model might be there.
+        """
+        found = []
+        for source in self._sources:
+            files = source.files(name)
+            if files is not None:
+                found.append(Located(self._key(source, name), source, tuple(files)))
+        return found
+
+    def names(self) -> dict[ModelKey, str]:
+        """Every model directory, with why it cannot be loaded (it is not unique) or "".
+
+        For a repository that cannot be read these are the names that it had last.
+        """
+        names: dict[ModelKey, str] = {}
+        for source in self._sources:
+            try:
+                self._last_names[source.location] = source.models()
+            except RepositoryUnavailable as error:
+                _log.warning("failed to list repository %s: %s", source.location, error.message)
+            for name in self._last_names.get(source.location, ()):
+                key = self._key(source, name)
+                names[key] = NOT_UNIQUE if key in names else ""
+        return names
+
+    def _key(self, source: Source, name: str) -> ModelKey:
+        return ModelKey(name, source.location if self._namespacing else "")

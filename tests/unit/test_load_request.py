@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import InvalidRequest, ModelLoadFailed
+from core.lifecycle.load_request import LoadRequest, check_model_name
+
+CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    """Where files are written: it must be empty at the end."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
+    yield tmp_path
+    tempfile.tempdir = before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["...", "..x", "a..1", ".hidden", "a\\b", "ä b", "-"])
+def test_names_that_a_folder_can_have(name: str) -> None:
+    check_model_name(name)
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t\n"])
+def test_an_empty_name(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read(name, {})
+    assert caught.value.message == "Model name cannot be empty. Please enter a valid name to deploy."
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "../a", "/"])
+def test_a_name_that_leads_elsewhere(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read(name, {})
+    text = f"invalid model name '{name}', model name must not contain path traversal characters"
+    assert caught.value.message == text
+
+
+def test_without_parameters_it_is_the_repository_that_says() -> None:
+    with LoadRequest.read("m", {}) as request:
+        assert (request.config, request.located) == (None, None)
+
+
+def test_a_configuration_alone() -> None:
+    with LoadRequest.read("m", {"config": CONFIG}) as request:
+        assert request.config is not None
+        assert (request.config.backend, request.config.max_batch_size) == ("onnxruntime", 4)
+        assert request.located is None
+
+
+@pytest.mark.parametrize("config", ["", "no JSON", "[]", '{"max_batch_sise": 4}', '{"max_batch_size": "many"}'])
+def test_a_configuration_that_is_none(config: str) -> None:
+    with pytest.raises(ModelLoadFailed) as caught:
+        LoadRequest.read("m", {"config": config})
+    assert caught.value.message == "failed to load 'm', failed to poll from model repository"
+    assert caught.value.hint
+
+
+def test_files_are_there_while_the_request_is_or_somebody_uses_them(temporary: Path) -> None:
+    with LoadRequest.read("m", {"config": CONFIG, "file:1/model.onnx": b"graph"}) as request:
+        assert request.located is not None
+        assert request.located.key.name == "m"
+        assert [file.path for file in request.located.files] == ["1/model.onnx"]
+        fetched = request.located.source.fetch("m", request.located.files, 1)
+    assert (fetched.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
+    fetched.release()
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_need_a_configuration() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read("m", {"file:1/model.onnx": b"graph"})
+    assert caught.value.message == "Load parameter 'config' must be specified for model file override"
+
+
+def test_a_file_outside_the_model() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read("m", {"config": CONFIG, "file:1/../../x": b""})
+    assert caught.value.message == (
+        "Invalid file parameter 'file:1/../../x' with normalized path '../x' must stay within model directory."
+    )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import InvalidRequest, RepositoryUnavailable
+from core.repository.override import OverrideSource
+from core.repository.source import Source
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    """Where the folders are made: it must be empty at the end."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
+    yield tmp_path
+    tempfile.tempdir = before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_are_there_until_nobody_uses_them(temporary: Path) -> None:
+    source = OverrideSource("m", {"1/model.onnx": b"graph", "labels.txt": b"a\nb"})
+    one: Source = source
+    assert one.models() == ["m"]
+    files = one.files("m")
+    assert files is not None
+    assert one.files("other") is None
+    assert [(file.path, file.size) for file in files] == [("1/model.onnx", 5), ("labels.txt", 3)]
+    assert one.scan() == {"m": files}
+    first, second = (source.fetch("m", files, 1) for _ in range(2))
+    assert first.directory.name == "m"
+    assert first.directory.folders() == ["1"]
+    source.close()
+    first.release()
+    first.release()
+    assert (second.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
+    second.release()
+    assert not second.directory.path.exists()
+    with pytest.raises(RepositoryUnavailable, match=r"^the files of the load request for model 'm' are gone$"):
+        source.fetch("m", files, 1)
+
+
+def test_equal_files_of_two_requests_are_different() -> None:
+    sources = [OverrideSource("m", {"1/model.onnx": b"graph"}) for _ in range(2)]
+    first, second = (source.files("m") for source in sources)
+    assert first != second
+    for source in sources:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("../other/1/model.onnx", "../other/1/model.onnx"),
+        ("1/../../model.onnx", "../model.onnx"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("..", ".."),
+        ("1/..", "."),
+        ("", "."),
+        ("a\0b", "a\0b"),
+    ],
+)
+def test_a_path_that_leads_out_is_refused(path: str, normal: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        OverrideSource("m", {"1/model.onnx": b"", path: b"x"})
+    assert caught.value.message == (
+        f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
+    )
+
+
+def test_dots_within_the_model_are_allowed() -> None:
+    source = OverrideSource("m", {"./1/../1/model.onnx": b"", "..names": b""})
+    assert [file.path for file in source.files("m") or ()] == ["..names", "1/model.onnx"]
+    source.close()
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\0b", "x" * 300])
+def test_the_name_of_the_model_leads_nowhere(name: str, temporary: Path) -> None:
+    source = OverrideSource(name, {"1/model.onnx": b"graph"})
+    fetched = source.fetch(name, source.files(name) or (), 1)
+    (folder,) = temporary.iterdir()
+    assert fetched.directory.path.resolve().parent == folder
+    fetched.release()
+    source.close()
+
+
+def test_files_that_cannot_be_written_leave_nothing_behind() -> None:
+    for contents in ({"1": b"", "1/model.onnx": b""}, {"x" * 300: b""}):
+        with pytest.raises(
+            RepositoryUnavailable, match=r"^failed to write the files of the load request for model 'm'"
+        ):
+            OverrideSource("m", contents)
