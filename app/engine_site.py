@@ -11,6 +11,7 @@ from wsgiref.types import WSGIApplication
 
 import gevent
 
+from app.progress_bar import ProgressBar
 from app.settings import ServerSettings
 from app.settings_source import DEFAULT
 from app.tables import ModelRow, addresses_table, models_table, options_table
@@ -29,6 +30,8 @@ from core.observability.metrics import MetricsOptions, metric_families
 
 _log = logging.getLogger("trident.server")
 
+# How often the start is looked at; a progress bar moves as often.
+_LOOK_SECONDS = 0.25
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 20_000
 
 
@@ -71,9 +74,13 @@ class EngineSite:
 
     def _report_start(self) -> None:
         """When loading has ended: say what is served, or that the server cannot go on. On a native thread."""
-        while not self._engine.wait_loaded(timeout_s=1.0):
-            if self._engine.phase().name == "exiting":
+        shown = ProgressBar()
+        while not self._engine.wait_loaded(timeout_s=_LOOK_SECONDS):
+            phase = self._engine.phase()
+            if phase.name == "exiting":
                 return
+            shown.show(phase.download)
+        shown.show(None)
         # What exists now stays: without this, full collections walk it all and hold every request up (p99 at 64
         # connections 33-72 ms, with it 16). What requests make has no cycles but for errors, so it is enough to look
         # now and then: by default the collector looks after every 15 requests, at those in flight.
@@ -117,6 +124,13 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         strict_readiness=settings.strict_readiness,
         auto_complete=not settings.disable_auto_complete_config,
         config_name=settings.model_config_name,
+        control_mode=settings.model_control_mode,
+        load_models=settings.load_model,
+        poll_secs=settings.repository_poll_secs,
+        namespacing=settings.model_namespacing,
+        cache_directory=settings.model_cache_directory,
+        cache_bytes=settings.model_cache_bytes,
+        credential_path=settings.cloud_credential_path,
         load_threads=settings.model_load_thread_count,
         load_retries=settings.model_load_retry_count,
         backend_settings=settings.backend_settings,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.option_kinds import (
     BOOLEAN,
-    FLAG,
     INT64_MAX,
     INTEGER,
     INTEGER64,
@@ -26,13 +25,13 @@ from app.option_kinds import (
     number,
 )
 from app.options import Option, option, options_by_field, repeated
+from app.repository_settings import RepositorySettings
 from app.settings_rules import BACKEND_SETTING, check, deprecations, derived, split_backend_settings
 from app.settings_source import DEFAULT, collect
 
 if TYPE_CHECKING:
     from core.observability.logging import LogOptions
 
-_REPOSITORY = "Model repository"
 _HTTP = "HTTP"
 _METRICS = "Metrics"
 _BACKENDS = "Backends"
@@ -50,7 +49,7 @@ class SettingRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServerSettings:
+class ServerSettings(RepositorySettings):
     """Every option that has an effect, under its name with underscores.
 
     `sources` says of a field where its value came from, where that is not the default. `warnings` are for the person
@@ -95,59 +94,6 @@ class ServerSettings:
         BOOLEAN,
         "Whether the server is ready only when every model is; if not, as soon as it is up.",
         section=_SERVER,
-    )
-
-    model_repository: tuple[str, ...] = repeated(
-        "model-repository",
-        TEXT,
-        "Directory that holds one directory per model.",
-        section=_REPOSITORY,
-        aliases=("model-store",),
-    )
-    model_control_mode: str = option(
-        "none",
-        "model-control-mode",
-        choice("model-control-mode", "none", "poll", "explicit"),
-        "When models are loaded; none, the one mode supported so far, loads all of them at start.",
-        section=_REPOSITORY,
-    )
-    load_model: tuple[str, ...] = repeated(
-        "load-model", TEXT, "Model to load at start; only with --model-control-mode=explicit.", section=_REPOSITORY
-    )
-    disable_auto_complete_config: bool = option(
-        False,
-        "disable-auto-complete-config",
-        FLAG,
-        "Take each model configuration as it is written, instead of filling it in from the model file.",
-        section=_REPOSITORY,
-    )
-    strict_model_config: bool = option(
-        False,
-        "strict-model-config",
-        BOOLEAN,
-        "Deprecated: true is --disable-auto-complete-config.",
-        section=_REPOSITORY,
-    )
-    model_config_name: str = option(
-        "",
-        "model-config-name",
-        TEXT,
-        "Use configs/<name>.pbtxt of a model where it has one, config.pbtxt where not.",
-        section=_REPOSITORY,
-    )
-    model_load_thread_count: int = option(
-        4,
-        "model-load-thread-count",
-        INTEGER,
-        "Models that are loaded at the same time. Less than 1 counts as 1.",
-        section=_REPOSITORY,
-    )
-    model_load_retry_count: int = option(
-        0,
-        "model-load-retry-count",
-        INTEGER,
-        "Further attempts at a model that failed to load. Negative counts as 0.",
-        section=_REPOSITORY,
     )
 
     allow_http: bool = option(True, "allow-http", BOOLEAN, "Whether the HTTP port is opened.", section=_HTTP)

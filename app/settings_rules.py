@@ -5,9 +5,11 @@ Source: spec/server-options.md sections 2 to 4.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.cache_directory import default_cache_directory
 from app.option_kinds import BadValue, Kind
 from app.options import BadOption
 from core.errors import ConfigInvalid
@@ -15,15 +17,24 @@ from core.errors import ConfigInvalid
 if TYPE_CHECKING:
     from app.settings import ServerSettings
 
-_LOWEST = {"exit_timeout_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
+_LOWEST = {"exit_timeout_secs": 0, "repository_poll_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
 
 
 def derived(settings: ServerSettings) -> dict[str, Any]:
     """The fields that other values than the given ones belong into."""
     values: dict[str, Any] = {name: max(lowest, getattr(settings, name)) for name, lowest in _LOWEST.items()}
+    values["model_cache_directory"] = _cache_directory(settings)
     values["metrics_address"] = settings.metrics_address or settings.http_address
     values["disable_auto_complete_config"] = settings.disable_auto_complete_config or settings.strict_model_config
     return values
+
+
+def _cache_directory(settings: ServerSettings) -> str:
+    if settings.model_cache_directory:
+        return settings.model_cache_directory
+    # Triton keeps its copies there, so that is where the disk is that has room for them.
+    mounted = settings.aws_mount_directory or settings.gcs_mount_directory
+    return os.path.join(mounted, "trident") if mounted else default_cache_directory()
 
 
 def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -47,12 +58,10 @@ def check(settings: ServerSettings) -> None:
 
 
 def _check_models(settings: ServerSettings) -> None:
-    # The modes that load models later belong to the repository API, which is switched off as well.
-    if settings.model_control_mode != "none":
-        reason = f"{settings.model_control_mode} is not supported yet: with none all models are loaded at start"
-        raise BadOption.of("--model-control-mode", reason)
-    if settings.load_model:
+    if settings.load_model and settings.model_control_mode != "explicit":
         raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if len(set(settings.load_model)) > 1 and "*" in settings.load_model:
+        raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:
         raise BadOption("Error: empty argument for --model-config-name")
     if not any(settings.model_repository):

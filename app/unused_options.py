@@ -24,8 +24,6 @@ def _grpc_threads(text: str) -> int:
 
 _UNUSED: dict[str, dict[str, Kind[Any]]] = {
     "Model repository": {
-        "repository-poll-secs": INTEGER,
-        "model-namespacing": BOOLEAN,
         "model-load-gpu-limit": pair("model-load-gpu-limit", "device id", "fraction"),
         "enable-peer-access": BOOLEAN,
         "allow-client-shm": BOOLEAN,

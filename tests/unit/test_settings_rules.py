@@ -20,15 +20,6 @@ def refusal(*arguments: str) -> str:
     ("arguments", "text"),
     [
         (
-            ["--model-control-mode=explicit"],
-            'Bad option: "--model-control-mode".\n'
-            "explicit is not supported yet: with none all models are loaded at start",
-        ),
-        (
-            ["--model-control-mode=poll"],
-            'Bad option: "--model-control-mode".\npoll is not supported yet: with none all models are loaded at start',
-        ),
-        (
             ["--model-control-mode=some"],
             'Bad option: "--model-control-mode".\n'
             "invalid argument for --model-control-mode: 'some' is not one of none, poll, explicit",
@@ -36,6 +27,10 @@ def refusal(*arguments: str) -> str:
         (
             ["--load-model=a"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            ["--model-control-mode=explicit", "--load-model=a", "--load-model=*"],
+            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
         ),
         (["--model-config-name="], "Error: empty argument for --model-config-name"),
         (["--http-max-input-size=0"], "Error: --http-max-input-size must be greater than 0."),
