@@ -35,12 +35,15 @@ class ValueRun:
         outputs: Mapping[str, Datatype],
         strings_work: bool,
     ) -> None:
-        self._session = session
         self._ort_value = ort_value
         self._inputs = inputs
         self._outputs = outputs
         self._strings_work = strings_work
         self._binding = session.io_binding()
+        # What the session's public method calls. That one asks every run's options for a WebGPU graph first, and the
+        # answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
+        self._run = getattr(session, "_sess", session).run_with_iobinding
+        self._bound = getattr(self._binding, "_iobinding", self._binding)
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
         """The results of the outputs `names` for `feed`, as arrays that nothing writes to again.
@@ -55,7 +58,7 @@ class ValueRun:
             for name in names:
                 # Memory is ONNX Runtime's to allocate, anew for every run: the answers outlive the next run.
                 binding.bind_output(name, "cpu")
-            self._session.run_with_iobinding(binding, run_options)
+            self._run(self._bound, run_options)
             values = binding.get_outputs()
             return [self._read(value, self._outputs[name]) for name, value in zip(names, values, strict=True)]
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,35 @@ def test_results_outlive_the_next_run_and_the_session() -> None:
     del values
     gc.collect()
     assert [(float(array.min()), float(array.max())) for array in kept] == [(n, n) for n in range(5)]
+
+
+def test_runs_side_by_side_share_no_result() -> None:
+    model = onnx_models.identity("FP32").SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
+
+    def run_some(worker: int) -> list[tuple[float, Array]]:
+        values = ValueRun(session, onnxruntime.OrtValue, rows, rows, True)
+        marks = [float(100 * worker + n) for n in range(50)]
+        # Kept until all threads are done: memory that is used again too early would hold another run's marks.
+        return [(mark, run(values, np.full((1, 30_000), mark, np.float32))) for mark in marks]
+
+    with ThreadPoolExecutor(4) as threads:
+        kept = [pair for pairs in threads.map(run_some, range(4)) for pair in pairs]
+    assert len(kept) == 200
+    assert all((array == mark).all() for mark, array in kept)
+
+
+def test_the_public_run_with_its_costly_question_is_not_used() -> None:
+    class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+            raise AssertionError("the public method was called")
+
+    session = Refusing(onnx_models.identity("FP32").SerializeToString(), providers=["CPUExecutionProvider"])
+    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
+    assert run(ValueRun(session, onnxruntime.OrtValue, rows, rows, True), np.ones((1, 3), np.float32)).tolist() == [
+        [1] * 3
+    ]
 
 
 def test_a_run_that_fails_leaves_nothing_bound() -> None:
