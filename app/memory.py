@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
+from core.observability.host_memory import trim_heap
+
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _KEPT = 16 << 20
@@ -32,7 +34,7 @@ class IdleTrim:
 
     def __init__(self, trim: Callable[[], object] | None = None, rest_s: float = 5.0) -> None:
         """`trim` is glibc's `malloc_trim` unless given; nothing is done where there is none."""
-        self._trim = trim or _malloc_trim
+        self._trim = trim or trim_heap
         self._rest_s = rest_s
         self._last_work = 0.0
         self._trimmed = True
@@ -45,9 +47,3 @@ class IdleTrim:
         elif not self._trimmed and now - self._last_work > self._rest_s:
             self._trimmed = True
             self._trim()
-
-
-def _malloc_trim() -> None:
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)

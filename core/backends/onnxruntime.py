@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -105,17 +105,19 @@ class OnnxRuntimeBackend:
         """Load one version: a session for each device. Raises a ServerError, see the protocol."""
         config = context.config
         plan = self._settings(config, context.settings, threads=context.threads)
-        wanted = {placement.device: placement for placement in context.placements}
-        sessions: dict[str, Any] = {}
-        for device, placement in wanted.items():
+
+        def checked_session(placement: Placement) -> Any:
             providers = requested_providers(config, placement)
             check_available(providers, self._available, config.name)
-            sessions[device] = _make_session(_SessionRequest(config, context.path, placement, plan, providers))
-        for session in sessions.values():
+            session = _make_session(_SessionRequest(config, context.path, placement, plan, providers))
             problems = validate_against_signature(config, signature_of(session, config.name), config.name)
             if problems:
                 raise InvalidModelConfig(problems, model=config.name)
-        return OnnxModel(context.spec, config, plan, sessions)
+            return session
+
+        wanted = {placement.device: placement for placement in context.placements}
+        sessions = {device: checked_session(placement) for device, placement in wanted.items()}
+        return OnnxModel(context.spec, config, plan, sessions, checked_session)
 
     def _settings(self, config: ModelConfig, settings: dict[str, str], *, threads: int) -> SessionSettings:
         plan = session_settings(config, settings, threads=threads, spinning=self._spinning)
@@ -126,27 +128,41 @@ class OnnxRuntimeBackend:
 
 
 class OnnxModel:
-    """One loaded version: `sessions` by device. The loader's thread only."""
+    """One loaded version: `sessions` by device. Loader threads, several at once.
+
+    `make_session` makes one, checked, for the device of a placement; it is called when a device is used that has none.
+    """
 
     def __init__(
-        self, spec: ModelSpec, config: ModelConfig, settings: SessionSettings, sessions: dict[str, Any]
+        self,
+        spec: ModelSpec,
+        config: ModelConfig,
+        settings: SessionSettings,
+        sessions: dict[str, Any],
+        make_session: Callable[[Placement], Any],
     ) -> None:
         self._spec = spec
         self._config = config
         self._settings = settings
+        self._make_session = make_session
+        # The dictionary is replaced, under the lock, and never changed: it is read without.
+        self._changing = threading.Lock()
         self._sessions = sessions
+        self._closed = False
 
     def describe(self) -> dict[str, str]:
         """`device`, `execution provider` (the first of each session: it runs what it can) and `threads`."""
-        active = {session.get_providers()[0]: None for session in self._sessions.values()}
+        sessions = self._sessions
+        active = {session.get_providers()[0]: None for session in sessions.values()}
         return {
-            "device": ", ".join(self._sessions),
+            "device": ", ".join(sessions),
             "execution provider": ", ".join(active),
             "threads": self._settings.thread_plan,
         }
 
     def instance(self, placement: Placement) -> BackendInstance:
-        session = self._sessions[placement.device]
+        """An instance on the session of its device, which is made if there is none. Raises a ServerError then."""
+        session = self._sessions.get(placement.device) or self._session_on(placement)
         on_gpu = placement.kind == "GPU"
         pinned = cuda.PinnedMemory.open() if on_gpu else None
         gatherer = Gatherer(
@@ -159,9 +175,27 @@ class OnnxModel:
         options = _run_options(self._settings)
         return OnnxInstance(placement, self._spec, gatherer, splitter, self._run(session, on_gpu), options, FAILURES)
 
+    def _session_on(self, placement: Placement) -> Any:
+        """The session of a device that had none: of several threads that want it, one makes it."""
+        device = placement.device
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("the model is closed")
+            if device not in self._sessions:
+                self._sessions = {**self._sessions, device: self._make_session(placement)}
+            return self._sessions[device]
+
+    def retain(self, devices: Iterable[str]) -> None:
+        """Let go of the sessions on all but `devices`; instances that use one keep it until they are closed."""
+        kept = frozenset(devices)
+        with self._changing:
+            self._sessions = {device: session for device, session in self._sessions.items() if device in kept}
+
     def close(self) -> None:
         """Let go of the sessions: ONNX Runtime frees them when the last instance has let go as well."""
-        self._sessions = {}
+        with self._changing:
+            self._closed = True
+            self._sessions = {}
 
     def _run(self, session: Any, on_gpu: bool) -> Run:
         """How an instance runs the session: on arrays where it can, on values where it must."""

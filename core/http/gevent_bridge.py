@@ -66,7 +66,10 @@ class GeventBridge:
         future: Future[T] = Future()
         call = partial(_settle, future, partial(function, *args, **kwargs))
         threading.Thread(target=call, name="trident-long-call", daemon=True).start()
-        return self._wait(future)
+        try:
+            return self._wait(future)
+        finally:
+            del future, call  # see `_wait`
 
     def _wait(self, future: Future[T]) -> T:
         waiting = _Waiting(self._arrivals)
@@ -78,7 +81,14 @@ class GeventBridge:
             waiting.greenlet = None
             if waiting.outcome is None:
                 future.cancel()
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            # No cycles: `waiting` and the future know each other, and an error knows the frames that it goes through
+            # and so the future. They would keep all that the call was given, a model of many MB perhaps, until the
+            # collector comes round.
+            waiting.outcome = None
+            del future
 
     def close(self) -> None:
         """Stop watching and end the threads, after what they run now."""
@@ -97,6 +107,8 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
     else:
         if future.set_running_or_notify_cancel():
             future.set_result(result)
+    finally:
+        del future  # see `_wait`
 
 
 class _Waiting:

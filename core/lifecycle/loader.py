@@ -22,7 +22,7 @@ from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
-from core.errors import BackendFailed, ConfigInvalid, RepositoryUnavailable, ServerError
+from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
 from core.inference import InferenceRequest, InputTensor
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
@@ -236,7 +236,8 @@ class ModelLoader:
                 try:
                     run_once(instance, _warmup_requests(version, sample), version.statistics)
                 except ServerError as error:
-                    raise ConfigInvalid(
+                    kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
+                    raise kind(
                         f"failed to run warmup sample '{sample.name}': {error.message}; ", hint=error.hint
                     ) from error
 

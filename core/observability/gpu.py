@@ -227,6 +227,29 @@ def gpu_uuids(visible: str | None = None, load: Callable[[], NvmlLibrary] | None
     return tuple(gpu.uuid for gpu in gpus)
 
 
+def gpu_memory(
+    visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None
+) -> tuple[tuple[int, int] | None, ...]:
+    """Total and used bytes of the GPUs in `visible`, by CUDA's device number as `gpu_uuids`; None for one that does not
+    tell. Empty where NVML is not. Blocks, the first time perhaps for seconds.
+    """
+    try:
+        nvml, gpus = _open(visible, load)
+    except (OSError, NvmlError):
+        return ()
+    try:
+        return tuple(_memory_or_none(nvml, gpu) for gpu in gpus)
+    finally:
+        nvml.close()
+
+
+def _memory_or_none(nvml: Nvml, gpu: Gpu) -> tuple[int, int] | None:
+    try:
+        return nvml.memory(gpu)
+    except NvmlError:
+        return None
+
+
 def _open(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> tuple[Nvml, list[Gpu]]:
     """A session and the visible GPUs. Raises OSError without the library, NvmlError where it does not work."""
     nvml = Nvml((load or load_library)())

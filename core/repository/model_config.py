@@ -70,8 +70,14 @@ def load_config(
     examined = _examine(directory, copy_of(written), auto_complete, inspect, gpu_ids, default_max_batch_size, version)
     if examined.problems:
         raise InvalidModelConfig(examined.problems, model=directory.name)
-    if examined.failure is not None:
-        raise examined.failure
+    failure, examined.failure = examined.failure, None
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            # It knows the frames that it goes through: known from one of them it would be a cycle that keeps what the
+            # callers hold, the files of a load request among it, until the collector comes round.
+            del failure
     return examined.config
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from core.repository.any_layout import AnyLayoutSource
 from core.repository.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
 from core.repository.download import Downloader
 from core.repository.local import LocalSource
@@ -42,16 +43,32 @@ class SourceOpener:
         self._lock = threading.Lock()
         self._downloader: Downloader | None = None
 
-    def open(self, text: str) -> Source:
+    def open(self, text: str, *, any_layout: bool = False) -> Source:
         """Asks no storage. Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do.
 
-        RepositoryUnavailable where the credential file has nothing for it or the cache directory cannot be used.
+        With `any_layout` what is there may also be a single model; not so at the root of a bucket or a file system,
+        which has no name. RepositoryUnavailable where the credential file has nothing for it or the cache directory
+        cannot be used.
         """
         location = parse_location(text)
+        source = self._open(location, location)
+        if not any_layout:
+            return source
+        if location.scheme == "local":
+            path = Path(location.text).absolute()
+            return AnyLayoutSource(LocalSource(path.parent), path.name, source) if path.name else source
+        outer, _, folder = location.prefix.rpartition("/")
+        if not folder:
+            return source
+        parent = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
+        return AnyLayoutSource(self._open(parent, location), folder, source)
+
+    def _open(self, location: Location, credited: Location) -> Source:
+        """`credited` is the location that the credentials are for."""
         if location.scheme == "local":
             return LocalSource(Path(location.text))
         store = RenewedStore(
-            location.text, lambda: self._credential(location), lambda credential: _store(location, credential)
+            location.text, lambda: self._credential(credited), lambda credential: _store(location, credential)
         )
         return ObjectSource(store, self._shared_downloader())
 

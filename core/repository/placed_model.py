@@ -44,10 +44,7 @@ class PlacedModel:
         files = self._inner.files(self._folder) if model == self._name else None
         if files is None or not self._bare:
             return files
-        placed = (
-            file if _is_of_the_model(file.path) else replace(file, path=f"{_VERSION}/{file.path}") for file in files
-        )
-        return sorted(placed, key=lambda file: file.path)
+        return sorted(map(_placed, files), key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
@@ -56,8 +53,7 @@ class PlacedModel:
         inner = [replace(file, path=file.path.removeprefix(f"{_VERSION}/")) for file in files]
         fetched = self._inner.fetch(self._folder, inner, None)
         try:
-            around = Path(tempfile.mkdtemp(prefix="trident-model-"))
-            _surround(around, fetched.directory.path.absolute(), inner)
+            around = _surrounded(fetched.directory.path.absolute(), inner)
         except OSError as error:
             fetched.release()
             raise RepositoryUnavailable(
@@ -71,15 +67,21 @@ class PlacedModel:
         return Fetched(ModelDirectory(self._name, around), release)
 
 
-def _surround(around: Path, directory: Path, files: Sequence[SourceFile]) -> None:
-    """Make `around` a model directory whose version 1 is `directory`, where `files` lie. Raises OSError."""
-    (around / _VERSION).symlink_to(directory, target_is_directory=True)
-    for name in {file.path.partition("/")[0] for file in files if _is_of_the_model(file.path)}:
-        # Copied, not linked: what a configuration names must lie within its model directory, links followed.
-        if (directory / name).is_dir():
-            shutil.copytree(directory / name, around / name, copy_function=_copy)
-        else:
-            _copy(directory / name, around / name)
+def _surrounded(directory: Path, files: Sequence[SourceFile]) -> Path:
+    """A new model directory whose version 1 is `directory`, where `files` lie. Raises OSError."""
+    around = Path(tempfile.mkdtemp(prefix="trident-model-"))
+    try:
+        (around / _VERSION).symlink_to(directory, target_is_directory=True)
+        for name in {file.path.partition("/")[0] for file in files if _is_of_the_model(file.path)}:
+            # Copied, not linked: what a configuration names must lie within its model directory, links followed.
+            if (directory / name).is_dir():
+                shutil.copytree(directory / name, around / name, copy_function=_copy)
+            else:
+                _copy(directory / name, around / name)
+    except OSError:
+        shutil.rmtree(around, ignore_errors=True)
+        raise
+    return around
 
 
 def _copy(source: str | Path, target: str | Path) -> None:

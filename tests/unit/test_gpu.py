@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.observability.gpu import Gpu, GpuMeter, GpuReading, gpu_uuids, load_library, visible_gpus
+from core.observability.gpu import Gpu, GpuMeter, GpuReading, gpu_memory, gpu_uuids, load_library, visible_gpus
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33")
 NOT_SUPPORTED = 3
@@ -222,3 +222,11 @@ def test_the_real_library_reports_the_real_gpu() -> None:
         assert reading.memory_total is not None
         assert reading.memory_used is not None
         assert 0 <= reading.memory_used <= reading.memory_total
+
+
+def test_memory_goes_by_the_number_of_the_gpu(library: FakeNvml) -> None:
+    assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert gpu_memory("0,1", lambda: library) == (None, None)
+    assert library.sessions == 0
+    assert gpu_memory(load=no_library) == ()

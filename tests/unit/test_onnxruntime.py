@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from core.backends.base import LoadContext
+from core.backends.base import BackendInstance, LoadContext
 from core.backends.execution_providers import CPU
 from core.backends.onnxruntime import FAILURES, OnnxRuntimeBackend, gpu_ids
 from core.config.placement import Placement
@@ -18,6 +22,7 @@ from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUna
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import (
     ON_CPU,
+    Serving,
     add_sub_config,
     config_of,
     identity_config,
@@ -206,6 +211,75 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
     model.close()
 
 
+def test_a_device_that_has_no_session_gets_one_when_it_is_used(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        described = model.model.describe()
+        model.model.retain(["cpu", "gpu:7"])
+        assert model.model.describe() == described
+        model.model.retain([])
+        assert model.model.describe() == {**described, "device": "", "execution provider": ""}
+        ones = np.ones((1, 16), np.int32)
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # it is in use still
+        again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", "CPU")))
+        assert (again.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+        assert model.model.describe() == described
+        again.instance.close()
+
+
+def test_a_session_that_is_let_go_is_freed_with_its_last_instance(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        session = weakref.ref(model.model._sessions["cpu"])
+        inner = weakref.ref(model.model._sessions["cpu"]._sess)
+        model.model.retain([])
+        assert (session(), inner() is None) == (None, False)
+        model.instance.close()
+        assert inner() is None
+
+
+def test_of_many_threads_that_use_a_new_device_one_makes_its_session(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        model.model.retain([])
+        made: list[Any] = []
+        make_session = model.model._make_session
+
+        def counted(placement: Placement) -> Any:
+            made.append(make_session(placement))
+            return made[-1]
+
+        model.model._make_session = counted
+        barrier = threading.Barrier(4)
+
+        def use(number: int) -> BackendInstance:
+            barrier.wait()
+            return model.model.instance(Placement(f"model_{number}", "CPU"))
+
+        with ThreadPoolExecutor(4) as pool:
+            for instance in pool.map(use, range(4)):
+                instance.close()
+        assert made == [model.model._sessions["cpu"]]
+
+
+def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        described = model.model.describe()
+        if not gpu_ids():
+            with pytest.raises(ModelLoadFailed, match="CUDAExecutionProvider"):
+                model.model.instance(Placement("model_0", "GPU", 0))
+            assert model.model.describe() == described
+        model.model.retain([])
+        onnx_models.write_version(onnx_models.identity(), tmp_path, "model")
+        with pytest.raises(ConfigInvalid, match="configuration expects 2 inputs, model provides 1"):
+            model.model.instance(ON_CPU)
+        assert model.model.describe()["device"] == ""
+
+
+def test_a_closed_model_makes_no_session(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        model.model.close()
+        with pytest.raises(RuntimeError, match="the model is closed"):
+            model.model.instance(ON_CPU)
+
+
 def test_the_global_pool_serves_all_sessions(tmp_path: Path) -> None:
     """In a process of its own: the pool, once made, is there for all sessions of the process."""
     program = f"""
@@ -255,3 +329,18 @@ def test_it_runs_on_a_gpu(tmp_path: Path) -> None:
         for _ in range(3):
             answers = model.execute([model.request({"INPUT0": v, "INPUT1": values[1]}) for v in values])
             assert [float(answer["OUTPUT0"][0, 0]) for answer in answers] == [1, 2, 3, 4]
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_added_and_let_go_while_the_cpu_serves(tmp_path: Path) -> None:
+    if not gpu_ids():
+        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
+    with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path) as model:
+        on_gpu = Serving(model.spec, model.model, model.model.instance(Placement("model_1", "GPU", 0)))
+        assert model.model.describe()["device"] == "cpu, gpu:0"
+        ones = np.ones((1, 16), np.float32)
+        assert (on_gpu.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+        on_gpu.instance.close()
+        model.model.retain(["cpu"])
+        assert model.model.describe()["device"] == "cpu"
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()

@@ -42,6 +42,16 @@ def test_bare_files_are_version_1(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "model.onnx").exists()
 
 
+def test_a_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
+    onnx_models.write(onnx_models.add_sub(), tmp_path / "bare" / "model.onnx")
+    (tmp_path / "bare" / "labels.txt").write_text("a\nb\n")
+    output = 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 label_filename: "labels.txt" }'
+    (tmp_path / "bare" / "config.pbtxt").write_text(output + CONFIG)
+    with serving(tmp_path / "bare", any_layout=True) as engine:
+        assert engine.phase().failures == {}
+        assert engine.model_config("model")["output"][0]["label_filename"] == "labels.txt"
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     source = PlacedModel(LocalSource(tmp_path), "none", "cat")
     assert source.models() == []
