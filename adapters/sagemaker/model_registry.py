@@ -1,0 +1,183 @@
+"""The models of a multi-model endpoint: which are loaded, from where, and one change at a time to each.
+
+    (unknown) -> LOADING -> LOADED -> UNLOADING -> (unknown)
+                    \\-> (unknown) (the load failed)
+
+A model is known by the name that the platform gives it, an opaque hash, and is served under it: two archives may hold
+models that call themselves the same. Source: spec/sagemaker.md sections A5 and B3.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from adapters.sagemaker.memory import MemoryBudget
+from adapters.sagemaker.model_folder import find_model
+from adapters.sagemaker.multi_model_url import check_name, check_url, folder_of
+from core.engine import Engine
+from core.errors import AlreadyLoaded, InvalidRequest, ModelNotFound
+from core.observability.log_text import escaped
+
+_log = logging.getLogger("trident.sagemaker")
+
+PAGE = 100
+"""How many models a page of the list has where the request does not say."""
+
+
+class _State(Enum):
+    LOADING = "being loaded"
+    LOADED = "loaded"
+    UNLOADING = "being unloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """`name` and `url` as the platform sent them; `engine_name` is what a request to the engine asks for."""
+
+    name: str
+    url: str
+    engine_name: str
+
+
+class LoadedModels:
+    """All methods may be called on any native thread, several at once; only `engine_name` also on the hub.
+
+    Changes of one model wait for each other, those of different models do not.
+    """
+
+    def __init__(self, engine: Engine, models_root: str, memory: MemoryBudget) -> None:
+        """`models_root` is the folder that the platform unpacks archives into."""
+        self._engine = engine
+        self._models_root = models_root
+        self._memory = memory
+        self._changed = threading.Condition()
+        self._states: dict[str, _State] = {}
+        # Those in state LOADED. Written under the lock; `get` reads without it.
+        self._loaded: dict[str, LoadedModel] = {}
+
+    def load(self, name: str, url: str) -> None:
+        """Load the model in the folder `url` and track it as `name`. Blocks until it serves.
+
+        Raises InvalidRequest for what cannot be right, AlreadyLoaded, OutOfMemory before or while it is loaded, or the
+        engine's ServerError; after an error nothing of it is left.
+        """
+        check_name(name)
+        check_url(url, self._models_root)
+        self._begin_load(name)
+        try:
+            folder = find_model(folder_of(url, self._models_root), Path(self._models_root))
+            with self._memory.room_for(name, url, folder):
+                self._engine.load_directory(name, str(folder.path))
+        except BaseException:
+            self._settle(name, None)
+            raise
+        self._settle(name, LoadedModel(name, url, name))
+        _log.info("model '%s' was loaded from %s", escaped(name), escaped(url))
+
+    def unload(self, name: str) -> None:
+        """Unload the model; what is in flight is still answered. Blocks until its memory is free.
+
+        Waits for a load of it that is under way; where it is being unloaded already it returns when that has ended.
+        Raises ModelNotFound, or the engine's ServerError, and then it stays loaded.
+        """
+        model = self._begin_unload(name)
+        if model is None:
+            return
+        try:
+            self._engine.unload_model(model.engine_name, True, wait=True)
+        except BaseException:
+            self._settle(name, model)
+            raise
+        self._memory.give_back()
+        self._settle(name, None)
+
+    def get(self, name: str) -> LoadedModel:
+        """Raises ModelNotFound for one that does not serve, whether unknown, not yet loaded or on its way out."""
+        model = self._loaded.get(name)
+        if model is None:
+            raise self._not_found(name)
+        return model
+
+    def engine_name(self, name: str) -> str:
+        """What a request for `name` asks the engine for. Does not block. Raises ModelNotFound."""
+        return self.get(name).engine_name
+
+    def names_after(self, token: str | None, limit: int = PAGE) -> tuple[list[LoadedModel], str | None]:
+        """A page of at most `limit` loaded models by name, and the token of the next one, or None at the end.
+
+        The page after a token begins behind the name that it stands for, whatever has come and gone since; so a model
+        that stays loaded is listed exactly once. None and "" are the first page. Raises InvalidRequest.
+        """
+        if limit < 1:
+            raise InvalidRequest(f"limit must be at least 1, not {limit}")
+        after = _name_of(token) if token else ""
+        with self._changed:
+            names = sorted(self._loaded)
+            begin = bisect_right(names, after)
+            page = [self._loaded[name] for name in names[begin : begin + limit]]
+            is_last = begin + limit >= len(names)
+        return page, None if is_last else _token_of(page[-1].name)
+
+    def _begin_load(self, name: str) -> None:
+        """(unknown) -> LOADING. Raises AlreadyLoaded.
+
+        A model that is being unloaded is waited for: to say that it is loaded would make the platform ask it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
+            state = self._states.get(name)
+            if state is not None:
+                raise AlreadyLoaded(f"model '{escaped(name)}' is {state.value} already", model=name)
+            self._states[name] = _State.LOADING
+
+    def _begin_unload(self, name: str) -> LoadedModel | None:
+        """LOADED -> UNLOADING, or None if another thread did that and is through. Raises ModelNotFound."""
+        with self._changed:
+            if self._states.get(name) is _State.UNLOADING:
+                self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
+                if self._states.get(name) is not _State.LOADED:
+                    return None
+            self._changed.wait_for(lambda: self._states.get(name) is not _State.LOADING)
+            if self._states.get(name) is not _State.LOADED:
+                raise self._not_found(name)
+            self._states[name] = _State.UNLOADING
+            return self._loaded.pop(name)
+
+    def _settle(self, name: str, model: LoadedModel | None) -> None:
+        """End what was begun: `model` is loaded, or with None nothing is known of the name."""
+        with self._changed:
+            if model is None:
+                del self._states[name]
+            else:
+                self._loaded[name] = model
+                self._states[name] = _State.LOADED
+            self._changed.notify_all()
+
+    def _not_found(self, name: str) -> ModelNotFound:
+        state = self._states.get(name)
+        hint = "load it with POST /models" if state is None else f"it is {state.value}"
+        return ModelNotFound(f"model '{escaped(name)}' is not loaded", hint=hint, model=name)
+
+
+def _token_of(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def _name_of(token: str) -> str:
+    """The name that a token stands for. Raises InvalidRequest for one that no page ended with."""
+    try:
+        padded = token.encode("ascii") + b"=" * (-len(token) % 4)
+        name = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+        check_name(name)
+    except (UnicodeError, binascii.Error, InvalidRequest):
+        raise InvalidRequest(
+            "invalid next_page_token", hint="send the nextPageToken of the page before as it is, or none"
+        ) from None
+    return name

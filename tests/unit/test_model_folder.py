@@ -1,0 +1,148 @@
+"""Where the model is in an unpacked archive."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapters.sagemaker.model_folder import DEEPEST, find_model, list_files
+from core.errors import ConfigInvalid, InvalidRequest
+
+ENSEMBLE = 'platform: "ensemble"'
+
+
+class Archive:
+    """The folder `hash/model` below a root, filled by paths."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "hash" / "model"
+        self.folder.mkdir(parents=True)
+
+    def put(self, path: str, content: str = "") -> Path:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        return file
+
+    def found(self) -> tuple[str, int]:
+        """The model's folder, relative to the archive's, and the size of its weights."""
+        model = find_model(self.folder, self.root)
+        return str(model.path.relative_to(self.folder)), model.weight_bytes
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "models")
+
+
+@pytest.mark.parametrize(
+    ("paths", "where"),
+    [
+        (["config.pbtxt", "1/model.onnx"], "."),
+        (["1/model.onnx"], "."),
+        (["model.onnx"], "."),
+        (["config.pbtxt", "model.onnx"], "."),
+        (["resnet/config.pbtxt", "resnet/1/model.onnx"], "resnet"),
+        (["resnet/1/model.onnx"], "resnet"),
+        (["resnet/model.onnx"], "resnet"),
+        (["resnet/config.pbtxt", "resnet/1/model.onnx", "code/inference.py", "README.md"], "resnet"),
+        (["resnet/1/model.onnx", ".ipynb_checkpoints/1/model.onnx"], "resnet"),
+    ],
+)
+def test_layouts(archive: Archive, paths: list[str], where: str) -> None:
+    for path in paths:
+        archive.put(path)
+    assert archive.found() == (where, 0)
+
+
+def test_of_several_it_is_the_ensemble(archive: Archive) -> None:
+    for name in ("after", "before"):
+        archive.put(f"{name}/1/model.onnx", "12345")
+        archive.put(f"{name}/config.pbtxt", 'platform: "onnxruntime_onnx"')
+    archive.put("ensemble/config.pbtxt", ENSEMBLE)
+    (archive.folder / "ensemble" / "1").mkdir()
+    where, size = archive.found()
+    assert where == "ensemble"
+    assert size > 10  # its parts are loaded with it
+
+
+@pytest.mark.parametrize(("ensembles", "what"), [(0, "none of them an ensemble"), (2, "2 of them ensembles")])
+def test_several_without_one_that_leads(archive: Archive, ensembles: int, what: str) -> None:
+    for number in range(3):
+        archive.put(f"m{number}/config.pbtxt", ENSEMBLE if number < ensembles else "")
+    with pytest.raises(InvalidRequest, match=f"there are 3 models in '.*', {what}: 'm0', 'm1', 'm2'"):
+        archive.found()
+
+
+def test_no_model(archive: Archive) -> None:
+    with pytest.raises(InvalidRequest, match=r"it holds nothing$"):
+        archive.found()
+    for number in range(10):
+        archive.put(f"file{number}.txt")
+    with pytest.raises(InvalidRequest, match=r"it holds 'file0.txt', .*'file7.txt' and 2 more$"):
+        archive.found()
+
+
+def test_a_configuration_that_is_none(archive: Archive) -> None:
+    archive.put("config.pbtxt", "max_batch_sise: 8")
+    archive.put("1/model.onnx")
+    with pytest.raises(ConfigInvalid, match="max_batch_sise"):
+        archive.found()
+
+
+def test_the_weights_are_those_of_the_versions_that_will_be_loaded(archive: Archive) -> None:
+    archive.put("1/model.onnx", "x" * 1000)
+    archive.put("2/model.onnx", "x" * 10)
+    archive.put("2/model.onnx.data", "x" * 100)
+    archive.put("labels.txt", "x" * 5000)
+    assert archive.found() == (".", 110)
+    archive.put("config.pbtxt", "version_policy { all {} }")
+    assert archive.found() == (".", 1110)
+    archive.put("config.pbtxt", "version_policy { specific { versions: 7 } }")
+    assert archive.found()[1] > 6000  # the engine says what is wrong with it
+
+
+def test_links(archive: Archive) -> None:
+    weights = archive.put("weights/big.onnx", "12345")
+    (archive.folder / "1").mkdir()
+    (archive.folder / "1" / "model.onnx").symlink_to(weights)
+    (archive.folder / "1" / "gone").symlink_to(archive.folder / "nowhere")
+    (archive.folder / "1" / "again").symlink_to(archive.folder)
+    files = list_files(archive.folder, archive.root)
+    assert files == {"weights/big.onnx": 5, "1/model.onnx": 5}
+    assert archive.found() == (".", 5)
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "/proc", "/nowhere/at/all", "../../../secret"])
+def test_a_link_that_leads_out(archive: Archive, target: str) -> None:
+    (archive.root.parent / "secret").write_text("secret")
+    (archive.folder / "1").mkdir()
+    (archive.folder / "1" / "model.onnx").symlink_to(target if target.startswith("/") else archive.root / "../secret")
+    with pytest.raises(InvalidRequest, match=r"^the link '1/model.onnx' leads out of the models' folder$"):
+        archive.found()
+
+
+def test_a_pipe_is_never_opened(archive: Archive) -> None:
+    (archive.folder / "1").mkdir()
+    os.mkfifo(archive.folder / "1" / "model.onnx")
+    with pytest.raises(InvalidRequest, match=r"^'1/model.onnx' is neither a file nor a folder$"):
+        archive.found()
+
+
+def test_folders_without_end(archive: Archive) -> None:
+    archive.put("/".join(["d"] * DEEPEST) + "/file")
+    list_files(archive.folder, archive.root)
+    archive.put("/".join(["d"] * (DEEPEST + 1)) + "/file")
+    with pytest.raises(InvalidRequest, match=f"more than {DEEPEST} folders in each other"):
+        archive.found()
+
+
+def test_names_that_are_not_utf_8_can_be_told_of(archive: Archive) -> None:
+    (archive.folder / os.fsdecode(b"\xff\n") / "1").mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="there is no model") as caught:
+        archive.found()
+    assert "\n" not in caught.value.message
+    caught.value.message.encode()
