@@ -1,0 +1,110 @@
+"""The table of formats: which media types are read and written, and by what.
+
+Source: spec/sagemaker.md (c) "Content types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
+from core.http.payloads.csv_decoder import decode_csv
+from core.http.payloads.csv_encoder import encode_csv
+from core.http.payloads.json_decoder import decode_json
+from core.http.payloads.json_encoder import encode_json
+from core.http.payloads.jsonlines import decode_jsonlines, encode_jsonlines
+from core.http.payloads.media_type import MediaType, choose, parse_media_type
+from core.http.payloads.npy import decode_npy, encode_npy
+from core.http.payloads.npz import decode_npz, encode_npz
+from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.tensors import Buffer
+
+Decode = Callable[[Buffer, ModelSpec, DecodeRules], DecodedPayload]
+Encode = Callable[[list[OutputColumn]], bytes]
+
+_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """No decoder for the body's Content-Type."""
+
+
+class NotAcceptable(InvalidRequest):
+    """No encoder for anything that Accept names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`media_types`: the first is the one that responses carry. `text`: it may be in UTF-8 only."""
+
+    media_types: tuple[str, ...]
+    decode: Decode
+    encode: Encode
+    text: bool = True
+
+
+JSON = Format(("application/json",), decode_json, encode_json)
+CSV = Format(("text/csv",), decode_csv, encode_csv)
+JSONLINES = Format(
+    (
+        "application/jsonlines",
+        "application/jsonl",
+        "application/x-jsonlines",
+        "application/x-ndjson",
+        "application/x-jsonl",
+    ),
+    decode_jsonlines,
+    encode_jsonlines,
+)
+NPY = Format(("application/x-npy",), decode_npy, encode_npy, text=False)
+NPZ = Format(("application/x-npz",), decode_npz, encode_npz, text=False)
+
+# In the order in which `*/*` takes them.
+FORMATS = (JSON, CSV, JSONLINES, NPY, NPZ)
+_BY_MEDIA_TYPE = {media_type: row for row in FORMATS for media_type in row.media_types}
+
+
+def format_of(content_type: str) -> Format:
+    """The format of a body. Raises UnsupportedMediaType that lists the known ones, InvalidRequest for garbage."""
+    media_type = parse_media_type(content_type)
+    found = _BY_MEDIA_TYPE.get(media_type.essence)
+    if found is None:
+        raise UnsupportedMediaType(
+            f"Content-Type '{media_type.essence}' is not supported, supported are: {supported_types()}"
+        )
+    if found.text:
+        _check_charset(media_type)
+    return found
+
+
+def format_for(accept: str | None, default: str = JSON.media_types[0], also: Sequence[str] = ()) -> str:
+    """The media type for a response: of the known ones and `also`, `default` where the header leaves the choice.
+
+    Its encoder is `FORMATS`' by `encoder_of`. Raises NotAcceptable that lists the known ones.
+    """
+    known = [*also, *_BY_MEDIA_TYPE]
+    chosen = choose(accept, [default, *(essence for essence in known if essence != default)])
+    if chosen is None:
+        raise NotAcceptable(f"none of '{(accept or '')[:100]}' can be sent, available are: {supported_types(also)}")
+    return chosen
+
+
+def encoder_of(media_type: str) -> Encode:
+    """The encoder of a media type that `format_for` chose out of the table."""
+    return _BY_MEDIA_TYPE[media_type].encode
+
+
+def supported_types(also: Sequence[str] = ()) -> str:
+    """The media types of the table, for a text."""
+    return ", ".join([*also, *_BY_MEDIA_TYPE])
+
+
+def _check_charset(media_type: MediaType) -> None:
+    charset = media_type.parameters.get("charset", "utf-8")
+    if charset.lower() not in _CHARSETS:
+        raise UnsupportedMediaType(
+            f"charset '{charset[:60]}' of Content-Type '{media_type.essence}' is not supported, supported is: utf-8"
+        )

@@ -1,0 +1,72 @@
+"""The outputs of one or more responses, put together by output: what all encoders read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.config.golden_tensor import as_numbers
+from core.errors import BackendFailed, InvalidRequest
+from core.http.payloads.payload import DecodedPayload
+from core.inference import OutputTensor
+from core.tensors import BY_NAME, Array, Datatype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputColumn:
+    """One output. `parts` one after the other are its rows; there are several only where their shapes differ.
+
+    Without rows (`whole`) there is one part, the tensor as it is. BF16 has become the FP32 numbers it stands for.
+    """
+
+    name: str
+    datatype: Datatype
+    parts: list[Array]
+    whole: bool = False
+
+    def array(self, format_name: str) -> Array:
+        """The only part; InvalidRequest for a format that cannot hold rows of different shapes."""
+        if len(self.parts) > 1:
+            shapes = f"{list(self.parts[0].shape[1:])} and {list(self.parts[1].shape[1:])}"
+            raise InvalidRequest(
+                f"output '{self.name}' has rows of different shapes, such as {shapes}, which {format_name} cannot hold",
+                hint="ask for application/json or application/jsonlines",
+            )
+        return self.parts[0]
+
+
+def output_columns(responses: Sequence[Sequence[OutputTensor]], payload: DecodedPayload) -> list[OutputColumn]:
+    """The columns of the responses to the requests that `split_instances` made of the payload, in their order.
+
+    Raises BackendFailed if the model gave not one row for each instance, or not the same outputs each time.
+    """
+    first = responses[0]
+    names = [output.name for output in first]
+    by_name = [{output.name: output for output in response} for response in responses]
+    if not names or any(outputs.keys() != set(names) for outputs in by_name):
+        raise BackendFailed("the model gave no outputs, or different ones for the parts of one batch")
+    columns: list[OutputColumn] = []
+    for output in first:
+        datatype = BY_NAME[output.datatype]
+        arrays = [as_numbers(outputs[output.name].array, datatype) for outputs in by_name]
+        if payload.count is None:
+            columns.append(OutputColumn(output.name, datatype, arrays[:1], whole=True))
+            continue
+        if not payload.stacked:
+            arrays = [array[np.newaxis] for array in arrays]
+        _check_rows(output.name, arrays, payload.count)
+        same = len({array.shape[1:] for array in arrays}) == 1
+        columns.append(OutputColumn(output.name, datatype, [_joined(arrays)] if same else arrays))
+    return columns
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def _check_rows(name: str, arrays: list[Array], count: int) -> None:
+    rows = sum(len(array) if array.ndim else 0 for array in arrays)
+    if rows != count:
+        raise BackendFailed(f"output '{name}' has {rows} rows for {count} instances")
