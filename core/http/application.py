@@ -8,7 +8,7 @@ Source: architecture section 3 point 4, spec/http.md sections 1 and 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response, request
@@ -27,6 +27,7 @@ from core.http.request_path import path_of, request_path, request_target
 from core.http.restricted import Restrictions
 from core.http.routes import INFER, ROUTES, Route
 from core.http.version_text import version_number
+from core.inference import InferenceRequest, Parameter
 
 if TYPE_CHECKING:
     from core.engine import Engine
@@ -47,8 +48,11 @@ class V2Application(Flask):
 
     * `routes`: the route table.
     * `binary_mime`, `inference_header`: how a body with binary tensors behind its JSON is marked.
+    * `early_error_mime`: the content type of what is refused before a body is parsed.
     * `binary_header(environ)`: the length of the JSON part as the request gives it.
     * `body_headers(json_length)`: the headers of an infer response.
+    * `adopt_headers(environ, request)`: what headers add to an infer request.
+    * `parameter_headers(parameters)`: what the parameters of an infer response add to its headers.
     * `infer_path(path)`: which paths are infer requests, and of which model. A pure function: answers are remembered.
     * `infer_view(environ, model, version)`: what an infer request does.
     * `status_of(error)`: the status of an error.
@@ -57,6 +61,7 @@ class V2Application(Flask):
     routes: tuple[Route, ...] = ROUTES
     binary_mime = "application/octet-stream"
     inference_header = "Inference-Header-Content-Length"
+    early_error_mime = TEXT
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
         super().__init__("core.http", static_folder=None, template_folder=None)
@@ -82,6 +87,13 @@ class V2Application(Flask):
         if json_length is None:
             return [("Content-Type", JSON)]
         return [("Content-Type", self.binary_mime), (self.inference_header, str(json_length))]
+
+    def adopt_headers(self, environ: Environ, request: InferenceRequest) -> None:
+        """Note in a decoded `request` what the platform says of it in headers. Raises InvalidRequest."""
+
+    def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
+        """The headers that a response has because the model set `parameters`. Raises ServerError."""
+        return []
 
     def infer_path(self, path: str) -> dict[str, str] | None:
         """The arguments for `infer_view` if a POST to `path` is an infer request, else None."""
@@ -124,7 +136,7 @@ class V2Application(Flask):
             return route.view(self, environ, **arguments)
         except Exception as error:
             if isinstance(error, errors.ApiRestricted) or PLAIN_TEXT_KEY in environ:
-                mime = TEXT
+                mime = self.early_error_mime
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
             return self._refuse(error, mime, environ)
@@ -182,7 +194,7 @@ class V2Application(Flask):
     def _unrouted(self, error: Exception) -> Response:
         """What goes wrong outside of a view: above all, that there is none."""
         refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
-        return _response(self._refuse(refusal, TEXT, request.environ))
+        return _response(self._refuse(refusal, self.early_error_mime, request.environ))
 
 
 class _DigitsConverter(BaseConverter):

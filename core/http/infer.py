@@ -1,6 +1,8 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
 Flask's route and the short way of `V2Application.__call__` both end here, and so do the adapters' own infer routes.
+What those share that read other formats than the v2 protocol's stands here too: `open_request`, `prepare`, `run`,
+`finish` and `off_hub`.
 Source: spec/http.md section 4 "Processing order".
 """
 
@@ -8,24 +10,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from werkzeug.wsgi import get_input_stream
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ServerError, Unsupported
+from core.http.bridge import P
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY
 from core.http.reply import Headers, Reply
 from core.http.request_codec import decode_request, forward_header
 from core.http.response_codec import encode_response
+from core.inference import InferenceRequest, InferenceResponse, Parameter
 from core.tensors import Buffer
 
 if TYPE_CHECKING:
     from core.http.application import V2Application
 
+T = TypeVar("T")
 Environ = dict[str, Any]
 
+# Where our own worker leaves the function that tells whether the client still waits.
+CLIENT_GONE_KEY = "trident.client_gone"
 # Set for what is refused before the body is parsed: Triton answers that as text.
 PLAIN_TEXT_KEY = "trident.plain_text"
 
@@ -41,28 +48,57 @@ _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 
 def infer(application: V2Application, environ: Environ, model: str, version: int) -> Reply:
     """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError."""
-    spec, body = _open(application, environ, model, version)
+    spec, body = open_request(application, environ, model, version)
+    return infer_body(application, environ, spec, body, version)
+
+
+def infer_body(application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int) -> Reply:
+    """As `infer`, for a request that was opened: `body` is the v2 protocol's. Raises ServerError."""
     header = application.binary_header(environ)
-    header_length = _header_length(header, len(body), environ) if header is not None else None
-    options = application.options
-    request, plan = decode_request(body, header_length, version, spec, options.max_input_size)
-    if request.id:
-        environ[REQUEST_ID_KEY] = request.id
-    if options.header_pattern is not None:
-        _forward_headers(environ, options.header_pattern, request)
-    response = application.bridge.infer(application.engine, request, environ.get("trident.client_gone"))
-    if response.error is not None:
-        raise response.error
+    header_length = None if header is None else _header_length(application, header, len(body), environ)
+    request, plan = decode_request(body, header_length, version, spec, application.options.max_input_size)
+    prepare(application, environ, request)
+    response = run(application, environ, request)
     encoded = encode_response(response, plan, spec)
     headers = application.body_headers(encoded.json_length)
-    parts = encoded.parts
+    return finish(application, environ, encoded.parts, headers, response.parameters)
+
+
+def prepare(application: V2Application, environ: Environ, request: InferenceRequest) -> None:
+    """Add to a decoded request what the headers say, and note its id for errors. Raises InvalidRequest."""
+    application.adopt_headers(environ, request)
+    if request.id:
+        environ[REQUEST_ID_KEY] = request.id
+    pattern = application.options.header_pattern
+    if pattern is not None:
+        _forward_headers(environ, pattern, request)
+
+
+def run(application: V2Application, environ: Environ, request: InferenceRequest) -> InferenceResponse:
+    """The model's one response. Raises the ServerError that it is, if it is one."""
+    response = application.bridge.infer(application.engine, request, environ.get(CLIENT_GONE_KEY))
+    if response.error is not None:
+        raise response.error
+    return response
+
+
+def finish(
+    application: V2Application,
+    environ: Environ,
+    parts: list[Buffer],
+    headers: Headers,
+    parameters: dict[str, Parameter] | None,
+) -> Reply:
+    """The reply with `parts` as its body, compressed as the client accepts; `parameters` are those of the response."""
+    if parameters:
+        headers += application.parameter_headers(parameters)
     if ACCEPT_ENCODING in environ:
         parts = _compressed(application, environ, parts, headers)
     headers.append(("Content-Length", str(sum(map(len, parts)))))
     return Reply(200, headers, parts)
 
 
-def _open(application: V2Application, environ: Environ, model: str, version: int) -> tuple[ModelSpec, Buffer]:
+def open_request(application: V2Application, environ: Environ, model: str, version: int) -> tuple[ModelSpec, Buffer]:
     """The model asked for, and the whole body, inflated.
 
     What fails before the body is read is marked with `plain_text`, because Triton answers it as text/plain.
@@ -81,7 +117,7 @@ def _open(application: V2Application, environ: Environ, model: str, version: int
     if encoding is None or encoding == IDENTITY:
         return spec, body
     size = _INFLATES_BY * len(body)
-    return spec, _off_hub(application, size, decompress, body, encoding, application.options.max_input_size)
+    return spec, off_hub(application, size, decompress, body, encoding, application.options.max_input_size)
 
 
 def _compressed(application: V2Application, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:
@@ -90,12 +126,15 @@ def _compressed(application: V2Application, environ: Environ, parts: list[Buffer
     if encoding == IDENTITY:
         return parts
     headers.append(("Content-Encoding", encoding))
-    return [_off_hub(application, sum(map(len, parts)), compress, parts, encoding)]
+    return [off_hub(application, sum(map(len, parts)), compress, parts, encoding)]
 
 
-def _off_hub(application: V2Application, size: int, function: Callable[..., Buffer], *arguments: Any) -> Buffer:
-    """Call `function`, on a thread where it would hold the hub up: 64 KB inflate and deflate in about a millisecond."""
-    return function(*arguments) if size < _LARGE else application.bridge.run(function, *arguments)
+def off_hub(application: V2Application, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function`, on a thread where it would hold the hub up: 64 KB inflate and deflate in about a millisecond.
+
+    `size` is the number of bytes that it works on.
+    """
+    return function(*args, **kwargs) if size < _LARGE else application.bridge.run(function, *args, **kwargs)
 
 
 def _drain_input(environ: Environ) -> Buffer:
@@ -109,22 +148,20 @@ def _drain_input(environ: Environ) -> Buffer:
     return content
 
 
-def _header_length(text: str, body_length: int, environ: Environ) -> int:
+def _header_length(application: V2Application, text: str, body_length: int, environ: Environ) -> int:
     """The length of the JSON in front of binary tensors. Raises InvalidRequest with Triton's texts."""
     if text.isdecimal() and len(text) < 10 and int(text) <= body_length:
         return int(text)
     environ[PLAIN_TEXT_KEY] = True
+    name = application.inference_header
     if not _INTEGER.match(text):
-        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+        raise InvalidRequest(f"Unable to parse {name}, got: {text}")
     if len(text) > 20 or int(text) not in _INT32:
-        raise InvalidRequest(
-            "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
-            f"got: {text}"
-        )
+        raise InvalidRequest(f"Unable to parse {name}, value is out of range [ -2147483648, 2147483647 ], got: {text}")
     raise InvalidRequest(f"inference header size should be in range (0, {body_length}), got: {text}")
 
 
-def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: Any) -> None:
+def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: InferenceRequest) -> None:
     """Headers whose name matches become string parameters, under the name received.
 
     WSGI keeps names in upper case with underscores: the received spelling comes from the worker where it knows it.

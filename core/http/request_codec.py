@@ -76,7 +76,7 @@ def _decode(
             raise _unable("id", _NON_STRING)
         request.id = request_id
     parameters = document.get("parameters")
-    binary = _read_parameters(parameters, request) if parameters is not None else False
+    binary = read_parameters(parameters, request) if parameters is not None else False
     request.inputs = _read_inputs(document, tail, spec, max_input_size)
     outputs = document.get("outputs")
     if outputs is None or outputs == []:
@@ -107,8 +107,8 @@ def _missing(field: str) -> InvalidRequest:
 # --- parameters of the request ---------------------------------------------------------------------------------------
 
 
-def _read_parameters(parameters: Any, request: InferenceRequest) -> bool:
-    """Note the parameters in `request`; returns `binary_data_output`."""
+def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
+    """Note the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
     if type(parameters) is not dict:
         raise _unable("parameters", _NON_OBJECT)
     binary = False

@@ -74,6 +74,7 @@ class Lifecycle:
         # What a poll found to load, as it was listed last, until a thread takes it up.
         self._queued: dict[ModelKey, Located] = {}
         self._has_repositories = False
+        self._polls = 0
         self._finished_loading = threading.Event()
         self._exiting = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
@@ -310,6 +311,7 @@ class Lifecycle:
 
     def _poll(self) -> None:
         """Look at all repositories and begin what has to be done. A model that is still being loaded is left alone."""
+        self._polls += 1
         scan = self._repositories.scan()
         for location, error in scan.failures.items():
             _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
@@ -319,7 +321,8 @@ class Lifecycle:
         for located in scan.models.values():
             model = self.models.add(located.key)
             # After a failure the old files may come back: nothing is loaded then, but the reason goes.
-            if not model.is_busy and (model.has_failed or not model.is_made_of(located.files)):
+            changed = model.has_failed or not model.is_made_of(located.files)
+            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
                 self._load_later(located)
         self._unload_missing(scan)
 

@@ -24,6 +24,9 @@ from core.repository.versions import select_versions
 
 _log = logging.getLogger("trident.lifecycle")
 
+# At most every 64th poll: a quarter of an hour at the usual 15 seconds.
+_SELDOM = 6
+
 
 class Model:
     """A model that the server was told to load, ever. `load` and `unload` block: loader threads only.
@@ -41,6 +44,8 @@ class Model:
         self.versions: Mapping[int, ModelVersion] = {}
         self.serving: Mapping[int, ModelVersion] = {}
         self._content: Content | None = None
+        self._failed_files: Sequence[SourceFile] | None = None
+        self._failures = 0
         self._loader = loader
         self._retirement = retirement
         self._publish = publish
@@ -78,6 +83,15 @@ class Model:
         """Whether what serves was loaded from just these files."""
         return self._content is not None and self._content.files == files
 
+    def is_worth_a_try(self, files: Sequence[SourceFile], poll: int) -> bool:
+        """Whether poll number `poll` should load `files`: each time if they have not failed yet, else ever more seldom.
+
+        What failed may pass (memory, a storage), but must not fill the log every few seconds.
+        """
+        if self._failed_files != files:
+            return True
+        return poll % 2 ** min(self._failures, _SELDOM) == 0
+
     def load(self, located: Located, cause: str, override: ModelConfig | None = None) -> None:
         """Let the model be what the repository says now; nothing happens where nothing has changed.
 
@@ -89,21 +103,27 @@ class Model:
                 self._forget_failure()
                 return
             self.location = located.source.location
-            try:
-                prepared = self._loader.prepare(located, override)
-            except ServerError as error:
-                raise self._not_polled(error) from error
-            try:
-                wanted = select_versions(prepared.config, prepared.available, self.key.name)
-            except ConfigInvalid as error:
-                raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
-            content = Content(located.files, prepared.config)
-            plan = plan_reload(self._content, content, wanted, self.serving, force=override is not None)
-            self._carry_out(plan, prepared, cause)
-            self._content = content
-            self.problem = ""
-            if not plan.changes_nothing:
-                _log.info("successfully loaded '%s'", self.key.name)
+            self._failures = self._failures + 1 if self._failed_files == located.files else 1
+            self._failed_files = located.files
+            self._load(located, cause, override)
+            self._failed_files = None
+
+    def _load(self, located: Located, cause: str, override: ModelConfig | None) -> None:
+        try:
+            prepared = self._loader.prepare(located, override)
+        except ServerError as error:
+            raise self._not_polled(error) from error
+        try:
+            wanted = select_versions(prepared.config, prepared.available, self.key.name)
+        except ConfigInvalid as error:
+            raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
+        content = Content(located.files, prepared.config)
+        plan = plan_reload(self._content, content, wanted, self.serving, force=override is not None)
+        self._carry_out(plan, prepared, cause)
+        self._content = content
+        self.problem = ""
+        if not plan.changes_nothing:
+            _log.info("successfully loaded '%s'", self.key.name)
 
     def unload(self, cause: str) -> None:
         """Begin to unload every version; what is in flight is still answered."""

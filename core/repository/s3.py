@@ -36,7 +36,7 @@ from core.repository.s3_call import S3Call, safe_text
 from core.repository.s3_checksums import content_digest, object_checksum
 
 # At DEBUG it writes session tokens into the log, and nobody asks for that who asks for everything to be logged.
-logging.getLogger("botocore").setLevel(logging.INFO)
+logging.getLogger("botocore").setLevel(logging.WARNING)
 
 _DEFAULT_REGION = "us-east-1"
 _PIECE = 1 << 20

@@ -258,3 +258,17 @@ def test_the_repositories_are_looked_at_again_and_again(tmp_path: Path) -> None:
         for weight in ("2", "3"):
             put(tmp_path / "m" / "1" / "model.fake", weight)
             until(lambda weight=weight: bench.ask("m") == int(weight))  # type: ignore[misc]
+
+
+def test_what_keeps_failing_is_tried_ever_more_seldom_and_at_once_when_it_changes(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+    for _ in range(16):
+        bench.poll()
+    failures = sum("failed to load 'm' version 1" in record.getMessage() for record in caplog.records)
+    assert 3 <= failures <= 5
+    assert bench.ask("m") == 1
+    put(tmp_path / "m" / "1" / "model.fake", "2")
+    bench.poll()
+    assert bench.ask("m") == 2
