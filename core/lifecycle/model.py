@@ -90,7 +90,7 @@ class Model:
         """
         if self._failed_files != files:
             return True
-        return poll % 2 ** min(self._failures, _SELDOM) == 0
+        return poll % (1 << min(self._failures, _SELDOM)) == 0
 
     def load(self, located: Located, cause: str, override: ModelConfig | None = None) -> None:
         """Let the model be what the repository says now; nothing happens where nothing has changed.

@@ -20,7 +20,7 @@ class ContentHash:
         self._in_part = 0
         self._digests: list[str] = []
 
-    def update(self, content: bytes) -> None:
+    def update(self, content: bytes | memoryview) -> None:
         size = self._checksum.part_size
         while size and self._in_part + len(content) > size:
             room = size - self._in_part

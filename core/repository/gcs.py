@@ -46,7 +46,7 @@ from core.repository.object_store import Checksum, StoredObject, TransientError
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _TIMEOUT_S = (10.0, 30.0)  # to connect, and between two arrivals of bytes
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 256 << 10
 # More than the download engine has connections; with fewer, requests throws away what it cannot pool.
 _POOL_SIZE = 64
 # For a page of a listing; contents are asked for again by the download engine, from where they broke off.
@@ -251,8 +251,8 @@ class _Crc32c:
     def __init__(self) -> None:
         self._running = google_crc32c.Checksum()
 
-    def update(self, content: bytes, /) -> None:
-        self._running.update(content)
+    def update(self, content: bytes | memoryview, /) -> None:
+        self._running.update(bytes(content))  # it takes nothing else
 
     def hexdigest(self) -> str:
         return str(self._running.digest().hex())

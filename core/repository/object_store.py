@@ -17,7 +17,7 @@ from typing import Protocol
 class Hash(Protocol):
     """A running checksum, as hashlib makes them."""
 
-    def update(self, content: bytes, /) -> object: ...
+    def update(self, content: bytes | memoryview, /) -> object: ...
 
     def hexdigest(self) -> str: ...
 
@@ -73,7 +73,7 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes [start, stop) of `wanted`, in pieces of up to 1 MiB, of exactly the content that was listed.
+        """The bytes [start, stop) of `wanted`, in pieces of up to 256 KiB, of exactly the content that was listed.
 
         A body that ends early raises TransientError after the pieces that came.
         """

@@ -15,7 +15,8 @@ from core.errors import RepositoryUnavailable
 from core.repository.disk_space import disk_failure, is_full
 from core.repository.file_lock import FileLock
 
-PIECE_BYTES = 1 << 20
+# Small enough to stay in a core's cache between the copy and the hash.
+PIECE_BYTES = 256 << 10
 
 
 class PartialFile:
@@ -78,17 +79,18 @@ class PartialFile:
             except OSError as error:
                 raise self._failed(error) from error
 
-    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        """What was written to [start, stop), in pieces of up to 1 MiB."""
+    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        """What was written to [start, stop), in pieces, each in the place of the one before: look before the next."""
+        buffer = memoryview(bytearray(min(PIECE_BYTES, max(0, stop - start))))
         while start < stop:
             try:
-                piece = os.pread(self._lock.fd, min(PIECE_BYTES, stop - start), start)
+                size = os.preadv(self._lock.fd, [buffer[: stop - start]], start)
             except OSError as error:
                 raise self._failed(error) from error
-            if not piece:
+            if not size:
                 raise RepositoryUnavailable(f"{self.path} was cut short while it was downloaded")
-            yield piece
-            start += len(piece)
+            yield buffer[:size]
+            start += size
 
     def discard(self) -> None:
         """Remove it; what other threads still write goes nowhere."""

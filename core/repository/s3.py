@@ -39,7 +39,7 @@ from core.repository.s3_checksums import content_digest, object_checksum
 logging.getLogger("botocore").setLevel(logging.WARNING)
 
 _DEFAULT_REGION = "us-east-1"
-_PIECE = 1 << 20
+_PIECE = 256 << 10
 _CONFIG = Config(
     # The download engine reads in parallel, and retries by itself.
     max_pool_connections=32,
@@ -272,11 +272,13 @@ def _check_range(call: S3Call, answer: dict[str, Any], wanted: StoredObject, sta
 
 
 def _pieces(call: S3Call, body: Any, length: int) -> Iterator[bytes]:
-    """`length` bytes of `body`, in pieces of up to 1 MiB."""
+    """`length` bytes of `body`, in pieces of up to 256 KiB."""
     left = length
+    # What has arrived, in one copy: the body's own `read` gathers and joins, at twice the time of the whole download.
+    read = body._raw_stream.read1
     while left > 0:
         try:
-            piece: bytes = body.read(min(left, _PIECE))
+            piece: bytes = read(min(left, _PIECE))
         except (*_TRANSIENT_ERRORS, HTTPError) as error:
             raise TransientError(
                 f"{call.target} broke off {left} bytes before its end: {type(error).__name__}"

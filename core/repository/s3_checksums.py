@@ -26,7 +26,7 @@ class Crc32:
     def __init__(self) -> None:
         self._value = 0
 
-    def update(self, content: bytes, /) -> None:
+    def update(self, content: bytes | memoryview, /) -> None:
         self._value = zlib.crc32(content, self._value)
 
     def hexdigest(self) -> str:

@@ -53,6 +53,7 @@ class Transfer:
             return self._left == 0
 
     def _fetch(self, part: int) -> None:
+        self.verification.catch_up(part, self._stop)
         reached, stop = self.partial.range_of(part)
         failures = 0
         while reached < stop:

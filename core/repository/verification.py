@@ -9,6 +9,10 @@ from core.repository.content_hash import ContentHash, digest_checksum
 from core.repository.object_store import Checksum, StoredObject
 from core.repository.partial_file import PartialFile
 
+# Parts by which receiving may be ahead of hashing, and how often it is looked at, in seconds.
+_AHEAD = 6
+_LOOK = 0.01
+
 
 class Damaged(Exception):
     """The content that came is not what the storage says it has."""
@@ -38,6 +42,17 @@ class Verification:
                 self._hash_finished()
             finally:
                 self._lock.release()
+
+    def catch_up(self, part: int, stop: threading.Event) -> None:
+        """Wait until `part` is not too far ahead of the hash.
+
+        Where the storage is faster than the hash, receiving would take the processor from hashing, and all that is left
+        to hash at the end would be waited for.
+        """
+        while part - self._next_part > _AHEAD and not stop.is_set():
+            self.advance()
+            if part - self._next_part > _AHEAD:
+                stop.wait(_LOOK)
 
     def conclude(self) -> bool:
         """When all parts are finished: True if the content is the one that the listing's digest names.
@@ -77,9 +92,10 @@ class Verification:
             self._asked = True
             if self._checksum is not None:
                 self._hash = ContentHash(self._checksum)
-        while self._hash is not None and self._partial.is_finished(self._next_part):
-            for piece in self._partial.pieces(*self._partial.range_of(self._next_part)):
-                self._hash.update(piece)
+        while self._partial.is_finished(self._next_part):
+            if self._hash is not None:
+                for piece in self._partial.pieces(*self._partial.range_of(self._next_part)):
+                    self._hash.update(piece)
             self._next_part += 1
 
 
