@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,14 +53,25 @@ class ServerProcess:
     """`trident serve` over a repository. A context manager: ready on entry, stopped and gone on exit.
 
     The server leads a session of its own, so that everything it starts can be found again. `log` is the file that
-    takes both its output streams.
+    takes both its output streams. `repository` may be a URI, which the attribute of that name is then no use for;
+    `environment` takes the place of the tests' own variables.
     """
 
-    def __init__(self, repository: Path, log: Path, *options: str, ready: bool = True) -> None:
-        self.repository = repository
+    def __init__(
+        self,
+        repository: Path | str,
+        log: Path,
+        *options: str,
+        ready: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.repository = Path(repository)
+        self.location = str(repository)
         self.log = log
         self.options = options
         self.ready = ready
+        self.environment = environment
+        self.was_killed = False
         self.http_port, self.metrics_port = free_ports(2)
 
     @property
@@ -71,7 +83,7 @@ class ServerProcess:
         return [
             str(Path(sys.executable).with_name("trident")),
             "serve",
-            f"--model-repository={self.repository}",
+            f"--model-repository={self.location}",
             f"--http-address={HOST}",
             f"--http-port={self.http_port}",
             f"--metrics-port={self.metrics_port}",
@@ -81,7 +93,13 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             if self.ready:
@@ -94,7 +112,7 @@ class ServerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None or self.was_killed:
             self.kill()
             return
         try:
@@ -128,7 +146,8 @@ class ServerProcess:
         return self.process.wait(STOP_LIMIT_S)
 
     def kill(self) -> None:
-        """Leave nothing of it, whatever state it is in."""
+        """Leave nothing of it, whatever state it is in, as a platform does that has lost its patience."""
+        self.was_killed = True
         for member in session_members(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)

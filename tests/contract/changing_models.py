@@ -1,0 +1,170 @@
+"""Models that a test changes while a server serves them: known weights, a load that stands still, the index."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tests.contract.server import ServerProcess
+from tests.unit.onnx_models import build, constant, tensor, write_version
+
+INDEX = "/v2/repository/index"
+JSON = {"Content-Type": "application/json"}
+LIMIT_S = 30.0
+WIDTH = 4
+BATCHED = "max_batch_size: 8"
+OVERRIDE = '{"backend": "onnxruntime", "max_batch_size": 3}'  # what a load request may bring along
+UNLOADED = {"state": "UNAVAILABLE", "reason": "unloaded"}
+_GATED = (
+    BATCHED + ' model_warmup [ { name: "gate" batch_size: 1 inputs [ { key: "INPUT0" value '
+    '{ data_type: TYPE_FP32 dims: [ 4 ] input_data_file: "gate" } } ] } ]'
+)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait until `condition()` holds; AssertionError with `what` after LIMIT_S."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+# --- models
+
+
+def scaled(factor: float) -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, 4] -> OUTPUT0, `factor` times as much: the answer to ones tells the weights."""
+    return build(
+        [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
+        [tensor("INPUT0", "FP32", ["batch", WIDTH])],
+        [tensor("OUTPUT0", "FP32", ["batch", WIDTH])],
+        [constant("FACTOR", [factor], "FP32")],
+    )
+
+
+def heavy(factor: float, megabytes: int) -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, 4] -> OUTPUT0, `factor` times as much, by way of a table of so many MB of weights.
+
+    What is looked up depends on the input, so that no optimisation can do away with the table.
+    """
+    table = np.full(megabytes << 18, factor, np.float32)
+    return build(
+        [
+            helper.make_node("Cast", ["INPUT0"], ["PLACE"], to=onnx.TensorProto.INT64),
+            helper.make_node("Gather", ["TABLE", "PLACE"], ["FACTOR"]),
+            helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"]),
+        ],
+        [tensor("INPUT0", "FP32", ["batch", WIDTH])],
+        [tensor("OUTPUT0", "FP32", ["batch", WIDTH])],
+        [constant("TABLE", table, "FP32")],
+    )
+
+
+def add_scaled(repository: Path, name: str, factor: float, config: str = BATCHED) -> Path:
+    """A model of `scaled(factor)`; its directory."""
+    return write_version(scaled(factor), repository, name, config).parent
+
+
+def replace_weights(model: Path, version: int, factor: float) -> None:
+    """Put `scaled(factor)` in the place of a version's weights at once, as whoever uploads carefully does."""
+    folder = model / str(version)
+    aside = model.with_name(f"{model.name}.onnx.part")
+    aside.write_bytes(scaled(factor).SerializeToString())
+    folder.mkdir(exist_ok=True)
+    aside.replace(folder / "model.onnx")
+
+
+class Gate:
+    """A model whose warmup file is a pipe: its load stands still until `open`, which lets one load go on."""
+
+    def __init__(self, repository: Path, name: str, factor: float) -> None:
+        self.model = add_scaled(repository, name, factor, _GATED)
+        (self.model / "warmup").mkdir()
+        self._pipe = self.model / "warmup" / "gate"
+        os.mkfifo(self._pipe)
+
+    def open(self) -> None:
+        until(self._opened, f"nobody loads {self.model.name}")
+
+    def _opened(self) -> bool:
+        try:
+            pipe = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        try:
+            os.write(pipe, np.ones(WIDTH, "<f4").tobytes())
+        finally:
+            os.close(pipe)
+        return True
+
+
+# --- what a client does
+
+
+def index(server: ServerProcess, name: str) -> list[dict[str, str]]:
+    """What the index says of a model, without its name."""
+    entries: list[dict[str, str]] = server.json("POST", INDEX)
+    return [{key: value for key, value in e.items() if key != "name"} for e in entries if e["name"] == name]
+
+
+def state(server: ServerProcess, name: str) -> str:
+    """The state of the only version of a model, or "" before it was ever loaded."""
+    (entry,) = index(server, name)
+    return entry.get("state", "")
+
+
+def load(server: ServerProcess, name: str, **parameters: str) -> tuple[int, str]:
+    """The status of a load request, and the text of its error or ""."""
+    return control(server, f"/v2/repository/models/{name}/load", {"parameters": parameters} if parameters else None)
+
+
+def unload(server: ServerProcess, name: str) -> tuple[int, str]:
+    return control(server, f"/v2/repository/models/{name}/unload")
+
+
+def unload_and_wait(server: ServerProcess, name: str) -> None:
+    assert unload(server, name) == (200, "")
+    until(lambda: state(server, name) == "UNAVAILABLE", f"{name} is still there")
+
+
+def control(server: ServerProcess, path: str, document: Any = None) -> tuple[int, str]:
+    body = None if document is None else json.dumps(document).encode()
+    status, _, answer = server.request("POST", path, body, JSON)
+    return status, json.loads(answer)["error"] if answer else ""
+
+
+def base64_of(content: bytes) -> str:
+    """A file as a load request has it."""
+    return base64.b64encode(content).decode()
+
+
+def ones_body() -> bytes:
+    """A request whose answer is the factor of a `scaled` or `heavy` model."""
+    item = {"name": "INPUT0", "datatype": "FP32", "shape": [1, WIDTH], "data": [1.0] * WIDTH}
+    return json.dumps({"inputs": [item]}).encode()
+
+
+def factor_in(answer: bytes) -> float:
+    """The factor that an answer to `ones_body` shows; all its elements must have the same."""
+    values = set(json.loads(answer)["outputs"][0]["data"])
+    assert len(values) == 1, values
+    return float(values.pop())
+
+
+def factor_of(server: ServerProcess, name: str) -> float:
+    """The weights that `name` serves with."""
+    status, _, answer = server.request("POST", f"/v2/models/{name}/infer", ones_body(), JSON)
+    assert status == 200, answer
+    return factor_in(answer)
