@@ -2,8 +2,10 @@
 
     make bench
     make bench BENCH_ARGS='--only a,d --connections 16 --duration 3'
+    make bench BENCH_ARGS='repository --help'
 
-Prints two tables and writes bench/results/<date>-<cpu>.json and .md.
+Prints two tables and writes bench/results/<date>-<cpu>.json and .md. `repository` as the first argument measures the
+model repository instead: downloads, starts, loads (bench/repository_run.py).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import machine, measure, report, repository, servers, wrk
+from bench import machine, measure, report, repository, repository_run, servers, wrk
 from bench.cases import CASES, Case
 from bench.results import Results
 
@@ -180,6 +182,9 @@ def run(options: argparse.Namespace) -> Results:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["repository"]:
+        repository_run.main(sys.argv[2:])
+        return
     options = parse()
     if options.show:
         results = Results.read(options.show)
