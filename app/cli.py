@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-_COMMANDS = ("serve", "validate")
+_COMMANDS = ("serve", "validate", "emulate")
 _HELP = frozenset({"--help", "-h"})
 _FAILED = 1
 
@@ -41,10 +41,7 @@ def serve(settings: ServerSettings) -> int:
 
         return serve_site(settings)
     except ServerError as error:
-        print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return _FAILED
+        return _report(f"creating server: {error.code.value} - {error.message}", error.hint)
 
 
 def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
@@ -81,14 +78,31 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         from app.validate_command import validate
 
         return validate(arguments)
+    if command == "emulate":
+        return _emulate(arguments)
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
 
 
-def _print_usage(command: str, stream: TextIO) -> None:
-    from app.usage import USAGE, VALIDATE_USAGE, serve_usage
+def _emulate(arguments: list[str]) -> int:
+    from app.emulate_command import emulate
 
-    text = serve_usage() if command == "serve" else VALIDATE_USAGE if command == "validate" else USAGE
-    print(text, end="", file=stream)
+    try:
+        return emulate(arguments)
+    except ServerError as error:
+        return _report(error.message, error.hint)
+
+
+def _report(failure: str, hint: str | None) -> int:
+    print(f"error: {failure}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return _FAILED
+
+
+def _print_usage(command: str, stream: TextIO) -> None:
+    from app.usage import usage
+
+    print(usage(command), end="", file=stream)
 
 
 def _meant(command: str) -> str:

@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from wsgiref.types import WSGIApplication
 
@@ -42,8 +43,9 @@ class EngineSite:
         self._settings = settings
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
-        self._bridge: Bridge = GeventBridge(gevent.get_hub(), settings.http_thread_count) if on_hub else ThreadBridge()
-        self._v2 = V2Application(self._engine, http_options(settings), self._bridge)
+        self._on_hub = on_hub
+        self._v2 = V2Application(self._engine, http_options(settings), self._bridge(settings.http_thread_count))
+        self._sagemaker = self._sagemaker_application()
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics, cpu=settings.allow_cpu_metrics, interval_ms=settings.metrics_interval_ms
         )
@@ -54,8 +56,12 @@ class EngineSite:
         applications: dict[int, Any] = {}
         if self._settings.allow_http:
             applications[self._settings.http_port] = self._v2
+        if self._sagemaker is not None:
+            applications[self._settings.sagemaker_port] = self._sagemaker
         if self._settings.allow_metrics:
-            applications[self._settings.metrics_port] = MetricsApplication(self._metrics_page)
+            # Of two front ends the page has the requests of the plain one: SageMaker's port has a page of its own.
+            front_end = self._v2 if self._settings.allow_http else self._sagemaker or self._v2
+            applications[self._settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
         return applications
 
     @property
@@ -90,6 +96,8 @@ class EngineSite:
         phase = self._engine.phase()
         given = [row for row in self._settings.describe() if row.source != DEFAULT]
         log_table(_log, "options that are not at their defaults", options_table(given))
+        if self._settings.allow_sagemaker and self._settings.sagemaker is not None:
+            log_table(_log, "SageMaker's settings", options_table(self._settings.sagemaker.describe()))
         rows = [
             ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
             for v in self._engine.overview()
@@ -101,22 +109,34 @@ class EngineSite:
         log_table(_log, "addresses", addresses_table(self._addresses()))
 
     def _addresses(self) -> list[tuple[str, str]]:
+        services = self._settings.services()
+        return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
+
+    def _bridge(self, threads: int) -> Bridge:
+        return GeventBridge(gevent.get_hub(), threads) if self._on_hub else ThreadBridge()
+
+    def _sagemaker_application(self) -> V2Application | None:
         settings = self._settings
-        addresses = []
-        if settings.allow_http:
-            addresses.append(("HTTP", f"{settings.http_address}:{settings.http_port}"))
-        if settings.allow_metrics:
-            addresses.append(("Metrics", f"{settings.metrics_address}:{settings.metrics_port}"))
-        return addresses
+        if settings.sagemaker is None or not settings.allow_sagemaker:
+            return None
+        from adapters.sagemaker.application import SageMakerApplication
+
+        bridge = self._bridge(settings.sagemaker_thread_count)
+        application: V2Application = SageMakerApplication(
+            self._engine, http_options(settings), bridge, settings.sagemaker, lambda: self._metrics_page(application)
+        )
+        return application
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
 
-    def _metrics_page(self) -> bytes:
-        return render(metric_families(self._engine.metrics(), self._metrics_options)) + self._v2.request_metrics_page()
+    def _metrics_page(self, front_end: V2Application) -> bytes:
+        page = render(metric_families(self._engine.metrics(), self._metrics_options))
+        return page + front_end.request_metrics_page()
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:
+    has_metrics = settings.allow_metrics or settings.allow_sagemaker
     return EngineOptions(
         repositories=settings.model_repository,
         server_id=settings.server_id,
@@ -128,6 +148,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         load_models=settings.load_model,
         poll_secs=settings.repository_poll_secs,
         namespacing=settings.model_namespacing,
+        any_layout=settings.any_layout,
         cache_directory=settings.model_cache_directory,
         cache_bytes=settings.model_cache_bytes,
         credential_path=settings.cloud_credential_path,
@@ -138,8 +159,8 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         delay_scheduler=settings.delay_scheduler,
         metrics_interval_ms=settings.metrics_interval_ms,
         visible_gpus=settings.visible_gpus,
-        gpu_metrics=settings.allow_metrics and settings.allow_gpu_metrics,
-        cpu_metrics=settings.allow_metrics and settings.allow_cpu_metrics,
+        gpu_metrics=has_metrics and settings.allow_gpu_metrics,
+        cpu_metrics=has_metrics and settings.allow_cpu_metrics,
         settings={row.option: row.value for row in settings.describe()},
     )
 

@@ -15,13 +15,8 @@ def serve(settings: ServerSettings) -> int:
 
 def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     """What the server process needs to know of the settings; the site is made of them after the fork."""
-    binds: dict[str, tuple[str, int]] = {}
-    if settings.allow_http:
-        binds["http"] = (settings.http_address, settings.http_port)
-    if settings.allow_metrics:
-        binds["metrics"] = (settings.metrics_address, settings.metrics_port)
     return ServerConfiguration(
-        binds=binds,
+        binds=settings.services(),
         make_site=lambda worker: EngineSite(settings, on_hub=worker is not None),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,

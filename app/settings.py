@@ -1,7 +1,7 @@
 """The settings of a server: one frozen dataclass, made from the command line and the environment.
 
-The command line beats the environment, which beats the default. The one module that reads the process environment for
-the core and the application; the adapters read their platform's variables in their own `settings` module.
+The command line beats the environment, which beats what the platform says (app/platform.py) and the default. The one
+module that reads the process environment; what it finds there for a platform goes to that adapter's `settings` module.
 Source: spec/server-options.md section 2.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
+from adapters.sagemaker.settings import SageMakerSettings
 from app.option_kinds import (
     BOOLEAN,
     INT64_MAX,
@@ -25,9 +26,11 @@ from app.option_kinds import (
     number,
 )
 from app.options import Option, option, options_by_field, repeated
+from app.platform import find_platform
+from app.platform_settings import PlatformSettings
 from app.repository_settings import RepositorySettings
-from app.settings_rules import BACKEND_SETTING, check, deprecations, derived, split_backend_settings
-from app.settings_source import DEFAULT, collect
+from app.settings_rules import BACKEND_SETTING, SAGEMAKER_SERVICE, check, deprecations, derived, split_backend_settings
+from app.settings_source import DEFAULT
 
 if TYPE_CHECKING:
     from core.observability.logging import LogOptions
@@ -41,7 +44,7 @@ _TESTS = "For test suites"
 
 
 class SettingRow(NamedTuple):
-    """One setting in force: the option's name, the value as a person reads it, and flag, environment or default."""
+    """One setting in force: the option's name, the value as a person reads it, and where it came from."""
 
     option: str
     value: str
@@ -49,22 +52,15 @@ class SettingRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServerSettings(RepositorySettings):
+class ServerSettings(PlatformSettings, RepositorySettings):
     """Every option that has an effect, under its name with underscores.
 
     `sources` says of a field where its value came from, where that is not the default. `warnings` are for the person
-    who starts the server; `without_effect` names the options that were given and change nothing here.
+    who starts the server; `without_effect` names the options that were given and change nothing here. `sagemaker` is
+    there where SageMaker's routes may be served; `any_layout`: the repository may be a single model.
     """
 
     server_id: str = option("triton", "id", TEXT, "Name of the server in its metadata.", section=_SERVER)
-    platform: str = option(
-        "auto",
-        "platform",
-        choice("platform", "auto", "plain", "sagemaker", "vertex"),
-        "Whose routes are served beside the v2 protocol; auto finds out from the platform's variables.",
-        section=_SERVER,
-        own=True,
-    )
     exit_on_error: bool = option(
         True,
         "exit-on-error",
@@ -242,6 +238,8 @@ class ServerSettings(RepositorySettings):
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
+    sagemaker: SageMakerSettings | None = None
+    any_layout: bool = False
 
     def __post_init__(self) -> None:
         for name, value in derived(self).items():
@@ -266,6 +264,22 @@ class ServerSettings(RepositorySettings):
             escape=self.log_escape,
         )
 
+    @property
+    def multi_model(self) -> bool:
+        """Whether SageMaker says at run time which models to load."""
+        return self.allow_sagemaker and self.sagemaker is not None and self.sagemaker.multi_model
+
+    def services(self) -> dict[str, tuple[str, int]]:
+        """The ports to open, as (address, port) by the name that messages use."""
+        services = {}
+        if self.allow_http:
+            services["HTTP"] = (self.http_address, self.http_port)
+        if self.allow_sagemaker:
+            services[SAGEMAKER_SERVICE] = (self.http_address, self.sagemaker_port)
+        if self.allow_metrics:
+            services["metrics"] = (self.metrics_address, self.metrics_port)
+        return services
+
     def describe(self) -> list[SettingRow]:
         """Every setting in force, secrets masked, in the order of the help text."""
         return [
@@ -287,12 +301,20 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
 
     Raises BadOption with the text for the person who starts the server.
     """
-    given = collect(SERVER_OPTIONS, arguments, os.environ if environ is None else environ)
+    found = find_platform(SERVER_OPTIONS, arguments, os.environ if environ is None else environ)
+    given = found.given
     settings = ServerSettings(
         **given.values,
         sources=given.sources,
-        warnings=deprecations(given.values),
+        warnings=(*found.warnings, *deprecations(given.values)),
         without_effect=given.without_effect,
+        sagemaker=found.sagemaker,
+        any_layout=found.any_layout,
     )
     check(settings)
     return settings
+
+
+def process_environment() -> dict[str, str]:
+    """The variables of this process, for a child that is to have some of them."""
+    return dict(os.environ)

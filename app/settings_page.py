@@ -15,8 +15,9 @@ _HEAD = """\
 Made from `app/settings.py`; do not edit it here. `trident serve --help` prints the same.
 
 `trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be cut short as long
-as it stays unique. Every option can be set by its variable as well. The command line beats the environment, which
-beats the default. At start the server prints every setting in force and where it came from.
+as it stays unique. Every option can be set by its variable as well. The command line beats the environment, this beats
+what the platform says ([sagemaker.md](sagemaker.md)), and that the default. At start the server prints every setting
+that is not at its default and where it came from.
 
 * A repeatable option takes several values in its variable, separated by semicolons or line breaks. Values on the
   command line replace those of the variable.

@@ -17,6 +17,7 @@ from core.errors import ConfigInvalid
 if TYPE_CHECKING:
     from app.settings import ServerSettings
 
+SAGEMAKER_SERVICE = "SageMaker"
 _LOWEST = {"exit_timeout_secs": 0, "repository_poll_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
 
 
@@ -53,8 +54,8 @@ def check(settings: ServerSettings) -> None:
     _check_models(settings)
     _check_http(settings)
     _check_ports(settings)
-    if settings.platform in {"sagemaker", "vertex"}:
-        raise BadOption.of("--platform", f"{settings.platform} is not supported yet; auto and plain are")
+    if settings.platform == "vertex":
+        raise BadOption.of("--platform", "vertex is not supported yet; auto, plain and sagemaker are")
 
 
 def _check_models(settings: ServerSettings) -> None:
@@ -64,7 +65,9 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:
         raise BadOption("Error: empty argument for --model-config-name")
-    if not any(settings.model_repository):
+    if settings.multi_model and settings.model_control_mode != "explicit":
+        raise BadOption.of("--model-control-mode", "a multi-model container loads what it is told to: explicit")
+    if not any(settings.model_repository) and not settings.multi_model:
         raise BadOption("--model-repository must be specified")
 
 
@@ -95,20 +98,28 @@ def _with_hint(error: ConfigInvalid) -> str:
 
 
 def _check_ports(settings: ServerSettings) -> None:
-    services = []
-    if settings.allow_http:
-        services.append(("HTTP", settings.http_address, settings.http_port))
-    if settings.allow_metrics:
-        services.append(("metrics", settings.metrics_address, settings.metrics_port))
+    services = settings.services()
     if not services:
         raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
     taken: dict[tuple[str, int], str] = {}
-    for service, address, port in services:
+    for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
         if other != service and port:  # with port 0 the system finds one for each
             raise BadOption(
                 f"The server cannot listen to {other} requests and {service} requests at the same address and port "
                 f"{address}:{port}"
+            )
+    _check_safe_ports(settings, services)
+
+
+def _check_safe_ports(settings: ServerSettings, services: Mapping[str, tuple[str, int]]) -> None:
+    """Outside of the range the platform has other containers listen."""
+    safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
+    for service, (_, port) in services.items():
+        if safe and service != SAGEMAKER_SERVICE and not safe[0] <= port <= safe[1]:
+            raise BadOption(
+                f"The server cannot listen to {service} requests at port {port}, allowed port range is "
+                f"[{safe[0]}, {safe[1]}]"
             )
 
 

@@ -78,12 +78,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "buffer-manager-thread-count": INTEGER,
         "host-policy": setting("host-policy", "policy name"),
     },
-    "SageMaker": {
-        "allow-sagemaker": BOOLEAN,
-        "sagemaker-port": PORT,
-        "sagemaker-safe-port-range": TEXT,
-        "sagemaker-thread-count": INTEGER,
-    },
     "Vertex AI": {
         "allow-vertex-ai": BOOLEAN,
         "vertex-ai-port": PORT,

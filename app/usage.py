@@ -14,11 +14,12 @@ _WIDTH = 100
 USAGE = """\
 Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
        trident validate REPO [REPO ...]                 print every problem of every model, start nothing
+       trident emulate sagemaker MODEL                  a SageMaker endpoint on this machine, to try a model out
        trident --version
        trident --help
 
 Options without a command mean serve, so that a tritonserver command line works as it is.
-`trident serve --help` lists all options, `trident validate --help` those of validate.
+`trident serve --help` lists all options, `trident validate --help` and `trident emulate --help` those of the others.
 """
 
 VALIDATE_USAGE = """\
@@ -32,13 +33,32 @@ Prints every problem of every model as path, message and hint; ends with status 
   --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
 """
 
+EMULATE_USAGE = """\
+Usage: trident emulate sagemaker [--multi-model] [options] MODEL_DIR_OR_TARBALL
+
+Starts the server as SageMaker starts a container, and the runtime API before it, on this machine only:
+boto3.client("sagemaker-runtime", endpoint_url=...) works with it. Holds both sides to the platform's limits; at the end
+(Ctrl-C) it prints what broke one, and ends with status 1 if anything did, 0 if not.
+
+  --multi-model     a multi-model endpoint: the folder holds a .tar.gz of each model, which TargetModel names
+  --port=integer    port of the runtime API; default 0, any free one
+  --env=NAME=VALUE  a variable of the model's environment; repeatable
+"""
+
 _SERVE_HEAD = """\
 Usage: trident serve --model-repository=DIR [options]
 
 Options are given as --name=value or --name value; a name may be cut short as long as it stays unique. Every option can
 be set by the variable beside it as well; the command line wins. A repeatable option takes several values in its
-variable, separated by semicolons or line breaks.
+variable, separated by semicolons or line breaks. In a container of SageMaker no option is needed.
 """
+
+
+def usage(command: str) -> str:
+    """What `trident COMMAND --help` prints; for any other word what `trident --help` prints."""
+    if command == "serve":
+        return serve_usage()
+    return {"validate": VALIDATE_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
 
 
 def serve_usage() -> str:

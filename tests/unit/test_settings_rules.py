@@ -40,12 +40,30 @@ def refusal(*arguments: str) -> str:
             "The server cannot listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002",
         ),
         (
+            ["--allow-sagemaker=true", "--sagemaker-port=8000"],
+            "The server cannot listen to HTTP requests and SageMaker requests at the same address and port "
+            "0.0.0.0:8000",
+        ),
+        (
+            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"],
+            "The server cannot listen to metrics requests at port 8002, allowed port range is [8000, 8001]",
+        ),
+        (
+            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8001-8002"],
+            "The server cannot listen to HTTP requests at port 8000, allowed port range is [8001, 8002]",
+        ),
+        (
+            ["--sagemaker-safe-port-range=2-1"],
+            'Bad option: "--sagemaker-safe-port-range".\n'
+            "--sagemaker-safe-port-range: the ports of a range go up, from 0 to 65535, not '2-1'",
+        ),
+        (
             ["--allow-http=false", "--allow-metrics=false"],
             "Error: --allow-http=false and --allow-metrics=false leave nothing to serve.",
         ),
         (
             ["--platform=vertex"],
-            'Bad option: "--platform".\nvertex is not supported yet; auto and plain are',
+            'Bad option: "--platform".\nvertex is not supported yet; auto, plain and sagemaker are',
         ),
         (
             ["--http-restricted-api=helth:k=v"],
@@ -66,6 +84,16 @@ def refusal(*arguments: str) -> str:
 )
 def test_what_cannot_be_ends_the_start(arguments: list[str], text: str) -> None:
     assert refusal(*arguments) == text
+
+
+def test_ports_within_the_safe_range_pass() -> None:
+    arguments = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8002", "--sagemaker-port=9"]
+    found = read_settings([REPOSITORY, *arguments], {})
+    assert found.services() == {
+        "HTTP": ("0.0.0.0", 8000),
+        "SageMaker": ("0.0.0.0", 9),
+        "metrics": ("0.0.0.0", 8002),
+    }
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

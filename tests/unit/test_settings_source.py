@@ -4,7 +4,7 @@ import pytest
 
 from app.options import BadOption
 from app.settings import SERVER_OPTIONS
-from app.settings_source import ENVIRONMENT, FLAG, Given, collect
+from app.settings_source import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
 
 
 def given(*arguments: str, **environ: str) -> Given:
@@ -50,3 +50,38 @@ def test_a_bad_value_is_named_with_its_origin() -> None:
 def test_a_bad_variable_counts_even_where_the_command_line_would_win() -> None:
     with pytest.raises(BadOption, match="TRIDENT_HTTP_PORT"):
         given("--http-port=1", TRIDENT_HTTP_PORT="x")
+
+
+def test_a_platform_says_least_and_its_last_word_counts() -> None:
+    port, repository = SERVER_OPTIONS["http_port"], SERVER_OPTIONS["model_repository"]
+    said = [
+        PlatformText(port, "1", "platform"),
+        PlatformText(port, "2", "PORT"),
+        PlatformText(repository, "/a", "MODELS"),
+        PlatformText(repository, "/b", "MODELS"),
+    ]
+    found = collect(SERVER_OPTIONS, [], {}, platform=said)
+    assert found.values == {"http_port": 2, "model_repository": ("/a", "/b")}
+    assert found.sources == {"http_port": "PORT", "model_repository": "MODELS"}
+    found = collect(SERVER_OPTIONS, ["--model-repository=/x"], {"TRIDENT_HTTP_PORT": "3"}, platform=said)
+    assert found.values == {"http_port": 3, "model_repository": ("/x",)}
+    assert found.sources == {"http_port": ENVIRONMENT, "model_repository": FLAG}
+
+
+def test_a_bad_value_of_a_platform_names_variable_and_option() -> None:
+    said = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
+    with pytest.raises(BadOption) as refusal:
+        collect(SERVER_OPTIONS, [], {}, platform=said)
+    assert str(refusal.value) == ('Bad variable: "PORT".\nInvalid option value. Got x; --http-port takes integer')
+
+
+def test_a_command_line_in_a_variable() -> None:
+    options = SERVER_OPTIONS.values()
+    found = parse_arguments(options, ["--http-port=1", "--disable-auto-complete-config"], "ARGS")
+    assert [(each.option.flag, each.text, each.source) for each in found] == [
+        ("http-port", "1", "ARGS"),
+        ("disable-auto-complete-config", "true", "ARGS"),
+    ]
+    with pytest.raises(BadOption, match='Bad variable: "ARGS"') as refusal:
+        parse_arguments(options, ["--htp-port=1"], "ARGS")
+    assert "did you mean --http-port?" in str(refusal.value)

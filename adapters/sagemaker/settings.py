@@ -1,0 +1,229 @@
+"""What the platform tells its container through the environment, as far as the adapter is concerned.
+
+What the variables say of the server itself (ports, logging, limits) is in adapters/sagemaker/server_options.py.
+Source: spec/sagemaker.md sections (a) A1 and A6, (b) B1, (c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.errors import ConfigInvalid
+
+PREFIX = "SAGEMAKER_"
+MULTI_MODEL = "SAGEMAKER_MULTI_MODEL"
+BIND_TO_PORT = "SAGEMAKER_BIND_TO_PORT"
+SAFE_PORT_RANGE = "SAGEMAKER_SAFE_PORT_RANGE"
+DEFAULT_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
+INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
+OVERRIDE_PING_MODE = "SAGEMAKER_TRITON_OVERRIDE_PING_MODE"
+# The name that Triton's server reads, while its start script sets the other one.
+PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
+BATCH = "SAGEMAKER_BATCH"
+BATCH_STRATEGY = "SAGEMAKER_BATCH_STRATEGY"
+MAX_PAYLOAD = "SAGEMAKER_MAX_PAYLOAD_IN_MB"
+MAX_CONCURRENT_TRANSFORMS = "SAGEMAKER_MAX_CONCURRENT_TRANSFORMS"
+DEFAULT_ACCEPT = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
+# Those of this module; the tests and the documents name them all.
+ADAPTER_VARIABLES = (
+    MULTI_MODEL,
+    BIND_TO_PORT,
+    SAFE_PORT_RANGE,
+    DEFAULT_MODEL,
+    INFERENCE_TYPE,
+    OVERRIDE_PING_MODE,
+    PING_MODE,
+    BATCH,
+    BATCH_STRATEGY,
+    MAX_PAYLOAD,
+    MAX_CONCURRENT_TRANSFORMS,
+    DEFAULT_ACCEPT,
+)
+
+INFERENCE_TYPES = ("infer", "generate", "generate_stream")
+PING_MODES = ("ready", "live")
+BATCH_STRATEGIES = ("MULTI_RECORD", "SINGLE_RECORD")
+_TRUE = frozenset({"true", "on", "1"})
+_FALSE = frozenset({"false", "off", "0"})
+_LAST_PORT = 65535
+_PAYLOAD_MB = 6
+# The platform's limit for all bodies in flight together; more at once only wait here.
+_IN_FLIGHT_MB = 100
+_MOST_TRANSFORMS = 16
+_LONGEST_NUMBER = 18
+
+
+class SettingRow(NamedTuple):
+    """One setting of the adapter: the variable that sets it, its value for a person, and where that came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageMakerSettings:
+    """`default_model` is "" for the only model there is. `max_payload_mb` 0 means bodies of any size, in chunks.
+
+    `sources` says by field where a value came from, where that is not the default.
+    """
+
+    port: int = 8080
+    safe_port_range: tuple[int, int] | None = None
+    multi_model: bool = False
+    default_model: str = ""
+    inference_type: str = "infer"
+    ping_mode: str = "ready"
+    batch: bool = False
+    batch_strategy: str = "MULTI_RECORD"
+    max_payload_mb: int = _PAYLOAD_MB
+    max_concurrent_transforms: int = _MOST_TRANSFORMS
+    default_accept: str = "application/json"
+    model_root: str = "/opt/ml/model"
+    models_root: str = "/opt/ml/models"
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> list[SettingRow]:
+        """The rows of the start table; ports and folders are options of the server and so in its own table."""
+        values = {
+            MULTI_MODEL: ("multi_model", _shown(self.multi_model)),
+            DEFAULT_MODEL: ("default_model", self.default_model),
+            INFERENCE_TYPE: ("inference_type", self.inference_type),
+            OVERRIDE_PING_MODE: ("ping_mode", self.ping_mode),
+            BATCH: ("batch", _shown(self.batch)),
+            BATCH_STRATEGY: ("batch_strategy", self.batch_strategy),
+            MAX_PAYLOAD: ("max_payload_mb", str(self.max_payload_mb)),
+            MAX_CONCURRENT_TRANSFORMS: ("max_concurrent_transforms", str(self.max_concurrent_transforms)),
+            DEFAULT_ACCEPT: ("default_accept", self.default_accept),
+        }
+        return [SettingRow(name, text, self.sources.get(at, "default")) for name, (at, text) in values.items()]
+
+
+def read_sagemaker_settings(
+    environ: Mapping[str, str],
+    *,
+    port: int | None = None,
+    safe_port_range: str | None = None,
+    model_root: str | None = None,
+    models_root: str | None = None,
+) -> SageMakerSettings:
+    """The settings that `environ` and, before it, the options of the command line give. An empty variable is not set.
+
+    Raises ConfigInvalid, which names the variable, its value and what it takes.
+    """
+    read = _Reader(environ)
+    multi_model = read.boolean("multi_model", MULTI_MODEL)
+    ping_mode = read.choice("ping_mode", OVERRIDE_PING_MODE, PING_MODES) or read.choice(
+        "ping_mode", PING_MODE, PING_MODES
+    )
+    payload = read.integer("max_payload_mb", MAX_PAYLOAD, 0)
+    payload_mb = _PAYLOAD_MB if payload is None else payload
+    transforms = read.integer("max_concurrent_transforms", MAX_CONCURRENT_TRANSFORMS, 1)
+    found_port = read.integer("port", BIND_TO_PORT, 0, _LAST_PORT) if port is None else port
+    return SageMakerSettings(
+        port=8080 if found_port is None else found_port,
+        safe_port_range=read.port_range(SAFE_PORT_RANGE, safe_port_range),
+        multi_model=multi_model,
+        default_model=read.text("default_model", DEFAULT_MODEL),
+        inference_type=read.choice("inference_type", INFERENCE_TYPE, INFERENCE_TYPES) or "infer",
+        ping_mode=ping_mode or ("live" if multi_model else "ready"),
+        batch=read.boolean("batch", BATCH),
+        batch_strategy=read.strategy() or "MULTI_RECORD",
+        max_payload_mb=payload_mb,
+        max_concurrent_transforms=_concurrent(payload_mb) if transforms is None else transforms,
+        default_accept=read.text("default_accept", DEFAULT_ACCEPT) or "application/json",
+        model_root=model_root or "/opt/ml/model",
+        models_root=models_root or "/opt/ml/models",
+        sources=read.sources,
+    )
+
+
+def parse_port_range(text: str) -> tuple[int, int]:
+    """`LOW-HIGH`, both ports within it. Raises ValueError."""
+    low, _, high = text.partition("-")
+    if not all(part.isascii() and part.isdigit() and len(part) <= len(str(_LAST_PORT)) for part in (low, high)):
+        raise ValueError(f"a port range is LOW-HIGH, not '{text}'")
+    first, last = int(low), int(high)
+    if not first <= last <= _LAST_PORT:
+        raise ValueError(f"the ports of a range go up, from 0 to {_LAST_PORT}, not '{text}'")
+    return first, last
+
+
+def bad_variable(name: str, value: str, expected: str) -> ConfigInvalid:
+    return ConfigInvalid(f"the variable {name} is '{value}'; it takes {expected}")
+
+
+def as_boolean(name: str, text: str) -> bool:
+    """Raises ConfigInvalid."""
+    folded = text.strip().lower()
+    if folded not in _TRUE | _FALSE:
+        raise bad_variable(name, text, "true or false")
+    return folded in _TRUE
+
+
+def as_integer(name: str, text: str, lowest: int, highest: int | None = None) -> int:
+    """Raises ConfigInvalid."""
+    bounds = f"a whole number from {lowest}{'' if highest is None else f' to {highest}'}"
+    stripped = text.strip()
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= _LONGEST_NUMBER):
+        raise bad_variable(name, text, bounds)
+    value = int(stripped)
+    if value < lowest or (highest is not None and value > highest):
+        raise bad_variable(name, text, bounds)
+    return value
+
+
+class _Reader:
+    """Values by variable; `sources` collects the fields that were set. Every method raises ConfigInvalid."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.sources: dict[str, str] = {}
+
+    def text(self, at: str, name: str) -> str:
+        text = self._environ.get(name, "").strip()
+        if text:
+            self.sources.setdefault(at, "environment")
+        return text
+
+    def boolean(self, at: str, name: str) -> bool:
+        text = self.text(at, name)
+        return as_boolean(name, text) if text else False
+
+    def integer(self, at: str, name: str, lowest: int, highest: int | None = None) -> int | None:
+        text = self.text(at, name)
+        return as_integer(name, text, lowest, highest) if text else None
+
+    def choice(self, at: str, name: str, values: tuple[str, ...]) -> str:
+        text = self.text(at, name)
+        if text and text not in values:
+            raise bad_variable(name, text, " or ".join(values))
+        return text
+
+    def strategy(self) -> str:
+        """The platform's API writes `MultiRecord` where its environment has MULTI_RECORD."""
+        text = self.text("batch_strategy", BATCH_STRATEGY)
+        folded = {each.replace("_", ""): each for each in BATCH_STRATEGIES}
+        if text and text.replace("_", "").upper() not in folded:
+            raise bad_variable(BATCH_STRATEGY, text, " or ".join(BATCH_STRATEGIES))
+        return folded.get(text.replace("_", "").upper(), "")
+
+    def port_range(self, name: str, given: str | None) -> tuple[int, int] | None:
+        text = self.text("safe_port_range", name) if given is None else given
+        if not text:
+            return None
+        try:
+            return parse_port_range(text)
+        except ValueError:
+            raise bad_variable(name, text, f"LOW-HIGH, two ports from 0 to {_LAST_PORT}") from None
+
+
+def _concurrent(payload_mb: int) -> int:
+    """As many transforms at once as the platform allows beside such bodies: batches are made of them."""
+    return max(1, min(_MOST_TRANSFORMS, _IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
+
+
+def _shown(value: bool) -> str:
+    return "true" if value else "false"

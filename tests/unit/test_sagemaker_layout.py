@@ -1,0 +1,64 @@
+"""The model directory of the platform: which models are in it, and which one requests mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.sagemaker.layout import Layout, read_layout
+from core.errors import ConfigInvalid
+
+
+def write(root: Path, *paths: str) -> str:
+    root.mkdir(exist_ok=True)
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("paths", "name"),
+    [
+        (["cat/config.pbtxt", "cat/1/model.onnx"], "cat"),
+        (["cat/1/model.onnx", "code/inference.py", "code/requirements.txt", "readme.md"], "cat"),
+        (["model.onnx"], "model"),
+        (["1/model.onnx"], "model"),
+        (["config.pbtxt", "1/model.onnx"], "model"),
+        (["config.pbtxt", "model.onnx", "code/inference.py"], "model"),
+    ],
+)
+def test_the_only_model_is_the_default_one(tmp_path: Path, paths: list[str], name: str) -> None:
+    root = write(tmp_path / "model", *paths)
+    assert read_layout(root) == read_layout(root, name) == Layout((name,), name)
+
+
+def test_of_several_one_is_named(tmp_path: Path) -> None:
+    root = write(tmp_path / "model", "cat/1/model.onnx", "dog/config.pbtxt")
+    assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
+    with pytest.raises(ConfigInvalid, match="holds several models: cat, dog") as refusal:
+        read_layout(root)
+    assert refusal.value.hint == "name the one that /invocations runs in SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
+    with pytest.raises(ConfigInvalid, match="SAGEMAKER_TRITON_DEFAULT_MODEL_NAME is 'cow', which is no model in") as no:
+        read_layout(root, "cow")
+    assert no.value.hint == "the models there are: cat, dog"
+
+
+def test_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="is no directory"):
+        read_layout(str(tmp_path / "model"))
+    root = write(tmp_path / "model")
+    with pytest.raises(ConfigInvalid, match="it is empty"):
+        read_layout(root)
+    write(tmp_path / "model", "code/inference.py", "resnet.onnx")
+    with pytest.raises(ConfigInvalid, match=r"there is no model in .*: it holds 'code', 'resnet\.onnx'") as refusal:
+        read_layout(root)
+    assert "model.onnx" in (refusal.value.hint or "")
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "model"
+    write(root, "model.onnx", "config.pbtxt")
+    read_layout(str(root))
+    assert sorted(path.name for path in root.iterdir()) == ["config.pbtxt", "model.onnx"]
