@@ -23,7 +23,8 @@ class ProgressBar:
         """Draw how far `download` is; take the line away when there is none any more."""
         if not self._enabled or (download is None and not self._drawn):
             return
-        self._stream.write(_CLEAR + (bar(download) if download else ""))
+        # The cursor goes back to the start, where a line of the log may then overwrite the bar.
+        self._stream.write(f"{_CLEAR}{bar(download)}\r" if download else _CLEAR)
         self._stream.flush()
         self._drawn = download is not None
 

@@ -26,7 +26,7 @@ def test_a_terminal_gets_one_line_which_goes_away_at_the_end() -> None:
     shown.show(HALF)
     shown.show(None)
     shown.show(None)
-    assert terminal.getvalue() == f"\r\033[K{bar(HALF)}" * 2 + "\r\033[K"
+    assert terminal.getvalue() == f"\r\033[K{bar(HALF)}\r" * 2 + "\r\033[K"
 
 
 def test_a_file_gets_nothing() -> None:
