@@ -49,12 +49,16 @@ _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 def infer(application: V2Application, environ: Environ, model: str, version: int) -> Reply:
     """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError."""
     spec, body = open_request(application, environ, model, version)
-    return infer_body(application, environ, spec, body, version)
+    return infer_body(application, environ, spec, body, version, application.binary_header(environ))
 
 
-def infer_body(application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int) -> Reply:
-    """As `infer`, for a request that was opened: `body` is the v2 protocol's. Raises ServerError."""
-    header = application.binary_header(environ)
+def infer_body(
+    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, header: str | None
+) -> Reply:
+    """As `infer`, for a request that was opened: `body` is the v2 protocol's. Raises ServerError.
+
+    `header` is what `application.binary_header` gives.
+    """
     header_length = None if header is None else _header_length(application, header, len(body), environ)
     request, plan = decode_request(body, header_length, version, spec, application.options.max_input_size)
     prepare(application, environ, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers, Reply, json_reply
 from core.http.restricted import parse_restricted
 from core.http.routes import ROUTES, Route
-from core.inference import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference import InferenceRequest, InferenceResponse, OutputTensor, Parameter
 from tests.unit.fake_engine import FakeEngine
 
 INFER = "/v2/models/simple/infer"
@@ -234,6 +234,14 @@ class Platform(Recording):
 
 
 class OwnHeaders(V2Application):
+    early_error_mime = JSON
+
+    def adopt_headers(self, environ: Environ, request: InferenceRequest) -> None:
+        request.id = request.id or environ.get("HTTP_X_ID", "")
+
+    def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
+        return [("X-Tag", str(parameters["tag"]))]
+
     def binary_header(self, environ: Environ) -> str | None:
         return str(environ.get("CONTENT_TYPE", "")).partition("size=")[2] or None
 
@@ -278,6 +286,26 @@ def test_or_two_methods() -> None:
         INFER, data=header + b"\x01\0\0\0", headers={"Content-Type": f"x;size={len(header)}"}
     )
     assert (answer.status_code, answer.content_type) == (200, "application/octet-stream;size=None")
+
+
+def tagged(request: InferenceRequest) -> InferenceResponse:
+    response = echo(request)
+    response.parameters = {"tag": 7}
+    return response
+
+
+def test_headers_can_be_adopted_and_made_of_parameters() -> None:
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    for made, expected in ((tagged, "7"), (echo, None)):
+        client = OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()).test_client()
+        answer = client.post(INFER, data=body, headers={"X-Id": "a"})
+        assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
+
+
+def test_early_errors_can_have_another_type() -> None:
+    application = OwnHeaders(FakeEngine(), HttpOptions(restricted=parse_restricted(["health:k=v"])), ThreadBridge())
+    for method, path in (("POST", "/v2/models/nope/infer"), ("GET", "/v2/health/live"), ("GET", "/nope")):
+        assert call(application, path, method)[1]["Content-Type"] == JSON
 
 
 def test_the_list_of_hooks_is_complete() -> None:

@@ -1,0 +1,53 @@
+"""Which model /invocations runs: the one that was named, or the only one there is.
+
+Source: spec/sagemaker.md (b) B1 and B2.
+"""
+
+from __future__ import annotations
+
+from core.engine import Engine
+from core.errors import ConfigInvalid, ModelNotReady, ServerError
+from core.http.bridge import Bridge
+
+_SHOWN = 10
+
+
+class DefaultModel:
+    """`variable` is what names it, for the errors."""
+
+    def __init__(self, engine: Engine, bridge: Bridge, name: str, variable: str) -> None:
+        self._engine = engine
+        self._bridge = bridge
+        self._configured = name
+        self._variable = variable
+        self._only = ""
+
+    def name(self) -> str:
+        """Raises ModelNotReady where there is none yet, ConfigInvalid where there are several.
+
+        The only model is looked for once, and again when it is gone.
+        """
+        return self._configured or (self._only if self._only and self._serves(self._only) else self._find())
+
+    def _serves(self, name: str) -> bool:
+        try:
+            self._engine.model_spec(name)
+        except ServerError:
+            return False
+        return True
+
+    def _find(self) -> str:
+        # Before all are loaded the first one that is ready would look like the only one.
+        if self._engine.phase().name in ("starting", "loading"):
+            raise ModelNotReady("the models are still being loaded", hint="wait until /ping answers 200")
+        index = self._bridge.run(self._engine.repository_index, True)
+        names = sorted({item["name"] for item in index})
+        if not names:
+            raise ModelNotReady("no model is loaded", hint="the body of /ping and the log say why")
+        if len(names) > 1:
+            listed = ", ".join(names[:_SHOWN]) + (" …" if names[_SHOWN:] else "")
+            raise ConfigInvalid(
+                f"there are several models: {listed}", hint=f"name the one that /invocations runs in {self._variable}"
+            )
+        self._only = names[0]
+        return self._only

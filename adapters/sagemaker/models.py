@@ -1,0 +1,70 @@
+"""The models of a multi-model endpoint: load, list, describe, unload.
+
+Loading and unloading take as long as they take, on threads of their own; nothing here waits on the hub.
+Source: spec/sagemaker.md sections (a) A5 and (b) B3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, unquote
+
+from adapters.sagemaker.model_registry import PAGE, LoadedModel
+from core.errors import InvalidRequest, ModelLoadFailed
+from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
+from core.http.request_body import read_object
+
+if TYPE_CHECKING:
+    from adapters.sagemaker.application import SageMakerApplication
+
+_LARGEST_BODY = 65536
+_LONGEST_NUMBER = 9
+
+
+def collection(application: SageMakerApplication, environ: Environ) -> Reply:
+    """POST loads a model, GET lists those that are loaded."""
+    return _load(application, environ) if environ["REQUEST_METHOD"] == "POST" else _page(application, environ)
+
+
+def member(application: SageMakerApplication, environ: Environ, model: str) -> Reply:
+    """GET says where the model came from; DELETE unloads it, and is answered when its memory is free."""
+    loaded = application.loaded_models()
+    name = unquote(model)
+    if environ["REQUEST_METHOD"] == "DELETE":
+        application.bridge.run_long(loaded.unload, name)
+        return empty_reply(TEXT)
+    return json_reply(_described(application.bridge.run(loaded.get, name)))
+
+
+def _load(application: SageMakerApplication, environ: Environ) -> Reply:
+    """Answered when the model serves. That it cannot be loaded is its archive's fault: 400, as in Triton."""
+    loaded = application.loaded_models()
+    document = read_object(environ, _LARGEST_BODY)
+    for key in ("model_name", "url"):
+        if not isinstance(document.get(key), str):
+            raise InvalidRequest(
+                f"'{key}' must be a string", hint='send {"model_name": "...", "url": "/opt/ml/models/.../model"}'
+            )
+    try:
+        application.bridge.run_long(loaded.load, document["model_name"], document["url"])
+    except ModelLoadFailed as error:
+        raise InvalidRequest(error.message, hint=error.hint, model=error.model) from error
+    return empty_reply(TEXT)
+
+
+def _page(application: SageMakerApplication, environ: Environ) -> Reply:
+    loaded = application.loaded_models()
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    limit = query.get("limit", [str(PAGE)])[0]
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= _LONGEST_NUMBER):
+        raise InvalidRequest("'limit' must be a whole number from 1")
+    token = query.get("next_page_token", [None])[0]
+    page, following = application.bridge.run(loaded.names_after, token, int(limit))
+    body: dict[str, object] = {"models": [_described(one) for one in page]}
+    if following is not None:
+        body["nextPageToken"] = following
+    return json_reply(body)
+
+
+def _described(one: LoadedModel) -> dict[str, str]:
+    return {"modelName": one.name, "modelUrl": one.url}

@@ -1,0 +1,95 @@
+"""The platform's headers of an invocation, as parameters of the request, and of the response as headers.
+
+A header is a string parameter under its own name, `X-Amzn-SageMaker-Session-Id`. The items of the custom attributes
+that look like `key=value`, between commas, are parameters as well, each under its key. What stands in the body counts
+more than what stands in a header. The model answers with headers by parameters of the response of the same names.
+Source: spec/sagemaker.md section (a) A3 (names, limits), (c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.errors import BackendFailed, InvalidRequest
+from core.http.reply import Environ, Headers
+from core.http.request_codec import RESERVED_PARAMETERS, RESERVED_PREFIX
+from core.inference import InferenceRequest, Parameter
+
+_NAME = "X-Amzn-SageMaker-"
+CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"
+INFERENCE_ID = f"{_NAME}Inference-Id"
+# Characters at most.
+_LIMITS = {
+    CUSTOM_ATTRIBUTES: 1024,
+    f"{_NAME}Session-Id": 256,
+    f"{_NAME}Target-Model": 1024,
+    f"{_NAME}Target-Variant": 63,
+    f"{_NAME}Target-Container-Hostname": 63,
+    f"{_NAME}Inference-Component": 63,
+    f"{_NAME}Enable-Explanations": 64,
+}
+_LONGEST_ID = 64
+_ANSWERED = (CUSTOM_ATTRIBUTES, f"{_NAME}New-Session-Id", f"{_NAME}Closed-Session-Id")
+_LONGEST_ANSWER = 1024
+
+
+def _environ_key(header: str) -> str:
+    return f"HTTP_{header.upper().replace('-', '_')}"
+
+
+_KEYS = tuple((_environ_key(name), name, limit) for name, limit in _LIMITS.items())
+_ID_KEY = _environ_key(INFERENCE_ID)
+_ALL_KEYS = (*(key for key, _, _ in _KEYS), _ID_KEY)
+
+
+def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
+    """Add the headers to the request's parameters; the inference id is its id if it has none.
+
+    Raises InvalidRequest for a value that the platform would not have let through.
+    """
+    if environ.keys().isdisjoint(_ALL_KEYS):
+        return
+    found = {name: _checked(name, environ[key], limit) for key, name, limit in _KEYS if key in environ}
+    if found:
+        attributes = found.get(CUSTOM_ATTRIBUTES, "")
+        request.parameters = {**_pairs(attributes), **found, **(request.parameters or {})}
+    if _ID_KEY in environ:
+        inference_id = _checked(INFERENCE_ID, environ[_ID_KEY], _LONGEST_ID)
+        request.id = request.id or inference_id
+
+
+def parameter_headers(parameters: Mapping[str, Parameter]) -> Headers:
+    """The headers that the model asked for. Raises BackendFailed for a value that no header can have."""
+    headers: Headers = []
+    for name in _ANSWERED:
+        value = parameters.get(name)
+        if value is None:
+            continue
+        text = str(value)
+        if not _is_visible(text) or len(text) > _LONGEST_ANSWER:
+            raise BackendFailed(f"the model set '{name}' to what is not visible ASCII of at most {_LONGEST_ANSWER}")
+        headers.append((name, text))
+    return headers
+
+
+def _pairs(attributes: str) -> dict[str, Parameter]:
+    """The items `key=value`. The names that mean something in the v2 protocol are left alone: nobody asked for that."""
+    pairs: dict[str, Parameter] = {}
+    for item in attributes.split(","):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if equals and key and key not in RESERVED_PARAMETERS and not key.startswith(RESERVED_PREFIX):
+            pairs[key] = value.strip()
+    return pairs
+
+
+def _checked(name: str, value: str, limit: int) -> str:
+    if len(value) > limit:
+        raise InvalidRequest(f"the header {name} has {len(value)} characters, at most {limit} are allowed")
+    if not _is_visible(value):
+        raise InvalidRequest(f"the header {name} may hold visible ASCII characters only")
+    return value
+
+
+def _is_visible(text: str) -> bool:
+    return text.isascii() and text.isprintable()

@@ -1,0 +1,53 @@
+"""The media type of a response, by the request's Accept.
+
+Source: spec/sagemaker.md (b) B5 and (c) "Content types"; section (a) A6 for batch transform.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from adapters.sagemaker.binary_type import BINARY
+from adapters.sagemaker.body_format import OCTETS
+from adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
+from core.errors import ConfigInvalid, InvalidRequest
+from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, Decode, format_for
+from core.http.payloads.media_type import choose
+
+# The v2 protocol's own answers: what a client that knows it may ask for.
+_V2_TYPES = (*JSON.media_types, BINARY, OCTETS)
+_OTHERS = tuple(essence for row in FORMATS if row is not JSON for essence in row.media_types)
+_LINES = {row.decode: row.media_types[0] for row in (CSV, JSONLINES)}
+
+
+class ResponseTypes:
+    """What the settings say of types that requests leave open. Raises ConfigInvalid for a default that is none."""
+
+    def __init__(self, settings: SageMakerSettings) -> None:
+        try:
+            self._default = format_for(settings.default_accept)
+        except InvalidRequest as error:
+            raise ConfigInvalid(f"the variable {DEFAULT_ACCEPT}: {error.message}") from error
+        # The records of a batch job are put together line by line, so that lines are answered with lines.
+        self._keeps_lines = settings.batch and "default_accept" not in settings.sources
+
+    def of(self, accept: str | None, decode: Decode) -> str:
+        """For a request that was read by `decode`. Raises NotAcceptable that lists what is supported."""
+        default = _LINES.get(decode, self._default) if self._keeps_lines else self._default
+        return _chosen(accept, default)
+
+
+@lru_cache(maxsize=256)
+def other_than_v2(accept: str) -> str | None:
+    """The type that a v2 request wants instead of a v2 response; None if that will do, or nothing else is there.
+
+    Triton never looks at Accept, and whoever relies on that must get what they got.
+    """
+    try:
+        chosen = choose(accept, (*_V2_TYPES, *_OTHERS))
+    except InvalidRequest:
+        return None
+    return None if chosen in _V2_TYPES else chosen
+
+
+_chosen = lru_cache(maxsize=256)(format_for)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from adapters.sagemaker.default_model import DefaultModel
+from core.errors import ConfigInvalid, ModelNotReady
+from core.http.bridge import ThreadBridge
+from core.inference import ServingPhase
+from tests.unit.fake_engine import FakeEngine
+
+
+class Index(FakeEngine):
+    """The ready models are those in `versions`."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.versions = dict.fromkeys(names, (1, 2))
+        self.looks = 0
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        assert ready_only
+        self.looks += 1
+        return [{"name": name, "version": str(n)} for name, numbers in self.versions.items() for n in numbers]
+
+
+def default_of(engine: Index, name: str = "") -> DefaultModel:
+    return DefaultModel(engine, ThreadBridge(), name, "THE_VARIABLE")
+
+
+def test_the_one_that_is_named_whatever_there_is() -> None:
+    engine = Index("a", "b")
+    assert default_of(engine, "c").name() == "c"
+    assert engine.looks == 0
+
+
+def test_the_only_one_is_looked_for_once_and_again_when_it_is_gone() -> None:
+    engine = Index("a")
+    default = default_of(engine)
+    assert [default.name(), default.name()] == ["a", "a"]
+    assert engine.looks == 1
+    engine.versions = {"b": (1,)}
+    assert default.name() == "b"
+
+
+def test_none() -> None:
+    with pytest.raises(ModelNotReady, match="no model is loaded"):
+        default_of(Index()).name()
+
+
+def test_several() -> None:
+    with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
+        default_of(Index("b", "a")).name()
+    assert "THE_VARIABLE" in (caught.value.hint or "")
+    with pytest.raises(ConfigInvalid, match=r"…$"):
+        default_of(Index(*map(str, range(20)))).name()
+
+
+def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
+    engine = Index("a")
+    engine.serving = ServingPhase(name="loading", done=1, total=2)
+    with pytest.raises(ModelNotReady, match="still being loaded"):
+        default_of(engine).name()
+    engine.serving = ServingPhase(name="ready")
+    assert default_of(engine).name() == "a"
