@@ -17,6 +17,7 @@ from app.settings import ServerSettings
 from app.settings_source import DEFAULT
 from app.tables import ModelRow, addresses_table, models_table, options_table
 from app.version import VERSION
+from core.backends.onnxruntime import gpu_ids
 from core.engine import InferenceEngine, make_engine
 from core.http.application import V2Application
 from core.http.bridge import Bridge, ThreadBridge
@@ -120,10 +121,21 @@ class EngineSite:
         if settings.sagemaker is None or not settings.allow_sagemaker:
             return None
         from adapters.sagemaker.application import SageMakerApplication
+        from adapters.sagemaker.memory import MemoryBudget
 
+        memory = MemoryBudget.of_machine(
+            gpu_ids=gpu_ids(settings.min_supported_compute_capability),
+            visible_gpus=settings.visible_gpus,
+            limit=settings.sagemaker_memory_limit_mb * 1_000_000 or None,
+        )
         bridge = self._bridge(settings.sagemaker_thread_count)
         application: V2Application = SageMakerApplication(
-            self._engine, http_options(settings), bridge, settings.sagemaker, lambda: self._metrics_page(application)
+            self._engine,
+            http_options(settings),
+            bridge,
+            settings.sagemaker,
+            lambda: self._metrics_page(application),
+            memory=memory,
         )
         return application
 

@@ -71,3 +71,12 @@ class PlatformSettings:
         section=_PLATFORM,
         own=True,
     )
+    sagemaker_memory_limit_mb: int = option(
+        0,
+        "sagemaker-memory-limit-mb",
+        integer(0),
+        "Megabytes that the server may take with the models of a multi-model endpoint, where that is less than the "
+        "container has; 0: what the container has.",
+        section=_PLATFORM,
+        own=True,
+    )
