@@ -231,7 +231,7 @@ def test_a_model_waits_for_a_thread_once_however_often_it_changes(tmp_path: Path
             assert len(bench.lifecycle._threads._waiting) == 2
             shutil.rmtree(tmp_path / "gone")
             bench.lifecycle._poll()
-        bench.poll()
+        assert bench.lifecycle._threads.wait_idle(LIMIT_S)
         assert [load for load in bench.backend.loads if not load.startswith("m:")][1:] == ["other:1=broken"]
         assert bench.index() == ["m 1 READY", "other 1 READY Internal: the weights are broken"]
 
