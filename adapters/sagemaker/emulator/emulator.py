@@ -1,0 +1,148 @@
+"""The platform around one container: its files, its environment, its port, its callers, its end.
+
+Source: spec/sagemaker.md sections A1 to A5.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from adapters.sagemaker.emulator.api_server import ApiServer
+from adapters.sagemaker.emulator.archive import unpack
+from adapters.sagemaker.emulator.breach_report import BreachReport
+from adapters.sagemaker.emulator.container import Container, free_port
+from adapters.sagemaker.emulator.container_client import HOST, ContainerClient
+from adapters.sagemaker.emulator.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
+from adapters.sagemaker.emulator.endpoint_models import EndpointModels
+from adapters.sagemaker.emulator.limits import PlatformLimits
+from adapters.sagemaker.emulator.model_archives import ModelArchives, remove_tree
+from adapters.sagemaker.emulator.probes import Probes
+from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, PREFIX, as_integer
+from core.errors import ConfigInvalid
+
+_ADDRESS = "TRIDENT_HTTP_ADDRESS"
+_MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
+_MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
+# A container knows nothing of what is set for servers and platforms on the machine of whoever tries it out.
+_NOT_INHERITED = (PREFIX, "AIP_", "TRIDENT_")
+_LAST_PORT = 65535
+_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorOptions:
+    """`model` is a folder or a .tar.gz, with `multi_model` a folder of such archives; `api_port` 0 is any.
+
+    `command` is the container's entry point, `environment` that of the emulator, `variables` those of the model.
+    """
+
+    model: Path
+    multi_model: bool = False
+    api_port: int = 0
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: PlatformLimits = field(default_factory=PlatformLimits)
+
+
+class Emulator:
+    """Runs once. `out` gets what the person must know, `err` each breach as it happens."""
+
+    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
+        self._options = options
+        self._limits = options.limits
+        self._out = out
+        self.report = BreachReport(err)
+
+    def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
+        """Until `stopped` is set or the container ends; the exit status, which is 1 if a limit was broken.
+
+        `on_ready` is called with the runtime API's address. Raises ConfigInvalid where the model cannot be used.
+        """
+        with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
+            try:
+                self._run_in(Path(folder), stopped, on_ready)
+            finally:
+                remove_tree(Path(folder) / "ml")
+        self._say(self.report.text().rstrip())
+        return _FAILED if self.report.breaches else 0
+
+    def _run_in(self, folder: Path, stopped: threading.Event, on_ready: Callable[[str], None] | None) -> None:
+        model_root, models_root = self._roots(folder / "ml")
+        port = self._port()
+        container = Container(self._options.command, self._environment(model_root, models_root, port))
+        try:
+            client = ContainerClient(port, self._limits)
+            models = self._models(client, models_root)
+            probes = Probes(container, client, self._limits, self.report, models)
+            if probes.wait_until_ready(stopped.is_set):
+                with ApiServer(
+                    self._endpoint(client, models), self._options.api_port, self._limits, self.report
+                ) as api:
+                    self._say(f"the container is ready; the runtime API is at {api.url}")
+                    if on_ready is not None:
+                        on_ready(api.url)
+                    probes.watch(stopped)
+                self._say(_summary(api, models))
+            container.stop(self._limits.stop_s, self.report)
+        finally:
+            container.kill()
+
+    def _roots(self, folder: Path) -> tuple[Path, Path]:
+        """Where the container finds its model, and its models; one of the two is there."""
+        model, models_root = self._options.model.absolute(), folder / "models"
+        if self._options.multi_model:
+            if not model.is_dir():
+                raise ConfigInvalid(f"{model} is no folder", hint="with --multi-model name the folder of the archives")
+            models_root.mkdir(parents=True)
+            return folder / "model", models_root
+        if model.is_dir():
+            return model, models_root
+        if not model.is_file():
+            raise ConfigInvalid(f"there is no {model}", hint="name a folder or a .tar.gz archive")
+        (folder / "model").mkdir(parents=True)
+        unpack(model, folder / "model", self._limits.archive_bytes)
+        return folder / "model", models_root
+
+    def _port(self) -> int:
+        given = self._options.variables.get(BIND_TO_PORT, "")
+        return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
+
+    def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
+        inherited = {
+            name: text for name, text in self._options.environment.items() if not name.startswith(_NOT_INHERITED)
+        }
+        platform = {
+            _ADDRESS: HOST,
+            _MODEL_ROOT: str(model_root),
+            _MODELS_ROOT: str(models_root),
+            BIND_TO_PORT: str(port),
+        }
+        if self._options.multi_model:
+            platform[MULTI_MODEL] = "true"
+        return {**inherited, **platform, **self._options.variables}
+
+    def _models(self, client: ContainerClient, models_root: Path) -> EndpointModels | None:
+        if not self._options.multi_model:
+            return None
+        archives = ModelArchives(self._options.model, models_root, self._limits.archive_bytes)
+        return EndpointModels(client, archives, self._limits, self.report)
+
+    def _endpoint(self, client: ContainerClient, models: EndpointModels | None) -> Endpoint:
+        if models is None:
+            return SingleModelEndpoint(client, self._limits, self.report)
+        return MultiModelEndpoint(client, models, self._limits, self.report)
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+
+def _summary(api: ApiServer, models: EndpointModels | None) -> str:
+    count = api.invocations
+    text = f"{count} invocation{'' if count == 1 else 's'}"
+    return text if models is None else f"{text}, {models.evictions} models evicted"

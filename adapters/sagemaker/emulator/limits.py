@@ -1,0 +1,43 @@
+"""The limits that the platform holds a container and its clients to.
+
+Source: spec/sagemaker.md sections A1, A2 and A5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformLimits:
+    """Times in seconds, sizes in bytes. Tests make them shorter."""
+
+    connect_s: float = 0.25
+    """Until the container accepts a connection."""
+    ping_s: float = 2.0
+    startup_s: float = 480.0
+    """From the start until /ping answers 200."""
+    probe_interval_s: float = 5.0
+    """Between two probes of a container that serves."""
+    invoke_s: float = 60.0
+    stream_s: float = 480.0
+    load_s: float = 360.0
+    """A load, while the caller that needs the model is sent away after `invoke_s`."""
+    stop_s: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    body_bytes: int = 25 * _MIB
+    """A request's body, and that of an answer that is not streamed."""
+    archive_bytes: int = 64 << 30
+    """What an archive may unpack to; less where the disk has less."""
+
+
+def seconds(limit: float) -> str:
+    """A time limit in words."""
+    return f"{limit * 1000:.0f} ms" if limit < 1 else f"{limit:g} s"
+
+
+def size(limit: int) -> str:
+    """A size limit in words."""
+    return f"{limit // _MIB} MiB" if limit % _MIB == 0 and limit else f"{limit} bytes"
