@@ -21,13 +21,20 @@ class DefaultModel:
         self._configured = name
         self._variable = variable
         self._only = ""
+        self._is_there = False  # once it was: what happens to it later is for the engine to say
 
     def name(self) -> str:
         """Raises ModelNotReady where there is none yet, ConfigInvalid where there are several.
 
         The only model is looked for once, and again when it is gone.
         """
-        return self._configured or (self._only if self._only and self._serves(self._only) else self._find())
+        if self._configured:
+            if not self._is_there:
+                self._is_there = self._serves(self._configured)
+                if not self._is_there:
+                    self._refuse_while_loading()
+            return self._configured
+        return self._only if self._only and self._serves(self._only) else self._find()
 
     def _serves(self, name: str) -> bool:
         try:
@@ -36,10 +43,13 @@ class DefaultModel:
             return False
         return True
 
-    def _find(self) -> str:
-        # Before all are loaded the first one that is ready would look like the only one.
+    def _refuse_while_loading(self) -> None:
         if self._engine.phase().name in ("starting", "loading"):
             raise ModelNotReady("the models are still being loaded", hint="wait until /ping answers 200")
+
+    def _find(self) -> str:
+        # Before all are loaded the first one that is ready would look like the only one.
+        self._refuse_while_loading()
         index = self._bridge.run(self._engine.repository_index, True)
         names = sorted({item["name"] for item in index})
         if not names:

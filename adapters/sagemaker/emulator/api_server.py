@@ -28,6 +28,8 @@ _PATH = re.compile(r"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/(invocations|inv
 _LONGEST_NAME = 63
 _PIECE = 1 << 16
 _IDLE_S = 120.0
+# How long its end may take.
+_POLL_S = 0.05
 # What is too large is still received, so that the caller gets to read why it is refused; within reason.
 _DRAINED_AT_MOST = 1 << 30
 
@@ -42,7 +44,9 @@ class ApiServer:
         self._lock = threading.Lock()
         self._invocations = 0
         self._server = _Listener((HOST, port), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="runtime API", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=[_POLL_S], name="runtime API", daemon=True
+        )
 
     @property
     def url(self) -> str:
