@@ -125,4 +125,5 @@ class SageMakerContainer:
         return self.ask("POST", "/models", body, Content_Type="application/json")
 
     def log_text(self) -> str:
-        return self._log.read_text(errors="replace")
+        """Its end, as far as a person reads."""
+        return self._log.read_text(errors="replace")[-4000:]
