@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 from adapters.sagemaker import invocations, request_headers
-from adapters.sagemaker.binary_type import BINARY, SIZE, binary_type, json_size_text
-from adapters.sagemaker.default_model import DefaultModel
 from adapters.sagemaker.errors import RouteAbsent
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_registry import LoadedModels
-from adapters.sagemaker.response_type import ResponseTypes
+from adapters.sagemaker.response_type import BINARY, ResponseTypes
 from adapters.sagemaker.routes import ROUTES
 from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
 from core.engine import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
 from core.http.application import V2Application
+from core.http.binary_type import SIZE
 from core.http.bridge import Bridge
+from core.http.default_model import DefaultModel
 from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
@@ -46,7 +46,7 @@ class SageMakerApplication(V2Application):
     """
 
     routes = ROUTES
-    binary_mime = BINARY
+    binary_mime = BINARY.essence
     inference_header = SIZE
     early_error_mime = JSON
 
@@ -66,7 +66,9 @@ class SageMakerApplication(V2Application):
         self.settings = settings
         self.metrics_page = metrics_page
         self.response_types = ResponseTypes(settings)
-        self._default_model = DefaultModel(engine, bridge, settings.default_model, DEFAULT_MODEL)
+        self._default_model = DefaultModel(
+            engine, bridge, settings.default_model, f"name the one that /invocations runs in {DEFAULT_MODEL}"
+        )
         self._loaded: LoadedModels | None = None
         if settings.multi_model:
             self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine())
@@ -84,10 +86,10 @@ class SageMakerApplication(V2Application):
 
     def binary_header(self, environ: Environ) -> str | None:
         content_type = environ.get("CONTENT_TYPE")
-        return json_size_text(content_type) if content_type else None
+        return BINARY.size_text(content_type) if content_type else None
 
     def body_headers(self, json_length: int | None) -> Headers:
-        return [("Content-Type", JSON if json_length is None else binary_type(json_length))]
+        return [("Content-Type", JSON if json_length is None else BINARY.of(json_length))]
 
     def adopt_headers(self, environ: Environ, request: InferenceRequest) -> None:
         request_headers.adopt_headers(environ, request)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from adapters.sagemaker.binary_type import BINARY
-from adapters.sagemaker.body_format import OCTETS
 from adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from core.errors import ConfigInvalid, InvalidRequest
+from core.http.binary_type import BinaryType
+from core.http.payloads.body_format import OCTETS
 from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, Decode, format_for
 from core.http.payloads.media_type import choose
 
+# Of requests and responses with binary tensors, by Triton's adapter.
+BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")
 # The v2 protocol's own answers: what a client that knows it may ask for.
-_V2_TYPES = (*JSON.media_types, BINARY, OCTETS)
+_V2_TYPES = (*JSON.media_types, BINARY.essence, OCTETS)
 _OTHERS = tuple(essence for row in FORMATS if row is not JSON for essence in row.media_types)
 _LINES = {row.decode: row.media_types[0] for row in (CSV, JSONLINES)}
 

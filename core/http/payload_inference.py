@@ -1,4 +1,8 @@
-"""Inference on a payload that was decoded from another format than the v2 protocol's: as many requests as it takes."""
+"""Inference on bodies in other formats than the v2 protocol's, as the platforms' adapters have them.
+
+A body is decoded to a payload by the model's inputs, the payload makes as many requests as it takes, and what they
+give is encoded as the client asked.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
 from core.http.fan_out import infer_all
-from core.http.infer import CLIENT_GONE_KEY, prepare, run
+from core.http.infer import CLIENT_GONE_KEY, finish, off_hub, prepare, run
+from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of
+from core.http.payloads.json_encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
-from core.http.payloads.payload import DecodedPayload, split_instances
-from core.http.reply import Environ
-from core.http.request_codec import read_parameters
+from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm, split_instances
+from core.http.reply import Environ, Reply
+from core.http.request_codec import decode_request, read_parameters
 from core.inference import InferenceRequest, InferenceResponse, Parameter
+from core.tensors import Buffer
 
 if TYPE_CHECKING:
     from core.http.application import V2Application
+
+# What a small npz may become.
+_INFLATES_BY = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,14 +39,41 @@ class PayloadResult:
     parameters: dict[str, Parameter] | None
 
 
+def decode_payload(
+    application: V2Application,
+    body: Buffer,
+    spec: ModelSpec,
+    decode: Decode,
+    ignored_fields: frozenset[str] = frozenset(),
+) -> DecodedPayload:
+    """What `decode` reads in `body`, off the hub where that takes long. Raises InvalidRequest.
+
+    `ignored_fields` are members of instances that are no inputs.
+    """
+    limit = application.options.max_input_size
+    if len(body) > limit:
+        raise InvalidRequest(
+            f"the body of {len(body)} bytes exceeds the maximum allowed input size of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    size = len(body) * (_INFLATES_BY if decode is NPZ.decode else 1)
+    rules = DecodeRules(max_input_size=limit, ignored_fields=ignored_fields)
+    return off_hub(application, size, decode, body, spec, rules)
+
+
 def infer_payload(
-    application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload
+    application: V2Application,
+    environ: Environ,
+    spec: ModelSpec,
+    payload: DecodedPayload,
+    pattern: InferenceRequest | None = None,
 ) -> PayloadResult:
     """Run `payload` on the version of `spec`'s model that serves. Raises ServerError.
 
-    What the model takes at once is one request. Otherwise it is several, and a native thread waits for them.
+    What the model takes at once is one request. Otherwise it is several, and a native thread waits for them. Each of
+    them has what `pattern` has, a request without inputs.
     """
-    pattern = InferenceRequest(spec.name, [])
+    pattern = pattern or InferenceRequest(spec.name, [])
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
     prepare(application, environ, pattern)
@@ -43,6 +81,37 @@ def infer_payload(
         (pattern.inputs,) = split_instances(payload, spec)
         return _result([run(application, environ, pattern)], payload)
     return application.bridge.run_long(_infer_parts, application, environ, spec, payload, pattern)
+
+
+def infer_converted(
+    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int
+) -> PayloadResult:
+    """Run a v2 JSON request whose outputs are wanted in another format: rows are those of its first input."""
+    request, _ = decode_request(body, None, version, spec, application.options.max_input_size)
+    prepare(application, environ, request)
+    rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
+    response = run(application, environ, request)
+    payload = DecodedPayload(arrays={}, count=rows, stacked=True)
+    return PayloadResult(output_columns([response.outputs], payload), response.parameters)
+
+
+def payload_reply(
+    application: V2Application,
+    environ: Environ,
+    result: PayloadResult,
+    media_type: str,
+    form: DocumentForm | None = None,
+) -> Reply:
+    """The outputs as `media_type`; `form` is that of the JSON document that is answered, if it is one."""
+    size = sum(part.nbytes for column in result.columns for part in column.parts)
+    content = off_hub(application, size, _content, result.columns, media_type, form)
+    return finish(application, environ, [content], [("Content-Type", media_type)], result.parameters)
+
+
+def _content(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
+    if media_type in JSON.media_types:
+        return encode_json(columns, form)
+    return encoder_of(media_type)(columns)
 
 
 def _is_one_request(payload: DecodedPayload, spec: ModelSpec) -> bool:

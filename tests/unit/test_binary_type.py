@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.sagemaker.binary_type import binary_type, json_size_text
+from core.http.binary_type import BinaryType
 
-BINARY = "application/vnd.sagemaker-triton.binary+json"
+BINARY = "application/vnd.some-triton.binary+json"
+TYPE = BinaryType(BINARY)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ BINARY = "application/vnd.sagemaker-triton.binary+json"
     ],
 )
 def test_the_length_in_a_content_type(content_type: str, text: str | None) -> None:
-    assert json_size_text(content_type) == text
+    assert TYPE.size_text(content_type) == text
 
 
 def test_what_is_written_can_be_read() -> None:
-    assert json_size_text(binary_type(123)) == "123"
+    assert TYPE.size_text(TYPE.of(123)) == "123"

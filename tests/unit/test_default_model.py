@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.sagemaker.default_model import DefaultModel
 from core.errors import ConfigInvalid, ModelNotReady
 from core.http.bridge import ThreadBridge
+from core.http.default_model import DefaultModel
 from core.inference import ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
@@ -24,7 +24,7 @@ class Index(FakeEngine):
 
 
 def default_of(engine: Index, name: str = "") -> DefaultModel:
-    return DefaultModel(engine, ThreadBridge(), name, "THE_VARIABLE")
+    return DefaultModel(engine, ThreadBridge(), name, "the cure")
 
 
 def test_the_one_that_is_named_whatever_there_is() -> None:
@@ -50,7 +50,7 @@ def test_none() -> None:
 def test_several() -> None:
     with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
         default_of(Index("b", "a")).name()
-    assert "THE_VARIABLE" in (caught.value.hint or "")
+    assert caught.value.hint == "the cure"
     with pytest.raises(ConfigInvalid, match=r"…$"):
         default_of(Index(*map(str, range(20)))).name()
 
@@ -62,3 +62,10 @@ def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
         default_of(engine).name()
     engine.serving = ServingPhase(name="ready")
     assert default_of(engine).name() == "a"
+
+
+def test_what_was_named_is_ready_when_it_serves() -> None:
+    engine = Index("a")
+    assert default_of(engine).is_ready()
+    assert default_of(engine, "a").is_ready()
+    assert not default_of(engine, "c").is_ready()

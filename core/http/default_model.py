@@ -1,6 +1,6 @@
-"""Which model /invocations runs: the one that was named, or the only one there is.
+"""Which model a platform's requests mean: the one that was named at start, or the only one there is.
 
-Source: spec/sagemaker.md (b) B1 and B2.
+Source: spec/sagemaker.md (b) B1 and B2; spec/vertex.md (b) B2.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _SHOWN = 10
 
 
 class DefaultModel:
-    """`variable` is what names it, for the errors."""
+    """`name` is "" for the only one. `cure` is the hint where there are several."""
 
-    def __init__(self, engine: Engine, bridge: Bridge, name: str, variable: str) -> None:
+    def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str) -> None:
         self._engine = engine
         self._bridge = bridge
         self._configured = name
-        self._variable = variable
+        self._cure = cure
         self._only = ""
         self._is_there = False  # once it was: what happens to it later is for the engine to say
 
@@ -36,6 +36,10 @@ class DefaultModel:
             return self._configured
         return self._only if self._only and self._serves(self._only) else self._find()
 
+    def is_ready(self) -> bool:
+        """Whether the model that was named serves; true where none was. Does not block."""
+        return not self._configured or self._serves(self._configured)
+
     def _serves(self, name: str) -> bool:
         try:
             self._engine.model_spec(name)
@@ -45,7 +49,7 @@ class DefaultModel:
 
     def _refuse_while_loading(self) -> None:
         if self._engine.phase().name in ("starting", "loading"):
-            raise ModelNotReady("the models are still being loaded", hint="wait until /ping answers 200")
+            raise ModelNotReady("the models are still being loaded", hint="wait until the server is ready")
 
     def _find(self) -> str:
         # Before all are loaded the first one that is ready would look like the only one.
@@ -53,11 +57,11 @@ class DefaultModel:
         index = self._bridge.run(self._engine.repository_index, True)
         names = sorted({item["name"] for item in index})
         if not names:
-            raise ModelNotReady("no model is loaded", hint="the body of /ping and the log say why")
+            raise ModelNotReady(
+                "no model is loaded", hint="the log says why, and so does the answer to a health probe"
+            )
         if len(names) > 1:
             listed = ", ".join(names[:_SHOWN]) + (" …" if names[_SHOWN:] else "")
-            raise ConfigInvalid(
-                f"there are several models: {listed}", hint=f"name the one that /invocations runs in {self._variable}"
-            )
+            raise ConfigInvalid(f"there are several models: {listed}", hint=self._cure)
         self._only = names[0]
         return self._only

@@ -1,4 +1,4 @@
-"""What the body of an invocation is: by its Content-Type, and by its text where that type may as well be wrong.
+"""What the body of a platform's request is: by its Content-Type, and by its text where that type may be wrong.
 
 The v2 protocol's JSON is taken under `application/json` and under everything that is no format of ours, as Triton does
 and AWS's own examples rely on. Source: spec/sagemaker.md (b) B5, (c).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from adapters.sagemaker.binary_type import BINARY, SIZE
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.formats import JSON, Decode, Format, UnsupportedMediaType, format_of, supported_types
@@ -27,10 +26,10 @@ _V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[')
 _OBJECT = re.compile(rb"\s*\{")
 
 
-def decoder_of(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
+def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Decode | None:
     """What reads the body for the model of `spec`; None for JSON of the v2 protocol, right or wrong.
 
-    Raises UnsupportedMediaType that lists what is supported.
+    Raises UnsupportedMediaType that lists what is supported, `also` among it: what the platform itself reads.
     """
     if content_type == "application/json" and bytes(body[:12]).startswith(_V2_STARTS):
         return None
@@ -47,7 +46,7 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | Non
         return decode_raw
     if _known_format(essence) is not None:
         format_of(content_type)  # raises: it is the charset that is wrong
-    supported = f"{supported_types((f'{BINARY};{SIZE}=N',))}, and {OCTETS} for a model with one input"
+    supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 

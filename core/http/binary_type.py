@@ -1,0 +1,42 @@
+"""The media type by which a platform marks a v2 body with binary tensors: the length of its JSON stands in it.
+
+Source: spec/sagemaker.md (b) B5, spec/vertex.md (b) B4.
+"""
+
+from __future__ import annotations
+
+from core.errors import InvalidRequest
+from core.http.payloads.media_type import parse_media_type
+from core.http.reply import JSON
+
+SIZE = "json-header-size"
+
+
+class BinaryType:
+    """`essence` is the media type without its parameter, `prefix` all that stands before the number."""
+
+    def __init__(self, essence: str) -> None:
+        self.essence = essence
+        self.prefix = f"{essence};{SIZE}="
+
+    def size_text(self, content_type: str) -> str | None:
+        """What stands for the length, whatever it is; None for another type. Never raises.
+
+        "" where the type is somewhere in the header but not as it must be: no length, so that the request is refused.
+        """
+        if content_type.startswith(self.prefix):
+            return content_type[len(self.prefix) :]
+        if content_type == JSON or self.essence not in content_type.lower():
+            return None
+        try:
+            media_type = parse_media_type(content_type)
+        except InvalidRequest:
+            return ""
+        return media_type.parameters.get(SIZE, "") if media_type.essence == self.essence else ""
+
+    def missing_size(self) -> InvalidRequest:
+        """The error for a request of this type without a length."""
+        return InvalidRequest(f"Content-Type must be '{self.prefix}N', N being the length of the JSON in bytes")
+
+    def of(self, json_size: int) -> str:
+        return f"{self.prefix}{json_size}"
