@@ -47,6 +47,7 @@ class EngineSite:
         self._on_hub = on_hub
         self._v2 = V2Application(self._engine, http_options(settings), self._bridge(settings.http_thread_count))
         self._sagemaker = self._sagemaker_application()
+        self._vertex = self._vertex_application()
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics, cpu=settings.allow_cpu_metrics, interval_ms=settings.metrics_interval_ms
         )
@@ -59,9 +60,12 @@ class EngineSite:
             applications[self._settings.http_port] = self._v2
         if self._sagemaker is not None:
             applications[self._settings.sagemaker_port] = self._sagemaker
+        if self._vertex is not None:
+            applications[self._settings.vertex_ai_port] = self._vertex
         if self._settings.allow_metrics:
-            # Of two front ends the page has the requests of the plain one: SageMaker's port has a page of its own.
-            front_end = self._v2 if self._settings.allow_http else self._sagemaker or self._v2
+            # Of several front ends the page has the requests of the plain one: the others' ports have pages of their
+            # own.
+            front_end = self._v2 if self._settings.allow_http else self._sagemaker or self._vertex or self._v2
             applications[self._settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
         return applications
 
@@ -99,6 +103,8 @@ class EngineSite:
         log_table(_log, "options that are not at their defaults", options_table(given))
         if self._settings.allow_sagemaker and self._settings.sagemaker is not None:
             log_table(_log, "SageMaker's settings", options_table(self._settings.sagemaker.describe()))
+        if self._settings.vertex is not None:
+            log_table(_log, "Vertex AI's settings", options_table(self._settings.vertex.describe()))
         rows = [
             ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
             for v in self._engine.overview()
@@ -139,6 +145,18 @@ class EngineSite:
         )
         return application
 
+    def _vertex_application(self) -> V2Application | None:
+        settings = self._settings
+        if settings.vertex is None:
+            return None
+        from adapters.vertex.application import VertexApplication
+
+        bridge = self._bridge(settings.vertex_ai_thread_count)
+        application: V2Application = VertexApplication(
+            self._engine, http_options(settings), bridge, settings.vertex, lambda: self._metrics_page(application)
+        )
+        return application
+
     def _fail(self, reason: str) -> None:
         self._failure = reason
 
@@ -148,7 +166,7 @@ class EngineSite:
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:
-    has_metrics = settings.allow_metrics or settings.allow_sagemaker
+    has_metrics = settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
     return EngineOptions(
         repositories=settings.model_repository,
         server_id=settings.server_id,

@@ -1,118 +1,72 @@
 """On which platform the server was started, and what the platform says of the settings.
 
 The command line beats `TRIDENT_*` variables, these beat the platform's own, and those the platform's defaults.
-Source: spec/sagemaker.md sections (a) A1, (b) B1 and B2.
+Source: spec/sagemaker.md sections (a) A1, (b) B1 and B2; spec/vertex.md sections (a) A1 and (b) B1.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from adapters.sagemaker.server_options import (
-    ADDITIONAL_ARGS,
-    PLATFORM,
-    additional_arguments,
-    misspelled,
-    server_options,
-    variables_without_effect,
-)
-from adapters.sagemaker.settings import PREFIX, SageMakerSettings, read_sagemaker_settings
+from adapters.sagemaker.settings import SageMakerSettings
+from adapters.vertex.settings import VertexSettings
 from app.options import BadOption, Option
-from app.settings_source import Given, PlatformText, collect, parse_arguments
-from app.unused_options import UNUSED_OPTIONS
+from app.sagemaker_platform import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
+from app.settings_source import Given, collect
+from app.vertex_platform import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
 from core.errors import ServerError
 
-SAGEMAKER = "sagemaker"
-_ALL_MODELS = ("*",)
+PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was given, the platform included. `sagemaker` is None where nothing asks for SageMaker's routes.
+    """What was given, the platform included. `sagemaker` and `vertex` are None where nothing asks for their routes.
 
-    `any_layout`: the repository is what the platform unpacked, which may be a single model.
+    `any_layout`: the repository is what the platform holds out, which may be a single model.
     """
 
     given: Given
     sagemaker: SageMakerSettings | None = None
+    vertex: VertexSettings | None = None
     any_layout: bool = False
     warnings: tuple[str, ...] = ()
 
 
 def find_platform(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]) -> Found:
-    """Raises BadOption; looks at the platform's directories."""
-    given = collect(options, arguments, environ)
+    """Raises BadOption; looks at SageMaker's directories."""
     try:
-        asked = given.values.get("platform", "auto")
-        evidence = _evidence(options, given, environ) if asked == "auto" else ""
-        if asked == SAGEMAKER or evidence:
-            return _on_sagemaker(options, arguments, environ, evidence)
-        if given.values.get("allow_sagemaker"):
-            return Found(given, _sagemaker_settings(options, given, environ))
+        return _find(options, arguments, environ)
     except ServerError as error:
         raise BadOption(f"{error.message}\n{error.hint}" if error.hint else error.message) from None
-    return Found(given)
 
 
-def _evidence(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> str:
-    """What shows that this is a container of SageMaker's: a variable or a directory; "" for nothing."""
-    variables = sorted(name for name, text in environ.items() if name.startswith(PREFIX) and text)
-    if variables:
-        return variables[0]
-    if any(given.values.get("model_repository", ())):
-        return ""
-    roots = [_value(options, given, name) for name in ("sagemaker_model_root", "sagemaker_models_root")]
-    return next((root for root in roots if os.path.isdir(root)), "")
+def _find(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]) -> Found:
+    given = collect(options, arguments, environ)
+    asked = given.values.get("platform", "auto")
+    evidence = _evidence(options, given, environ) if asked == "auto" else (asked, "")
+    if evidence[0] == SAGEMAKER:
+        there = on_sagemaker(options, arguments, environ, evidence[1])
+        return Found(there.given, there.settings, any_layout=there.any_layout, warnings=there.warnings)
+    if evidence[0] == VERTEX:
+        found = on_vertex(options, arguments, environ, evidence[1])
+        return Found(found.given, vertex=found.settings, any_layout=found.any_layout, warnings=found.warnings)
+    sagemaker = sagemaker_settings(options, given, environ) if given.values.get("allow_sagemaker") else None
+    if asked == PLAIN and not given.values.get("allow_vertex_ai"):
+        return Found(given, sagemaker)
+    beside = with_vertex_variables(options, arguments, environ)
+    return Found(beside.given, sagemaker, beside.settings, beside.any_layout)
 
 
-def _on_sagemaker(
-    options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], evidence: str
-) -> Found:
-    by_flag = {each.flag: each for each in (*options.values(), *UNUSED_OPTIONS) if each.flag}
-    said = [
-        PlatformText(by_flag[flag], text, source)
-        for flag, text, source in server_options(environ, read_sagemaker_settings(environ))
-    ]
-    additional = parse_arguments(by_flag.values(), additional_arguments(environ), ADDITIONAL_ARGS)
-    given = collect(options, arguments, environ, platform=[*said, *additional])
-    if evidence:
-        given.set("platform", SAGEMAKER, evidence)
-    given.without_effect = (*given.without_effect, *variables_without_effect(environ))
-    settings = _sagemaker_settings(options, given, environ)
-    from_platform = not any(given.values.get("model_repository", ())) and not settings.multi_model
-    if from_platform:
-        # Imported here: it brings numpy and protobuf, which neither the help text nor a plain server's start needs.
-        from adapters.sagemaker.layout import read_layout
-
-        layout = read_layout(settings.model_root, settings.default_model)
-        given.set("model_repository", (settings.model_root,), PLATFORM)
-        sources = {"default_model": PLATFORM, **settings.sources}
-        settings = replace(settings, default_model=layout.default_model, sources=sources)
-    _set_startup_models(given, settings)
-    return Found(given, settings, from_platform, tuple(misspelled(environ)))
-
-
-def _set_startup_models(given: Given, settings: SageMakerSettings) -> None:
-    """The default model and those named beside it; all of a repository where none is named."""
-    named = given.values.get("load_model", ())
-    if given.values.get("model_control_mode") != "explicit" or settings.multi_model or named == _ALL_MODELS:
-        return
-    startup = tuple(dict.fromkeys((settings.default_model, *named))) if settings.default_model else named
-    given.set("load_model", startup or _ALL_MODELS, given.sources.get("load_model", PLATFORM))
-
-
-def _sagemaker_settings(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> SageMakerSettings:
-    return read_sagemaker_settings(
-        environ,
-        port=_value(options, given, "sagemaker_port"),
-        safe_port_range=_value(options, given, "sagemaker_safe_port_range"),
-        model_root=_value(options, given, "sagemaker_model_root"),
-        models_root=_value(options, given, "sagemaker_models_root"),
-    )
-
-
-def _value(options: Mapping[str, Option], given: Given, name: str) -> Any:
-    return given.values.get(name, options[name].default)
+def _evidence(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The platform, and the variable or the directory that shows it; two empty texts for none. Raises BadOption."""
+    vertex, sagemaker = vertex_evidence(environ), sagemaker_evidence(options, given, environ)
+    if vertex and sagemaker.startswith("/"):
+        sagemaker = ""  # a directory may be there by chance, a variable is not
+    if vertex and sagemaker:
+        raise BadOption(
+            f"{vertex} is set, which shows Vertex AI, and {sagemaker}, which shows SageMaker: name the one that is "
+            "meant with --platform=vertex or --platform=sagemaker"
+        )
+    return (VERTEX, vertex) if vertex else (SAGEMAKER, sagemaker) if sagemaker else ("", "")

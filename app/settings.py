@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from adapters.sagemaker.settings import SageMakerSettings
+from adapters.vertex.settings import VertexSettings
 from app.option_kinds import (
     BOOLEAN,
     INT64_MAX,
@@ -56,8 +57,8 @@ class ServerSettings(PlatformSettings, RepositorySettings):
     """Every option that has an effect, under its name with underscores.
 
     `sources` says of a field where its value came from, where that is not the default. `warnings` are for the person
-    who starts the server; `without_effect` names the options that were given and change nothing here. `sagemaker` is
-    there where SageMaker's routes may be served; `any_layout`: the repository may be a single model.
+    who starts the server; `without_effect` names the options that were given and change nothing here. `sagemaker` and
+    `vertex` are there where their routes may be served; `any_layout`: the repository may be a single model.
     """
 
     server_id: str = option("triton", "id", TEXT, "Name of the server in its metadata.", section=_SERVER)
@@ -239,6 +240,7 @@ class ServerSettings(PlatformSettings, RepositorySettings):
     warnings: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
     sagemaker: SageMakerSettings | None = None
+    vertex: VertexSettings | None = None
     any_layout: bool = False
 
     def __post_init__(self) -> None:
@@ -276,6 +278,8 @@ class ServerSettings(PlatformSettings, RepositorySettings):
             services["HTTP"] = (self.http_address, self.http_port)
         if self.allow_sagemaker:
             services[SAGEMAKER_SERVICE] = (self.http_address, self.sagemaker_port)
+        if self.allow_vertex_ai:
+            services["Vertex AI"] = (self.http_address, self.vertex_ai_port)
         if self.allow_metrics:
             services["metrics"] = (self.metrics_address, self.metrics_port)
         return services
@@ -309,6 +313,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
         warnings=(*found.warnings, *deprecations(given.values)),
         without_effect=given.without_effect,
         sagemaker=found.sagemaker,
+        vertex=found.vertex,
         any_layout=found.any_layout,
     )
     check(settings)

@@ -54,8 +54,6 @@ def check(settings: ServerSettings) -> None:
     _check_models(settings)
     _check_http(settings)
     _check_ports(settings)
-    if settings.platform == "vertex":
-        raise BadOption.of("--platform", "vertex is not supported yet; auto, plain and sagemaker are")
 
 
 def _check_models(settings: ServerSettings) -> None:

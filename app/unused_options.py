@@ -78,12 +78,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "buffer-manager-thread-count": INTEGER,
         "host-policy": setting("host-policy", "policy name"),
     },
-    "Vertex AI": {
-        "allow-vertex-ai": BOOLEAN,
-        "vertex-ai-port": PORT,
-        "vertex-ai-thread-count": INTEGER,
-        "vertex-ai-default-model": TEXT,
-    },
 }
 _REPEATABLE = frozenset(
     {

@@ -15,7 +15,7 @@ from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import NotFound
-from werkzeug.routing import BaseConverter, MapAdapter, Rule
+from werkzeug.routing import MapAdapter, Rule
 
 from core.errors import InvalidRequest
 from core.http import errors
@@ -25,6 +25,7 @@ from core.http.options import HttpOptions
 from core.http.reply import JSON, STATUS_LINES, TEXT, Environ, Headers, Reply, plain_parts, send
 from core.http.request_path import path_of, request_path, request_target
 from core.http.restricted import Restrictions
+from core.http.route_map import DigitsConverter
 from core.http.routes import INFER, ROUTES, Route
 from core.http.version_text import version_number
 from core.inference import InferenceRequest, Parameter
@@ -176,7 +177,7 @@ class V2Application(Flask):
     # --- Flask -------------------------------------------------------------------------------------------------------
 
     def _add_routes(self) -> None:
-        self.url_map.converters["digits"] = _DigitsConverter
+        self.url_map.converters["digits"] = DigitsConverter
         self.url_map.merge_slashes = False
         for route in self.routes:
             for rule in route.rules:
@@ -195,12 +196,6 @@ class V2Application(Flask):
         """What goes wrong outside of a view: above all, that there is none."""
         refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
         return _response(self._refuse(refusal, self.early_error_mime, request.environ))
-
-
-class _DigitsConverter(BaseConverter):
-    """A version in a path: digits, kept as text."""
-
-    regex = "[0-9]+"
 
 
 def _response(reply: Reply) -> Response:

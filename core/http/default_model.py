@@ -57,9 +57,7 @@ class DefaultModel:
         index = self._bridge.run(self._engine.repository_index, True)
         names = sorted({item["name"] for item in index})
         if not names:
-            raise ModelNotReady(
-                "no model is loaded", hint="the log says why, and so does the answer to a health probe"
-            )
+            raise ModelNotReady("no model is loaded", hint="the log says why, and so does the answer to a health probe")
         if len(names) > 1:
             listed = ", ".join(names[:_SHOWN]) + (" …" if names[_SHOWN:] else "")
             raise ConfigInvalid(f"there are several models: {listed}", hint=self._cure)

@@ -1,8 +1,8 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
 Flask's route and the short way of `V2Application.__call__` both end here, and so do the adapters' own infer routes.
-What those share that read other formats than the v2 protocol's stands here too: `open_request`, `prepare`, `run`,
-`finish` and `off_hub`.
+What those share that read other formats than the v2 protocol's stands here too: `open_request` and its parts,
+`prepare`, `run`, `finish` and `off_hub`.
 Source: spec/http.md section 4 "Processing order".
 """
 
@@ -108,20 +108,38 @@ def open_request(application: V2Application, environ: Environ, model: str, versi
     What fails before the body is read is marked with `plain_text`, because Triton answers it as text/plain.
     """
     try:
-        spec = application.engine.model_spec(model, version)
-        if spec.decoupled:
-            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        body: Buffer | None = environ.get("trident.body")
-        if body is None:
-            body = _drain_input(environ)
+        spec = servable(application, model, version)
+        body = _received(environ)
     except ServerError:
         environ[PLAIN_TEXT_KEY] = True
         raise
+    return spec, _inflated(application, environ, body)
+
+
+def servable(application: V2Application, model: str, version: int) -> ModelSpec:
+    """The model, if it gives one response to a request. Raises ModelNotFound, ModelNotReady, Unsupported."""
+    spec = application.engine.model_spec(model, version)
+    if spec.decoupled:
+        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+    return spec
+
+
+def read_whole(application: V2Application, environ: Environ) -> Buffer:
+    """The whole body, inflated. Raises InvalidRequest."""
+    return _inflated(application, environ, _received(environ))
+
+
+def _received(environ: Environ) -> Buffer:
+    body: Buffer | None = environ.get("trident.body")
+    return _drain_input(environ) if body is None else body
+
+
+def _inflated(application: V2Application, environ: Environ, body: Buffer) -> Buffer:
     encoding = environ.get(CONTENT_ENCODING)
     if encoding is None or encoding == IDENTITY:
-        return spec, body
+        return body
     size = _INFLATES_BY * len(body)
-    return spec, off_hub(application, size, decompress, body, encoding, application.options.max_input_size)
+    return off_hub(application, size, decompress, body, encoding, application.options.max_input_size)
 
 
 def _compressed(application: V2Application, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from core.observability.hardware import memory_bytes
 
+# Opened once: each is a cycle of objects that stays until the collector comes by.
+_LIBRARY = ctypes.CDLL(None)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryRoom:
@@ -50,9 +53,8 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
 
 def trim_heap() -> None:
     """Hand freed memory back to the system, where the C library can. Takes milliseconds; allocations wait."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    if hasattr(_LIBRARY, "malloc_trim"):
+        _LIBRARY.malloc_trim(0)
 
 
 def _folders(cgroup_root: Path, memberships: Path) -> Iterator[Path]:

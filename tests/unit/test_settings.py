@@ -43,6 +43,8 @@ SAMPLES = {
     "platform": "plain",
     "log_verbose": "3",
     "sagemaker_safe_port_range": "1-65535",
+    "vertex_ai_payload": "v2",
+    "public_routes": "health,metrics",
 }
 # The first is needed for all others to be read, the other two have one value that is supported so far.
 APART = {"model_repository", "model_control_mode", "load_model"}
@@ -70,7 +72,7 @@ def test_the_model_repository_can_be_set_by_variable() -> None:
 
 def test_every_field_but_the_bookkeeping_is_an_option_with_a_help_text() -> None:
     without = [each.name for each in fields(ServerSettings) if option_of(each) is None]
-    assert without == ["sources", "warnings", "without_effect", "sagemaker", "any_layout"]
+    assert without == ["sources", "warnings", "without_effect", "sagemaker", "vertex", "any_layout"]
     assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())
 
 

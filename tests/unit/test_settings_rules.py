@@ -62,10 +62,6 @@ def refusal(*arguments: str) -> str:
             "Error: --allow-http=false and --allow-metrics=false leave nothing to serve.",
         ),
         (
-            ["--platform=vertex"],
-            'Bad option: "--platform".\nvertex is not supported yet; auto, plain and sagemaker are',
-        ),
-        (
             ["--http-restricted-api=helth:k=v"],
             "Bad option: \"--http-restricted-api\".\nunknown restricted api 'helth' (one of health, metadata, "
             "inference, shared-memory, model-config, model-repository, statistics, trace, logging)",

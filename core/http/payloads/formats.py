@@ -80,6 +80,14 @@ def format_of(content_type: str) -> Format:
     return found
 
 
+def is_json(content_type: str) -> bool:
+    """Whether a body of this type is JSON; also where it has no type."""
+    try:
+        return not content_type or parse_media_type(content_type).essence in JSON.media_types
+    except InvalidRequest:
+        return False
+
+
 def format_for(accept: str | None, default: str = JSON.media_types[0], also: Sequence[str] = ()) -> str:
     """The media type for a response: of the known ones and `also`, `default` where the header leaves the choice.
 

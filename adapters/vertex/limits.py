@@ -1,0 +1,61 @@
+"""The sizes of requests and responses that the endpoint's kind allows, and a word in the log where one comes near.
+
+Source: spec/vertex.md section (a) A4: 1.5 MB each way on a shared public endpoint, 10 MB on all others.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from core.errors import InvalidRequest
+
+SHARED_ENDPOINT_BYTES = 1_500_000
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_log = logging.getLogger("trident.vertex")
+
+Now = Callable[[], float]
+
+
+class SizeLimits:
+    """`request` and `response` are the most bytes of a body, 0 for any. Hub thread, or any one thread."""
+
+    def __init__(self, request: int, response: int, now: Now = time.monotonic) -> None:
+        self._request = request
+        self._response = response
+        self._now = now
+        self._next_warning = float("-inf")
+
+    def check_request(self, size: int) -> None:
+        """Raises InvalidRequest."""
+        if self._request and size > self._request:
+            raise InvalidRequest(
+                f"the request has {size} bytes, at most {self._request} are allowed",
+                hint="send fewer instances at once; --vertex-ai-max-request-size is the limit",
+            )
+        if size > SHARED_ENDPOINT_BYTES:
+            self._warn("request", size)
+
+    def check_response(self, size: int) -> None:
+        """Raises InvalidRequest."""
+        if self._response and size > self._response:
+            raise InvalidRequest(
+                f"the response has {size} bytes, at most {self._response} are allowed",
+                hint="send fewer instances at once, or name the outputs that are needed in 'parameters.outputs'; "
+                "--vertex-ai-max-response-size is the limit",
+            )
+        if size > SHARED_ENDPOINT_BYTES:
+            self._warn("response", size)
+
+    def _warn(self, kind: str, size: int) -> None:
+        """Once a minute: under load there would be a line for every request."""
+        now = self._now()
+        if now >= self._next_warning:
+            self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
+            _log.warning(
+                "a %s of %d bytes is more than the %d that a shared public endpoint lets through",
+                kind,
+                size,
+                SHARED_ENDPOINT_BYTES,
+            )

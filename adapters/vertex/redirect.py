@@ -1,0 +1,67 @@
+"""Other endpoints of the server through the predict route: the header names the path, without its first slash.
+
+What only looks at the server can be reached so, and inference; what changes it cannot, whatever key the request has.
+The path is taken as it is: nothing in it is decoded, joined or left out.
+Source: spec/vertex.md section (b) B3.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
+from core.http.metrics_application import PROMETHEUS
+from core.http.reply import Environ, Reply, text_reply
+from core.http.route_map import RouteMap
+from core.http.routes import GET, ROUTES, Route
+
+if TYPE_CHECKING:
+    from adapters.vertex.application import VertexApplication
+
+HEADER = "X-Vertex-Ai-Triton-Redirect"
+HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
+
+_FORBIDDEN = frozenset({"load", "unload", "memory_register", "memory_unregister"})
+_PERMITTED = frozenset(
+    {
+        "infer",
+        "live",
+        "ready",
+        "model_ready",
+        "server_metadata",
+        "model_metadata",
+        "model_config",
+        "statistics",
+        "repository_index",
+        "memory_status",
+    }
+)
+# Characters of a path, and none of its segments empty or made of dots.
+_PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))+(?<!/)")
+_LONGEST_SHOWN = 100
+
+
+def metrics(application: VertexApplication, environ: Environ) -> Reply:
+    return text_reply(200, application.metrics_page(), PROMETHEUS)
+
+
+METRICS = Route("metrics", ("/metrics", "/metrics/"), "", GET, metrics)
+_TARGETS = RouteMap([METRICS, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
+
+
+def redirect(application: VertexApplication, environ: Environ) -> Reply:
+    """What the path in the header answers. Raises RedirectForbidden and RedirectUnknown; its own errors are replies."""
+    path: str = environ[HEADER_KEY]
+    found = _TARGETS.find(f"/{path}") if _PATH.fullmatch(path) else None
+    shown = path[:_LONGEST_SHOWN]
+    if found is None:
+        raise RedirectUnknown(
+            f"the header {HEADER} is '{shown}', which is no path that can be reached by it",
+            hint="metrics, v2, v2/health/…, v2/models/…, v2/repository/index or v2/…sharedmemory/status",
+        )
+    route, arguments = found
+    if route.name in _FORBIDDEN:
+        raise RedirectForbidden(f"the header {HEADER} is '{shown}', which changes the server and is forbidden here")
+    environ["REQUEST_METHOD"] = min(route.methods)
+    return application.answer(environ, route, arguments)

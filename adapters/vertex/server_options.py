@@ -1,0 +1,34 @@
+"""What the platform's variables say of the server itself, as options of its command line.
+
+Source: spec/vertex.md section (b) B1; spec/server-options.md section 2 "Vertex AI".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from adapters.vertex.settings import HTTP_PORT, MODE, STORAGE_URI
+
+# The value goes to the option as it is. Triton reads these wherever it runs.
+_VERBATIM = {HTTP_PORT: "vertex-ai-port", STORAGE_URI: "model-repository"}
+
+
+class OptionText(NamedTuple):
+    """One option of the server: its flag, the text of its value, and the variable that gives it."""
+
+    flag: str
+    text: str
+    source: str
+
+
+def server_options(environ: Mapping[str, str], *, on_platform: bool) -> list[OptionText]:
+    """What the variables say. `on_platform`: this is a container of the platform, or rehearses one."""
+    found = []
+    if on_platform:
+        found += [OptionText("allow-vertex-ai", "true", MODE), OptionText("allow-http", "false", MODE)]
+    for name, flag in _VERBATIM.items():
+        text = environ.get(name, "").strip()
+        if text:
+            found.append(OptionText(flag, text, name))
+    return found

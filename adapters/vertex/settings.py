@@ -1,0 +1,95 @@
+"""What the platform tells its container through the environment, as far as the adapter is concerned.
+
+Source: spec/vertex.md sections (a) A1 and (b) B1; routes that are missing get the platform's documented form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.errors import ConfigInvalid
+
+MODE = "AIP_MODE"
+HTTP_PORT = "AIP_HTTP_PORT"
+PREDICT_ROUTE = "AIP_PREDICT_ROUTE"
+HEALTH_ROUTE = "AIP_HEALTH_ROUTE"
+STORAGE_URI = "AIP_STORAGE_URI"
+ENDPOINT_ID = "AIP_ENDPOINT_ID"
+DEPLOYED_MODEL_ID = "AIP_DEPLOYED_MODEL_ID"
+# The names that the platform sets beside these two.
+_OLD_NAMES = {ENDPOINT_ID: "AIP_MODEL_NAME", DEPLOYED_MODEL_ID: "AIP_VERSION_NAME"}
+PREDICTION = "PREDICTION"
+PAYLOADS = ("auto", "instances", "v2")
+KEY_FIELD = "key"
+
+_ROUTE = re.compile(r"/[!-~]*")
+# What separates a path from the rest of a URL, and what no path can hold.
+_NOT_IN_A_PATH = frozenset('?#<>"\\^`{|}')
+_NO_ID = "0"
+
+
+class SettingRow(NamedTuple):
+    """One setting of the adapter: the variable that sets it, its value for a person, and where that came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexSettings:
+    """`mode` is "" outside of the platform. Of routes the path is compared as it is sent, character by character.
+
+    `default_model` is "" for the only model there is. `payload` says what a JSON body is: `instances`, `v2`, or as it
+    looks (`auto`). `key_field` is the member of an object instance that is no input. Sizes are bytes and times seconds,
+    0 for no limit. `public_groups` are those of the v2 routes that are served beside the platform's own, by the names
+    of restricted APIs, and `metrics`.
+    """
+
+    mode: str = ""
+    predict_route: str
+    health_route: str
+    default_model: str = ""
+    payload: str = "auto"
+    key_field: str = KEY_FIELD
+    max_request_size: int = 0
+    max_response_size: int = 0
+    timeout_s: float = 0.0
+    public_groups: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> list[SettingRow]:
+        """The rows of the start table; what is an option of the server is in its own table."""
+        values = {MODE: self.mode, PREDICT_ROUTE: self.predict_route, HEALTH_ROUTE: self.health_route}
+        return [SettingRow(name, text, self.sources.get(name, "default")) for name, text in values.items()]
+
+
+def read_routes(environ: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
+    """The predict route, the health route, and the source of each that was given, by its variable.
+
+    Raises ConfigInvalid for one that is no path.
+    """
+    base = f"/v1/endpoints/{_id(environ, ENDPOINT_ID)}/deployedModels/{_id(environ, DEPLOYED_MODEL_ID)}"
+    predict, health = _route(environ, PREDICT_ROUTE), _route(environ, HEALTH_ROUTE)
+    sources = {name: "environment" for name, text in ((PREDICT_ROUTE, predict), (HEALTH_ROUTE, health)) if text}
+    return predict or f"{base}:predict", health or base, sources
+
+
+def _id(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "").strip() or environ.get(_OLD_NAMES[name], "").strip() or _NO_ID
+    if not (text.isascii() and text.replace("-", "").replace("_", "").isalnum()):
+        raise ConfigInvalid(f"the variable {name} is '{text}'; the platform's ids are digits")
+    return text
+
+
+def _route(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "").strip()
+    if text and (not _ROUTE.fullmatch(text) or not _NOT_IN_A_PATH.isdisjoint(text)):
+        raise ConfigInvalid(
+            f"the variable {name} is '{text}'; it takes the path of a URL, such as /predict",
+            hint="the path is taken literally, not as a regular expression",
+        )
+    return text

@@ -1,0 +1,88 @@
+"""The members of `parameters` that say which model and version is meant, which outputs, and the request's id.
+
+All others are parameters of the request, as the v2 protocol has them.
+Source: spec/vertex.md, native translation, point 4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from core.config.json_fields import shown
+from core.errors import InvalidRequest
+from core.http.payloads.json_text import parse_json
+from core.tensors import Buffer
+
+_LATEST = -1
+_LAST_VERSION = 2**63 - 1
+# Without these words anywhere in it a body cannot name a model; with them it is worth a look.
+_PARAMETERS = re.compile(rb'"parameters"\s*:')
+_NAMES_ONE = re.compile(rb'"(?:model|version)"\s*:')
+_ESCAPED = re.compile(rb"\\u00")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`model` is "" for the default one, `version` -1 for the latest, `outputs` empty for all."""
+
+    model: str = ""
+    version: int = _LATEST
+    outputs: tuple[str, ...] = ()
+    id: str = ""
+
+
+DEFAULT_TARGET = Target()
+
+
+def names_model(body: Buffer) -> bool:
+    """Whether the document may name a model or a version. A look at its text: it never says no where one is named."""
+    if not (_PARAMETERS.search(body) and _NAMES_ONE.search(body)):
+        return _ESCAPED.search(body) is not None
+    return True
+
+
+def read_target(body: Buffer) -> Target:
+    """The target in the document, the default one where it has none. Raises InvalidRequest."""
+    document = parse_json(body)
+    parameters = document.get("parameters") if type(document) is dict else None
+    return take_target(dict(parameters)) if type(parameters) is dict else DEFAULT_TARGET
+
+
+def take_target(parameters: dict[str, Any]) -> Target:
+    """The target, whose members leave `parameters`. Raises InvalidRequest that names the member."""
+    return Target(
+        model=_text(parameters, "model", "the name of a model"),
+        version=_version(parameters),
+        outputs=_outputs(parameters),
+        id=_text(parameters, "id", "a string"),
+    )
+
+
+def _text(parameters: dict[str, Any], name: str, expected: str) -> str:
+    value = parameters.pop(name, "")
+    if type(value) is not str:
+        raise _wrong(name, expected, value)
+    return value
+
+
+def _version(parameters: dict[str, Any]) -> int:
+    value = parameters.pop("version", _LATEST)
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < len(str(_LAST_VERSION)):
+        value = int(value)
+    if type(value) is not int or not _LATEST <= value <= _LAST_VERSION:
+        raise _wrong("version", "the number of a version", value)
+    return value
+
+
+def _outputs(parameters: dict[str, Any]) -> tuple[str, ...]:
+    value = parameters.pop("outputs", [])
+    names = [value] if type(value) is str else value
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise _wrong("outputs", "a list of names of outputs", value)
+    return tuple(dict.fromkeys(names))
+
+
+def _wrong(name: str, expected: str, value: object) -> InvalidRequest:
+    return InvalidRequest(f"'parameters.{name}': expected {expected}, got {shown(value)}")
