@@ -1,7 +1,5 @@
-"""The one door for every front end: the Engine protocol, and the engine that serves in its own process.
+"""The engine itself, which implements the Engine protocol in the process that runs the models.
 
-A front end knows a model by name and version, hands over requests and gets responses through a callback. Everything
-that crosses is plain data, so that the engine may as well live in another process.
 Source: architecture section 5; lookup texts: spec/http.md section 3.
 """
 
@@ -11,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from core.backends.base import BackendInstance
 from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
@@ -32,71 +30,6 @@ from core.repository.open_source import SourceOpener, SourceOptions
 from core.repository.progress import DownloadSnapshot
 
 
-class Engine(Protocol):
-    """What a front end may ask. Unless a method says otherwise it may be called on any thread and does not block."""
-
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        """Run `request`. Never raises: an error comes as a response. `on_response` may be called on any thread, also
-        before `submit` returns, and as often as the model answers; the last time with `final` set."""
-        ...
-
-    def cancel(self, request: InferenceRequest) -> None:
-        """The caller no longer wants an answer. A queued request leaves the queue unrun and is answered CANCELLED."""
-        ...
-
-    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        """What a codec needs of the model. Raises ModelNotFound or ModelNotReady with Triton's text."""
-        ...
-
-    def server_metadata(self) -> dict[str, Any]: ...
-
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]: ...
-
-    def model_config(self, name: str, version: int = -1) -> dict[str, Any]: ...
-
-    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """`{"model_stats": [...]}`, of all ready models if `name` is empty. Raises InvalidRequest for an unknown."""
-        ...
-
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        """Every version that is known and, unless `ready_only`, every model directory there is. Blocks on storage."""
-        ...
-
-    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
-        """Blocks until the model serves as the repository, and `parameters`, say. Raises a ServerError, also where the
-        control mode does not allow it; what served before then serves on."""
-        ...
-
-    def load_directory(self, name: str, directory: str) -> None:
-        """As `load_model`, for the model in a directory of the server's disk, outside of all repositories."""
-        ...
-
-    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        """Begin to unload; what is in flight is still answered. With `wait` blocks until all memory is free.
-
-        `unload_dependents` is for ensembles.
-        """
-        ...
-
-    def is_live(self) -> bool: ...
-
-    def is_ready(self) -> bool: ...
-
-    def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Raises the lookup errors of `model_spec`."""
-        ...
-
-    def phase(self) -> ServingPhase:
-        """How far the server is: starting, loading, ready, failed or exiting."""
-        ...
-
-    def settings(self) -> dict[str, object]:
-        """The settings in force, by their option names; secrets masked."""
-        ...
-
-    def metrics(self) -> MetricsSnapshot: ...
-
-
 class InferenceEngine:
     """The engine in the process of its front end."""
 
@@ -108,6 +41,11 @@ class InferenceEngine:
         self._models = lifecycle.models
         self._hardware = hardware
         self._sources = sources
+
+    @property
+    def generation(self) -> int:
+        """Changes with every change of the versions that serve."""
+        return self._models.generation
 
     def start(self) -> None:
         """Begin to load the models, on native threads; `phase` says how far it is."""
@@ -186,7 +124,7 @@ class InferenceEngine:
         names = {} if ready_only else self._lifecycle.repository_names()
         return metadata.repository_index(self._models.all(), names, ready_only)
 
-    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+    def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
         self._lifecycle.load(name, parameters)
 
     def load_directory(self, name: str, directory: str) -> None:

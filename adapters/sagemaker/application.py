@@ -16,7 +16,7 @@ from adapters.sagemaker.model_registry import LoadedModels
 from adapters.sagemaker.response_type import BINARY, ResponseTypes
 from adapters.sagemaker.routes import ROUTES
 from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
-from core.engine import Engine
+from core.engine_protocol import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
 from core.http.application import V2Application
 from core.http.binary_type import SIZE

@@ -10,18 +10,19 @@ from typing import Any
 
 from adapters.vertex.errors import RedirectForbidden
 from adapters.vertex.limits import SizeLimits
-from adapters.vertex.predict import BINARY, predict
-from adapters.vertex.redirect import HEADER_KEY
-from adapters.vertex.routes import REDIRECT, routes_of
+from adapters.vertex.predict import BINARY
+from adapters.vertex.redirect import HEADER_KEY, REDIRECT
+from adapters.vertex.routes import platform_routes, public_routes
 from adapters.vertex.settings import VertexSettings
-from core.engine import Engine
+from core.engine_protocol import Engine
 from core.http.application import V2Application
 from core.http.bridge import Bridge
 from core.http.default_model import DefaultModel
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.http.reply import JSON, Environ, Reply, send
+from core.http.reply import JSON, Environ, send
 from core.http.request_path import request_path
+from core.http.version_text import version_number
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (RedirectForbidden, 403),
@@ -47,23 +48,29 @@ class VertexApplication(V2Application):
         settings: VertexSettings,
         metrics_page: Callable[[], bytes],
     ) -> None:
-        """`metrics_page` makes the page of metrics anew."""
+        """`metrics_page` makes the page of metrics anew. Raises InvalidRequest for version 0 in the predict route."""
         self.settings = settings
         self.metrics_page = metrics_page
-        self.routes = routes_of(settings)
+        self.routes = public_routes(settings)
+        self._platform_routes = platform_routes(settings)
         self._serves_v2 = "inference" in settings.public_groups
         super().__init__(engine, options, bridge)
         self.limits = SizeLimits(settings.max_request_size, settings.max_response_size)
         self.key_fields = frozenset((settings.key_field,)) if settings.key_field else frozenset()
         # The route may itself name a model, as images that served the v2 protocol alone had to have it.
-        named = super().infer_path(settings.predict_route)
-        name = settings.default_model or (named["model"] if named else "")
+        named = super().infer_path(settings.predict_route) or {"model": "", "version": ""}
+        name = settings.default_model or named["model"]
         self.default_model = DefaultModel(engine, bridge, name, _CURE)
+        self.default_version = version_number(named["version"] if name == named["model"] else "")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
-        if HEADER_KEY in environ and request_path(environ) == self.settings.predict_route:
-            return send(self.answer(environ, REDIRECT, {}), environ, start_response)
-        return super().__call__(environ, start_response)
+        path = request_path(environ)
+        route = self._platform_routes.get(path)
+        if route is None:
+            return super().__call__(environ, start_response)
+        if HEADER_KEY in environ and path == self.settings.predict_route:
+            route = REDIRECT
+        return send(self.answer(environ, route, {}), environ, start_response)
 
     # --- the hooks of V2Application
 
@@ -76,13 +83,7 @@ class VertexApplication(V2Application):
         return super().binary_header(environ)
 
     def infer_path(self, path: str) -> dict[str, str] | None:
-        """The model is "" for the default one."""
-        if path == self.settings.predict_route:
-            return {"model": "", "version": ""}
         return super().infer_path(path) if self._serves_v2 else None
-
-    def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
-        return super().infer_view(environ, model, version) if model else predict(self, environ)
 
     def status_of(self, error: Exception) -> int:
         for kind, status in _STATUSES:

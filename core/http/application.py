@@ -31,7 +31,7 @@ from core.http.version_text import version_number
 from core.inference import InferenceRequest, Parameter
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_protocol import Engine
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _PATHS_REMEMBERED = 1024

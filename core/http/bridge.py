@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from core.errors import BackendFailed
+from core.errors import BackendFailed, ServerError
 from core.inference import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_protocol import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# True once nobody reads the answer any more; a ServerError is raised once nobody shall wait for it any longer.
 ClientGone = Callable[[], bool]
 
 # How often a request that waits looks whether its client still does.
@@ -35,7 +36,9 @@ class Bridge(Protocol):
     ) -> InferenceResponse:
         """Submit `request` and wait for its one response, which may be an error.
 
-        When `client_gone` turns true the request is cancelled; the engine then answers it soon.
+        When `client_gone` turns true the request is cancelled; the engine then answers it soon. When it raises a
+        ServerError the request is cancelled, and that error is the response at once: what the engine answers later,
+        if the request runs already, is thrown away.
         """
         ...
 
@@ -50,6 +53,11 @@ class Bridge(Protocol):
     def close(self) -> None:
         """Give back threads and watchers. Nothing may be waiting any more."""
         ...
+
+
+def error_response(request: InferenceRequest, error: ServerError) -> InferenceResponse:
+    """The response of a request that the engine is not waited for."""
+    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
 
 
 class SingleResponse:
@@ -96,6 +104,8 @@ class ThreadBridge:
         engine.submit(request, waiting.respond)
         try:
             return waiting.wait(client_gone, lambda: engine.cancel(request))
+        except ServerError as error:
+            return error_response(request, error)
         finally:
             if waiting.response is None:
                 # Interrupted: nobody will read the response.

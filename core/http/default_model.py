@@ -5,7 +5,7 @@ Source: spec/sagemaker.md (b) B1 and B2; spec/vertex.md (b) B2.
 
 from __future__ import annotations
 
-from core.engine import Engine
+from core.engine_protocol import Engine
 from core.errors import ConfigInvalid, ModelNotReady, ServerError
 from core.http.bridge import Bridge
 
@@ -13,12 +13,12 @@ _SHOWN = 10
 
 
 class DefaultModel:
-    """`name` is "" for the only one. `cure` is the hint where there are several."""
+    """`configured` is the name that was given, "" for the only one. `cure` is the hint where there are several."""
 
     def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str) -> None:
         self._engine = engine
         self._bridge = bridge
-        self._configured = name
+        self.configured = name
         self._cure = cure
         self._only = ""
         self._is_there = False  # once it was: what happens to it later is for the engine to say
@@ -28,17 +28,21 @@ class DefaultModel:
 
         The only model is looked for once, and again when it is gone.
         """
-        if self._configured:
+        if self.configured:
             if not self._is_there:
-                self._is_there = self._serves(self._configured)
+                self._is_there = self._serves(self.configured)
                 if not self._is_there:
                     self._refuse_while_loading()
-            return self._configured
+            return self.configured
         return self._only if self._only and self._serves(self._only) else self._find()
 
     def is_ready(self) -> bool:
-        """Whether the model that was named serves; true where none was. Does not block."""
-        return not self._configured or self._serves(self._configured)
+        """Whether the model that was named serves, or where none was, any at all."""
+        name = self.configured or self._only
+        if name and self._serves(name):
+            return True
+        # Not one of the bridge's own threads: those may all be at work on large bodies, and a probe has not long.
+        return not self.configured and bool(self._bridge.run_long(self._engine.repository_index, True))
 
     def _serves(self, name: str) -> bool:
         try:

@@ -5,6 +5,7 @@ Source: spec/vertex.md, native translation, point 3.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -15,7 +16,7 @@ from core.http.bridge import LOOK_SECONDS, ClientGone, SingleResponse
 from core.inference import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_protocol import Engine
 
 AT_ONCE = 16
 
@@ -28,7 +29,8 @@ def infer_all(
     """The responses to `requests`, in their order. Blocks, so it is called on a native thread.
 
     At most 16 wait in the engine, so that one caller does not fill a model's queue. Raises the first error that comes,
-    or RequestCancelled when `client_gone` turns true; the requests under way are cancelled then, and awaited.
+    or RequestCancelled when `client_gone` turns true; the requests under way are cancelled then, and awaited. What
+    `client_gone` raises is raised at once: they are cancelled too, but not awaited.
     """
     return _FanOut(engine, client_gone).run(requests)
 
@@ -39,6 +41,7 @@ class _FanOut:
     def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
         self._engine = engine
         self._client_gone = client_gone
+        self._next_look = time.monotonic() + LOOK_SECONDS
         self._answers: _Answers = SimpleQueue()
         self._under_way: dict[int, InferenceRequest] = {}
         self._responses: dict[int, InferenceResponse] = {}
@@ -67,17 +70,25 @@ class _FanOut:
 
     def _take_answer(self) -> None:
         """Wait for an answer, or for a while."""
+        self._look_for_client()
         try:
             index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
         except Empty:
-            if self._client_gone is not None and self._client_gone():
-                self._client_gone = None
-                self._fail(RequestCancelled("the client went away"))
             return
         del self._under_way[index]
         self._responses[index] = response
         if response.error is not None:
             self._fail(response.error)
+
+    def _look_for_client(self) -> None:
+        """Now and then, also while the answers come one after the other."""
+        now = time.monotonic()
+        if self._client_gone is None or now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        if self._client_gone():
+            self._client_gone = None
+            self._fail(RequestCancelled("the client went away"))
 
     def _fail(self, error: ServerError) -> None:
         if self._error is None:

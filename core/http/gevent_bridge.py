@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent
 
-from core.http.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
+from core.errors import ServerError
+from core.http.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, error_response, refuse_patched_threading
 from core.inference import InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_protocol import Engine
 
 T = TypeVar("T")
 
@@ -154,6 +155,19 @@ class _WaitingForResponse(_Waiting):
         self.greenlet = None
         self.request = None
 
+    def is_given_up(self) -> bool:
+        """Ask for the client, and cancel the request if it is not worth an answer any more. On the hub."""
+        request = self.request
+        if request is None or self.client_gone is None:
+            return False
+        try:
+            if not self.client_gone():
+                return False
+        except ServerError as error:
+            self.settle(error_response(request, error))
+        self.engine.cancel(request)
+        return True
+
     def respond(self, response: InferenceResponse) -> None:
         """Take a response, on any thread, one at a time."""
         if response.final and self._responses is None:
@@ -232,7 +246,7 @@ class _Arrivals:
 
 
 class _ClientWatch:
-    """Cancels requests whose client has gone away.
+    """Cancels requests whose client has gone away, or shall not wait any longer.
 
     One timer for all, which runs only while somebody waits. A request is looked at when it has waited for a full
     period, so that the great mass of short ones costs an entry in a dict and no look.
@@ -264,10 +278,8 @@ class _ClientWatch:
             if self._looks - waiting.since < 2:
                 # They stand in the order in which they came: all others are younger still.
                 return
-            request = waiting.request
-            if request is not None and waiting.client_gone is not None and waiting.client_gone():
+            if waiting.is_given_up():
                 del self._waiting[waiting]
-                waiting.engine.cancel(request)
 
     def close(self) -> None:
         self._timer.stop()
