@@ -56,6 +56,10 @@ class InferenceRequest:
     enqueue_ns: int = 0
     expires_ns: int = 0
     compute_start_ns: int = 0
+    # --- where front end and engine are two processes: its number between them, and what sends the responses that were
+    # collected, called when all of a batch were given
+    number: int = 0
+    flush: Callable[[], None] | None = None
 
     def __init__(
         self,

@@ -31,6 +31,8 @@ class Models:
         self._models: dict[ModelKey, Model] = {}
         # What `find` reads: replaced as a whole, never changed, so that a reader needs no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        # Changes with every `publish`, for those who remember what they found.
+        self.generation = 0
 
     def add(self, key: ModelKey) -> Model:
         """The model of `key`, made if it is new."""
@@ -56,6 +58,7 @@ class Models:
                 names = Counter(model.key.name for model in models if model.is_known)
                 ready = {key: version for key, version in ready.items() if names[key[0]] == 1}
             self._ready = ready
+            self.generation += 1
 
     def find(self, name: str, version: int) -> ModelVersion:
         """The ready version asked for, or the latest for -1. Raises ModelNotFound, ModelNotReady or InvalidRequest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from core.inference import InferenceRequest, InferenceResponse
 
@@ -22,3 +22,10 @@ def deliver(request: InferenceRequest, response: InferenceResponse) -> None:
         request.on_response(response)
     except Exception:
         _log.exception("the response callback of a request for model '%s' failed", request.model_name)
+
+
+def flush(requests: Iterable[InferenceRequest]) -> None:
+    """Let the front ends of requests that were answered send what they collected: once each, however many there are."""
+    for each in {request.flush for request in requests}:
+        if each is not None:
+            each()

@@ -14,7 +14,7 @@ from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, ServerError
 from core.inference import InferenceRequest, InferenceResponse, OutputTensor
 from core.observability.statistics import FailureReason, ModelStatistics
-from core.scheduling.delivery import Respond
+from core.scheduling.delivery import Respond, flush
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -51,6 +51,7 @@ class ModelInstance:
         instance is poisoned afterwards (it cannot work any more), `on_poisoned` is called, once.
         """
         self._execute(requests)
+        flush(requests)
         if self._on_poisoned is not None and self._backend.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             on_poisoned(self._backend)

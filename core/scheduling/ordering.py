@@ -10,7 +10,7 @@ import threading
 from collections import deque
 
 from core.inference import InferenceRequest, InferenceResponse
-from core.scheduling.delivery import Respond
+from core.scheduling.delivery import Respond, flush
 
 
 class ResponseOrder:
@@ -39,11 +39,15 @@ class ResponseOrder:
             if self._delivering:
                 return
             self._delivering = True
+        delivered: list[InferenceRequest] = []
         while True:
             with self._lock:
                 if not self._arrived or self._arrived[0] not in self._answered:
                     self._delivering = False
-                    return
+                    break
                 first = self._arrived.popleft()
                 answer = self._answered.pop(first)
             self._deliver(first, answer)
+            delivered.append(first)
+        # They may be others than those of the batch that this thread has just run.
+        flush(delivered)

@@ -24,7 +24,7 @@ from core.config.model_spec import ModelSpec
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference import InferenceRequest, InferenceResponse
 from core.observability.statistics import FailureReason, ModelStatistics
-from core.scheduling.delivery import Respond, deliver
+from core.scheduling.delivery import Respond, deliver, flush
 from core.scheduling.instance import Clock, ModelInstance, OnPoisoned
 from core.scheduling.ordering import ResponseOrder
 from core.scheduling.policy import Run, Wait, form_batch, limits_of
@@ -300,6 +300,7 @@ class Scheduler:
         self._statistics.record_failure(request, _reason(error), self._clock())
         spec = self._spec
         self._respond(request, InferenceResponse(spec.name, spec.version, [], id=request.id, error=error))
+        flush((request,))
 
     def stop(self) -> None:
         """Accept no more requests. What is queued runs without waiting for company that can no longer come."""

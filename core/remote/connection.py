@@ -1,0 +1,246 @@
+"""One connection of a front end to the engine, from its greeting to its loss.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import orjson
+
+from core.errors import InvalidRequest
+from core.inference import InferenceRequest, InferenceResponse, OnResponse
+from core.remote.arena import Arena
+from core.remote.engine_state import EngineState
+from core.remote.frames import (
+    CALL,
+    CANCEL,
+    HELLO,
+    RELEASE,
+    RESPONSE,
+    RESULT,
+    STATE,
+    TO_FRONT_END,
+    VERSION,
+    BadFrame,
+    Frame,
+    FrameReader,
+    frame,
+)
+from core.remote.plain_values import from_plain, read_plain
+from core.remote.remote_error import EngineGone
+from core.remote.request_message import write_request
+from core.remote.response_message import ResponseReader
+from core.remote.slots import Slots
+from core.remote.tensor_block import LARGE, Tensor
+from core.tensors import Array, Buffer
+
+_RECEIVE_SIZE = 1 << 18
+_PAGE = 4096
+
+OnState = Callable[[EngineState], None]
+OnResult = Callable[[Frame | None], None]
+
+
+class _Pending(NamedTuple):
+    """A request that the engine has. `held` are the places in the arena that were made for it."""
+
+    request: InferenceRequest
+    on_response: OnResponse
+    held: list[Array]
+
+
+class NoRoom(Exception):
+    """The arena has no place for an input now."""
+
+
+class Connection:
+    """`read`, `lose` on the link's thread; everything else on any."""
+
+    def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
+        """Connect to the engine's socket at `path`. Raises OSError where nobody listens."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._middle = memory_bytes // 2 // _PAGE * _PAGE
+        try:
+            self.sock.connect(path)
+            self.sock.setblocking(False)
+            self._arena = Arena.create(2 * self._middle)
+            greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION, self._middle]),))
+            socket.send_fds(self.sock, [greeting], [self._arena.descriptor])
+        except BaseException:
+            self.sock.close()
+            raise
+        self._slots = Slots(0, self._middle)
+        self._on_state = on_state
+        self._wake = wake
+        self._reader = FrameReader(TO_FRONT_END)
+        self._buffer = bytearray(_RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        self._responses = ResponseReader(self._borrow)
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._calls: dict[int, OnResult] = {}
+        self._sending = threading.Lock()
+        self._outbox: deque[bytes] = deque()
+        self._unsent: memoryview | None = None
+        self._is_lost = False
+
+    @property
+    def wants_to_write(self) -> bool:
+        return self._unsent is not None
+
+    # --- memory
+
+    def allocate(self, size: int) -> Array | None:
+        """Memory of the arena for `size` bytes of requests, free again when the array and its views are gone; or None
+        if there is no room now."""
+        place = self._slots.allocate(size)
+        return None if place is None else self._arena.borrow(place, size, partial(self._slots.free, place))
+
+    def _borrow(self, place: int, size: int) -> Array:
+        try:
+            return self._arena.borrow(place, size, partial(self._release, place))
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    def _release(self, place: int) -> None:
+        if not self._is_lost:
+            self._send_soon(frame(RELEASE, place))
+
+    # --- to the engine
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        """Hand the request over. Raises NoRoom, and EngineGone or InvalidRequest for one that cannot be."""
+        number = next(self._numbers)
+        held: list[Array] = []
+        try:
+            content = write_request(request, number, partial(self._place, held))
+        except TypeError as error:  # what JSON cannot say: half a surrogate pair in a name or a parameter
+            raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
+        request.number = number
+        self._pending[number] = _Pending(request, on_response, held)
+        if self._is_lost and self._pending.pop(number, None) is not None:
+            raise EngineGone("the engine ended before it had the request")
+        self._send_soon(content)
+
+    def _place(self, held: list[Array], content: Buffer) -> Tensor:
+        size = len(content)
+        if size < LARGE:
+            return Tensor(content)
+        place = self._arena.offset_of(content)
+        if place is None:
+            memory = self.allocate(size)
+            if memory is None:
+                raise NoRoom
+            memory[:] = memoryview(content)
+            held.append(memory)
+            place = self._arena.offset_of(memory)
+            assert place is not None
+        return Tensor(content, place)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        if request.number in self._pending:
+            self._send_soon(frame(CANCEL, request.number))
+
+    def call(self, content: bytes, on_result: OnResult) -> int:
+        """Send a call; `on_result` gets its frame on the link's thread, None if the engine is lost before."""
+        number = next(self._numbers)
+        self._calls[number] = on_result
+        if self._is_lost and self._calls.pop(number, None) is not None:
+            on_result(None)
+        else:
+            self._send_soon(frame(CALL, number, (content,)))
+        return number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for the result of a call any more."""
+        self._calls.pop(number, None)
+
+    def _send_soon(self, content: bytes) -> None:
+        self._outbox.append(content)
+        self._wake()
+
+    def flush(self) -> None:
+        """Send what was collected, as far as the socket takes it. Raises OSError."""
+        with self._sending:
+            parts: list[Any] = [] if self._unsent is None else [self._unsent]
+            try:
+                while True:
+                    parts.append(self._outbox.popleft())
+            except IndexError:
+                pass
+            if not parts or self._is_lost:
+                return
+            whole = parts[0] if len(parts) == 1 else b"".join(parts)
+            try:
+                sent = self.sock.send(whole)
+            except BlockingIOError:
+                sent = 0
+            self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
+
+    # --- from the engine
+
+    def read(self) -> None:
+        """Take what has come. Raises OSError at the end, BadFrame for what is no frame."""
+        try:
+            size = self.sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        if not size:
+            raise ConnectionResetError("the engine closed the connection")
+        for found in self._reader.feed(bytes(self._view[:size])):
+            kind = found.type
+            if kind == RESPONSE:
+                self._answer(found)
+            elif kind == RESULT:
+                on_result = self._calls.pop(found.number, None)
+                if on_result is not None:
+                    on_result(found)
+            elif kind == STATE:
+                self._on_state(from_plain(read_plain(found.content), EngineState))
+
+    def _answer(self, found: Frame) -> None:
+        pending = self._pending.get(found.number)
+        if pending is None:
+            raise BadFrame(f"a response to no request, number {found.number}")
+        response = self._responses.read(found, pending.request.id)
+        if response.final:
+            del self._pending[found.number]
+        pending.on_response(response)
+
+    def lose(self, reason: str) -> None:
+        """The end: whatever waits for the engine is answered with EngineGone."""
+        with self._sending:
+            self._is_lost = True
+        self.sock.close()
+        while self._pending:
+            try:
+                _, (request, on_response, _) = self._pending.popitem()
+            except KeyError:
+                break
+            on_response(gone(request, reason))
+        while self._calls:
+            try:
+                _, on_result = self._calls.popitem()
+            except KeyError:
+                break
+            on_result(None)
+        self._arena.close()
+
+
+def gone(request: InferenceRequest, reason: str) -> InferenceResponse:
+    """The response to a request that has no engine."""
+    error = EngineGone(
+        f"the engine is not there: {reason}",
+        hint="it is being started again; send the request again in a few seconds",
+        model=request.model_name,
+    )
+    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)

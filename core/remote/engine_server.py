@@ -1,0 +1,200 @@
+"""The engine's side of the socket: takes front ends, reads what they ask, pushes what they must know.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from core.engine import InferenceEngine
+from core.remote.calls import Call, decode_call, encode_failure, encode_result
+from core.remote.engine_state import EngineState
+from core.remote.frames import STATE, BadFrame, Frame, frame
+from core.remote.front_end import FrontEnd
+from core.remote.plain_values import to_plain, write_plain
+
+_log = logging.getLogger("trident.engine")
+
+_LOOK_SECONDS = 0.05
+_CALLS_AT_ONCE = 64
+_PEER = struct.Struct("3i")
+# After these the others must know before the caller does that it is done.
+_CHANGES = frozenset({"load_model", "load_directory", "unload_model"})
+
+OnChange = Callable[[str, list[Any]], None]
+
+
+class EngineServer:
+    """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user's.
+
+    `on_change` is told the name and the arguments of every call that changed which models are loaded, on the thread of
+    the call. `is_restoring` says whether what was loaded before is still being loaded: until then nobody is ready.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        listener: socket.socket,
+        *,
+        on_change: OnChange | None = None,
+        is_restoring: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._on_change = on_change
+        self._is_restoring = is_restoring
+        self._poll = select.epoll()
+        self._front_ends: dict[int, FrontEnd] = {}
+        self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
+        self._pushing = threading.Lock()
+        self._pushed: EngineState | None = None
+        self._is_stopping = False
+        # Monotonic seconds when something last came.
+        self.last_work = 0.0
+        self._thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve, on a thread of its own."""
+        self._listener.setblocking(False)
+        self._poll.register(self._listener.fileno(), select.EPOLLIN)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what waits, and end all connections. Blocks until the thread has ended."""
+        self._is_stopping = True
+        self._thread.join()
+        self._blocking.shutdown(wait=False, cancel_futures=True)
+        for front_end in list(self._front_ends.values()):
+            front_end.flush()
+            self._end(front_end)
+        self._listener.close()
+        self._poll.close()
+
+    def push_state(self) -> None:
+        """Tell all front ends what they must know, if it has changed. Any thread."""
+        engine = self._engine
+        restoring = self._is_restoring()
+        state = EngineState(
+            live=engine.is_live(),
+            ready=engine.is_ready() and not restoring,
+            generation=engine.generation,
+            phase=engine.phase(),
+        )
+        with self._pushing:
+            if state == self._pushed:
+                return
+            self._pushed = state
+            content = _state_frame(state)
+            for front_end in list(self._front_ends.values()):
+                if front_end.is_welcome:
+                    front_end.send(content)
+
+    # --- the thread
+
+    def _serve(self) -> None:
+        poll, listener = self._poll, self._listener.fileno()
+        next_look = 0.0
+        while not self._is_stopping:
+            ready = poll.poll(_LOOK_SECONDS)
+            for descriptor, events in ready:
+                if descriptor == listener:
+                    self._accept()
+                    continue
+                front_end = self._front_ends.get(descriptor)
+                if front_end is None:
+                    continue
+                if events & select.EPOLLOUT:
+                    self._send_rest(front_end)
+                if events & ~select.EPOLLOUT:
+                    self._read(front_end)
+            now = time.monotonic()
+            if ready:
+                self.last_work = now
+            if now >= next_look:
+                next_look = now + _LOOK_SECONDS
+                self.push_state()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user not in (os.getuid(), 0):
+            _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
+            sock.close()
+            return
+        sock.setblocking(False)
+        front_end = FrontEnd(sock, self._engine, self._called, self._watch_writable)
+        self._front_ends[sock.fileno()] = front_end
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+
+    def _read(self, front_end: FrontEnd) -> None:
+        was_welcome = front_end.is_welcome
+        try:
+            goes_on = front_end.read()
+        except BadFrame as error:
+            _log.error("a front end was cut off, it sent %s", error)
+            goes_on = False
+        if not goes_on:
+            self._end(front_end)
+        elif front_end.is_welcome and not was_welcome:
+            with self._pushing:
+                if self._pushed is not None:
+                    front_end.send(_state_frame(self._pushed))
+
+    def _end(self, front_end: FrontEnd) -> None:
+        descriptor = front_end.sock.fileno()
+        self._front_ends.pop(descriptor, None)
+        self._poll.unregister(descriptor)
+        front_end.close()
+
+    def _watch_writable(self, front_end: FrontEnd) -> None:
+        """Any thread: the thread of `_serve` sends the rest."""
+        with contextlib.suppress(OSError):  # it is on its way out
+            self._poll.modify(front_end.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def _send_rest(self, front_end: FrontEnd) -> None:
+        front_end.flush()
+        if not front_end.is_blocked:
+            self._poll.modify(front_end.sock.fileno(), select.EPOLLIN)
+
+    # --- calls
+
+    def _called(self, front_end: FrontEnd, found: Frame) -> None:
+        try:
+            call, arguments = decode_call(found.content)
+        except ValueError as error:
+            raise BadFrame(f"a call that cannot be: {error}") from None
+        if call.blocks:
+            self._blocking.submit(self._run, front_end, found.number, call, arguments)
+        else:
+            self._run(front_end, found.number, call, arguments)
+
+    def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
+        try:
+            value = call.ask(self._engine, arguments)
+            if call.name in _CHANGES:
+                if self._on_change is not None:
+                    self._on_change(call.name, arguments)
+                self.push_state()
+            content = encode_result(call, value)
+        except Exception as error:  # whatever it is, the caller waits for an answer
+            front_end.result(number, encode_failure(error))
+        else:
+            front_end.result(number, content)
+
+
+def _state_frame(state: EngineState) -> bytes:
+    return frame(STATE, 0, (write_plain(to_plain(state)),))

@@ -1,0 +1,260 @@
+"""One front end, as the engine sees it: its connection, its memory, its requests.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from core.inference import InferenceRequest, InferenceResponse
+from core.remote.arena import Arena
+from core.remote.frames import (
+    CALL,
+    CANCEL,
+    FAILED,
+    FINAL,
+    HELLO,
+    RELEASE,
+    REQUEST,
+    RESPONSE,
+    RESULT,
+    TO_ENGINE,
+    VERSION,
+    BadFrame,
+    Frame,
+    FrameReader,
+    frame,
+)
+from core.remote.remote_error import error_to_plain
+from core.remote.request_message import RequestReader
+from core.remote.response_message import write_response
+from core.remote.slots import Slots
+from core.remote.tensor_block import LARGE, Tensor, write_block
+from core.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.engine_protocol import Engine
+
+_log = logging.getLogger("trident.engine")
+
+RECEIVE_SIZE = 1 << 18
+_MOST_DESCRIPTORS = 4
+OnCall = Callable[["FrontEnd", Frame], None]
+
+
+class FrontEnd:
+    """`read` is called on the server's thread; responses come on any.
+
+    What is sent is collected until `flush`, so that the responses to a batch leave together. `on_blocked` is told when
+    the socket takes no more for now; then `flush` is to be called once it does.
+    """
+
+    def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: Callable[[FrontEnd], None]):
+        self.sock = sock
+        self.is_closed = False
+        self._engine = engine
+        self._on_call = on_call
+        self._on_blocked = on_blocked
+        self._reader = FrameReader(TO_ENGINE)
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        self._descriptors: list[int] = []
+        self._arena: Arena | None = None
+        self._slots: Slots | None = None
+        self._requests = RequestReader(self._view_of)
+        self._pending: dict[int, InferenceRequest] = {}
+        self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
+        self._sending = threading.Lock()
+        self._outbox: deque[bytes] = deque()
+        self._unsent: memoryview | None = None
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether it has said who it is."""
+        return self._arena is not None
+
+    # --- from the front end
+
+    def read(self) -> bool:
+        """Take what has come, and do it. False when the front end is gone. Raises BadFrame."""
+        try:
+            if self._arena is None:
+                content, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE_SIZE, _MOST_DESCRIPTORS)
+                self._descriptors += descriptors
+            else:
+                content = bytes(self._view[: self.sock.recv_into(self._buffer)])
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not content:
+            return False
+        for found in self._reader.feed(content):
+            self._take(found)
+        if self._outbox:
+            self.flush()
+        return True
+
+    def _take(self, found: Frame) -> None:
+        kind = found.type
+        if kind == HELLO:
+            self._greet(found)
+        elif self._arena is None:
+            raise BadFrame("a frame before the first one, which says who sends")
+        elif kind == REQUEST:
+            self._submit(found)
+        elif kind == CANCEL:
+            request = self._pending.get(found.number)
+            if request is not None:
+                self._engine.cancel(request)
+        elif kind == RELEASE:
+            self._release(found.number)
+        elif kind == CALL:
+            self._on_call(self, found)
+
+    def _greet(self, found: Frame) -> None:
+        if self._arena is not None:
+            raise BadFrame("a second greeting")
+        descriptors, self._descriptors = self._descriptors, []
+        try:
+            version, middle = _greeting(found.content)
+            if version != VERSION:
+                raise BadFrame(f"version {version} of the protocol, expected {VERSION}")
+            if len(descriptors) != 1:
+                raise BadFrame(f"a greeting with {len(descriptors)} descriptors")
+            arena = Arena.attach(descriptors.pop())
+        except ValueError as error:
+            raise BadFrame(f"a greeting that cannot be: {error}") from None
+        finally:
+            _close(descriptors)
+        if not 0 <= middle <= arena.size:
+            raise BadFrame("a greeting with responses outside of the arena")
+        self._slots = Slots(middle, arena.size)
+        self._arena = arena
+
+    def _submit(self, found: Frame) -> None:
+        request = self._requests.read(found)
+        number = found.number
+        if number in self._pending:
+            raise BadFrame(f"a second request number {number}")
+        self._pending[number] = request
+        request.flush = self._flush
+        self._engine.submit(request, partial(self._respond, number))
+
+    def _view_of(self, place: int, size: int) -> memoryview:
+        assert self._arena is not None
+        try:
+            return self._arena.view(place, size).data
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    def _release(self, place: int) -> None:
+        assert self._slots is not None
+        try:
+            self._slots.free(place)
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    # --- to the front end
+
+    def _respond(self, number: int, response: InferenceResponse) -> None:
+        if response.final:
+            self._pending.pop(number, None)
+        if self.is_closed:
+            return
+        try:
+            content = write_response(response, number, self._place)
+        except Exception as error:  # an engine's fault must reach the caller, not end the instance thread
+            flags = FAILED | (FINAL if response.final else 0)
+            meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+            content = write_block(RESPONSE, number, meta, b"", (), flags=flags)
+        self._outbox.append(content)
+
+    def _place(self, content: Buffer) -> Tensor:
+        """Where a large output goes: into the arena, or through the socket if that is full."""
+        size = len(content)
+        if size < LARGE or self._slots is None or self._arena is None:
+            return Tensor(content)
+        place = self._slots.allocate(size)
+        if place is None:
+            return Tensor(content)
+        self._arena.view(place, size)[:] = memoryview(content)
+        return Tensor(content, place)
+
+    def send(self, content: bytes) -> None:
+        """Send a frame now, after those that wait. Any thread."""
+        self._outbox.append(content)
+        self.flush()
+
+    def result(self, number: int, content: bytes) -> None:
+        """Answer a call. Any thread."""
+        self.send(frame(RESULT, number, (content,)))
+
+    def flush(self) -> None:
+        """Send what has been collected, as far as the socket takes it. Any thread; does not block."""
+        with self._sending:
+            if self.is_closed:
+                self._outbox.clear()
+                return
+            waiting = self._unsent
+            parts: list[Any] = [] if waiting is None else [waiting]
+            try:
+                while True:
+                    parts.append(self._outbox.popleft())
+            except IndexError:
+                pass
+            if not parts:
+                return
+            whole = parts[0] if len(parts) == 1 else b"".join(parts)
+            try:
+                sent = self.sock.send(whole)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._unsent = None
+                return  # the server's thread sees the end as well
+            self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
+            if self._unsent is not None and waiting is None:
+                self._on_blocked(self)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether something could not be sent yet."""
+        return self._unsent is not None
+
+    def close(self) -> None:
+        """The end: nobody wants its requests any more, and its memory goes with it. The server's thread."""
+        with self._sending:
+            self.is_closed = True
+            self._unsent = None
+        for request in list(self._pending.values()):
+            self._engine.cancel(request)
+        self._pending.clear()
+        _close(self._descriptors)
+        self._descriptors = []
+        if self._arena is not None:
+            self._arena.close()
+        self.sock.close()
+
+
+def _greeting(content: memoryview) -> tuple[int, int]:
+    """The version, and where in the arena the responses' half begins. Raises ValueError."""
+    fields = orjson.loads(content)
+    if type(fields) is not list or len(fields) != 2 or not all(type(each) is int for each in fields):
+        raise ValueError("it is no list of two numbers")
+    return fields[0], fields[1]
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

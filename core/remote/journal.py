@@ -1,0 +1,67 @@
+"""What was loaded and unloaded by request, so that an engine that is started again has what the last one had.
+
+Source: spec/repository.md section 1.3 (control mode explicit).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+_log = logging.getLogger("trident.engine")
+_NEXT = ".next"
+
+
+class Change(NamedTuple):
+    """One call of the engine that succeeded: `load_model`, `load_directory` or `unload_model`, with its arguments."""
+
+    call: str
+    arguments: list[Any]
+
+
+class Journal:
+    """The last change of each model, in a file of its own that only this server reads and writes. Any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is made if it is not there."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._files = {change.arguments[0]: path for path, change in self._found()}
+        self._count = max((int(path.name) for path in self._files.values()), default=0)
+
+    def note(self, call: str, arguments: list[Any]) -> None:
+        """Remember a change in place of the model's last one; on disk before this returns."""
+        name: str = arguments[0]
+        with self._lock:
+            self._count += 1
+            path = self._folder / str(self._count)
+            before = path.with_suffix(_NEXT)
+            before.write_bytes(orjson.dumps([call, arguments]))
+            os.replace(before, path)
+            old = self._files.get(name)
+            self._files[name] = path
+            if old is not None:
+                old.unlink(missing_ok=True)
+
+    def changes(self) -> list[Change]:
+        """In the order in which they were noted."""
+        with self._lock:
+            return [change for _, change in self._found()]
+
+    def _found(self) -> Iterator[tuple[Path, Change]]:
+        names = sorted((path.name for path in self._folder.iterdir() if path.name.isdigit()), key=int)
+        for name in names:
+            path = self._folder / name
+            try:
+                call, arguments = orjson.loads(path.read_bytes())
+            except (OSError, ValueError) as error:
+                _log.error("a note of what was loaded cannot be read: %s", error)
+                continue
+            yield path, Change(call, arguments)

@@ -1,0 +1,159 @@
+"""An inference request as a frame.
+
+The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
+parameters, inputs], an input [name, datatype, shape, bytes, whether it lies in the arena].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from core.inference import InferenceRequest, InputTensor, Parameter
+from core.remote.frames import ALIGNMENT, REQUEST, BadFrame, Frame
+from core.remote.tensor_block import BlockReader, Tensor, write_block
+from core.tensors import BY_NAME, Buffer, Shape, pack_bytes
+
+Place = Callable[[Buffer], Tensor]
+ViewOf = Callable[[int, int], memoryview]
+
+_SMALL = 4096
+
+
+def write_request(request: InferenceRequest, number: int, place: Place) -> bytes:
+    """The frame. `place` says of an input's bytes how they travel; what it raises is raised."""
+    tensors: list[Tensor] = []
+    inputs: list[tuple[str, str, Shape, int, bool]] = []
+    for tensor in request.inputs:
+        placed = place(_content(tensor))
+        tensors.append(placed)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, len(placed.content), placed.place >= 0))
+    meta = orjson.dumps(
+        (
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.sequence_start,
+            request.sequence_end,
+            request.parameters,
+            inputs,
+        )
+    )
+    return write_block(REQUEST, number, meta, request.id.encode("utf-8", "surrogatepass"), tensors)
+
+
+def _content(tensor: InputTensor) -> Buffer:
+    """The bytes of an input as the v2 protocol has them."""
+    content = tensor.data
+    if isinstance(content, memoryview):
+        return content
+    if content.dtype == object:
+        return pack_bytes(content.reshape(-1).tolist())
+    # A view costs more than the bytes of a small tensor.
+    return (
+        content.tobytes() if content.nbytes <= _SMALL else np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+    )
+
+
+class _Input(NamedTuple):
+    name: str
+    datatype: str
+    shape: Shape
+    size: int
+    in_arena: bool
+
+
+class _Pattern(NamedTuple):
+    """What requests with the same meta document have in common."""
+
+    model_name: str
+    model_version: int
+    outputs: tuple[str, ...]
+    priority: int
+    timeout_us: int
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    parameters: dict[str, Parameter] | None
+    inputs: tuple[_Input, ...]
+    is_sequence: bool
+    in_arena: int
+
+
+def _pattern(meta: Any) -> _Pattern:
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed = meta
+    inputs = tuple(_input(*entry) for entry in listed)
+    if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
+        raise ValueError("a request's fields have other types")
+    if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
+        raise ValueError("a request's fields have other types")
+    return _Pattern(
+        name,
+        version,
+        tuple(map(str, outputs)),
+        priority,
+        timeout,
+        correlation_id,
+        bool(start),
+        bool(end),
+        parameters,
+        inputs,
+        bool(correlation_id) or bool(start) or bool(end),
+        sum(entry.in_arena for entry in inputs),
+    )
+
+
+def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Input:
+    if not (type(name) is str and datatype in BY_NAME and type(size) is int and size >= 0 and type(in_arena) is bool):
+        raise ValueError("an input's fields have other types")
+    dims = tuple(shape)
+    if not all(type(dim) is int for dim in dims):
+        raise ValueError("an input's shape is no list of numbers")
+    return _Input(name, datatype, dims, size, in_arena)
+
+
+class RequestReader:
+    """Makes requests of frames, whose memory they go on using. `view_of(place, size)` is of the arena. One thread."""
+
+    def __init__(self, view_of: ViewOf) -> None:
+        self._view_of = view_of
+        self._blocks = BlockReader(_pattern)
+
+    def read(self, frame: Frame) -> InferenceRequest:
+        """Raises BadFrame."""
+        pattern, request_id, places, content, at = self._blocks.read(frame)
+        if pattern.in_arena != len(places):
+            raise BadFrame("a request with other places than inputs in the arena")
+        inputs: list[InputTensor] = []
+        place = iter(places)
+        for name, datatype, shape, size, in_arena in pattern.inputs:
+            if in_arena:
+                view = self._view_of(next(place), size)
+            else:
+                view = content[at : at + size]
+                if len(view) != size:
+                    raise BadFrame("a request that is shorter than its inputs")
+                at += size + (-size % ALIGNMENT)
+            inputs.append(InputTensor(name, datatype, shape, view))
+        request = InferenceRequest(
+            pattern.model_name,
+            inputs,
+            model_version=pattern.model_version,
+            id=request_id,
+            outputs=pattern.outputs,
+            priority=pattern.priority,
+            timeout_us=pattern.timeout_us,
+        )
+        if pattern.parameters is not None:
+            request.parameters = pattern.parameters.copy()
+        if pattern.is_sequence:
+            request.correlation_id = pattern.correlation_id
+            request.sequence_start = pattern.sequence_start
+            request.sequence_end = pattern.sequence_end
+        return request

@@ -1,0 +1,103 @@
+"""Which bytes of a piece of memory are in use, and where the next ones go."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import deque
+
+PAGE = 4096
+
+
+class Slots:
+    """First-fit allocator over the whole pages in the bytes [start, end).
+
+    Low addresses are given first, so that the memory that was ever touched stays small; neighbours merge when freed.
+    Any thread. `free` never waits and takes no lock that somebody holds: the garbage collector may call it, at any
+    point of any thread, in the middle of `allocate` too.
+    Raises ValueError unless 0 <= start <= end.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        if not 0 <= start <= end:
+            raise ValueError(f"no slots can lie in the bytes from {start} to {end}")
+        first, last = _pages(start), end // PAGE * PAGE
+        self.capacity = max(last - first, 0)
+        self.used = 0
+        """Bytes in use, those that only fill up a page among them."""
+        # The holes by address: where each begins, and its bytes.
+        self._starts = [first] if self.capacity else []
+        self._rooms = [self.capacity] if self.capacity else []
+        self._in_use: dict[int, int] = {}
+        self._freed: deque[tuple[int, int]] = deque()
+        self._lock = threading.Lock()
+
+    def allocate(self, size: int) -> int | None:
+        """The offset of `size` bytes, at the beginning of a page; None if there is no room now, or never will be.
+
+        No bytes take a page as well, so that each slot has its own offset. Raises ValueError for a negative size.
+        """
+        if size < 0:
+            raise ValueError(f"a slot of {size} bytes")
+        wanted = _pages(size) or PAGE
+        with self._lock:
+            self._settle()
+            offset = self._take(wanted)
+        if self._freed:
+            self._try_to_settle()
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Give a slot back. Raises ValueError for what is no slot in use: given back already, or never given."""
+        size = self._in_use.pop(offset, None)
+        if size is None:
+            raise ValueError(f"no slot in use begins at {offset}")
+        self._freed.append((offset, size))
+        self._try_to_settle()
+
+    def holds(self, offset: int) -> bool:
+        """Whether a slot in use begins at this offset."""
+        return offset in self._in_use
+
+    def _take(self, wanted: int) -> int | None:
+        for index, room in enumerate(self._rooms):
+            if room >= wanted:
+                offset = self._starts[index]
+                if room == wanted:
+                    del self._starts[index], self._rooms[index]
+                else:
+                    self._starts[index] += wanted
+                    self._rooms[index] -= wanted
+                self._in_use[offset] = wanted
+                self.used += wanted
+                return offset
+        return None
+
+    def _try_to_settle(self) -> None:
+        # Who holds the lock comes here when it has let go of it, and so what was freed meanwhile is not forgotten.
+        while self._freed and self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._lock.release()
+
+    def _settle(self) -> None:
+        """Make holes of what was freed. Under the lock."""
+        while self._freed:
+            offset, size = self._freed.popleft()
+            self.used -= size
+            starts, rooms = self._starts, self._rooms
+            index = bisect_left(starts, offset)
+            if index < len(starts) and starts[index] == offset + size:
+                size += rooms[index]
+                del starts[index], rooms[index]
+            if index and starts[index - 1] + rooms[index - 1] == offset:
+                rooms[index - 1] += size
+            else:
+                starts.insert(index, offset)
+                rooms.insert(index, size)
+
+
+def _pages(size: int) -> int:
+    """The bytes of the whole pages that `size` bytes need."""
+    return (size + PAGE - 1) // PAGE * PAGE
