@@ -1,4 +1,5 @@
-"""The arbiter: starts the worker, restarts it if it dies, and ends with the status that the server owes its caller.
+"""The arbiter: starts the workers and the engine, restarts those that die, and ends with the status that the server
+owes its caller.
 
 Source: spec/server-options.md sections 5 and 6.
 """
@@ -9,23 +10,16 @@ import logging
 import os
 import queue
 import signal
-import time
 from typing import Any, NoReturn
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
+from app.engine_child import EngineChild
+from app.restarts import Restarts
 from app.worker import EXIT_SITE_FAILED, exit_now
 
 log = logging.getLogger("trident.server")
-
-_EARLY_S = 10.0
-_MAX_DELAY_S = 31
-
-
-def restart_delay_s(early_ends: int) -> int:
-    """Seconds before the worker is started again, after so many that ended early: at once the first time."""
-    return min(_MAX_DELAY_S, (1 << max(0, early_ends - 1)) - 1)
 
 
 class TridentArbiter(Arbiter):  # type: ignore[misc]
@@ -33,17 +27,29 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     _stopping = False
     _worker_status = 0
-    _early_ends = 0
-    _spawned = 0.0
-    _next_spawn = 0.0
+    engine: EngineChild | None = None
+
+    def setup(self, app: Any) -> None:
+        super().setup(app)
+        self._restarts = Restarts()
+        self.engine = app.engine
 
     def manage_workers(self) -> None:
-        """Start the worker if there is none, and if its turn has come."""
-        if self.WORKERS or time.monotonic() >= self._next_spawn:
+        """Start the engine and the workers that are missing, if their turn has come."""
+        if self.engine is not None:
+            self.engine.start_if_due(self._close_all)
+        if len(self.WORKERS) >= self.num_workers or self._restarts.is_due():
             super().manage_workers()
 
+    def _close_all(self) -> None:
+        """In a child that is no worker: ports must not stay open because it has them, too."""
+        for listener in self.LISTENERS:
+            listener.sock.close()
+        for worker in self.WORKERS.values():
+            worker.tmp.close()
+
     def spawn_worker(self) -> Any:
-        self._spawned = time.monotonic()
+        self._restarts.started()
         arbiter_pid = os.getpid()
         try:
             return super().spawn_worker()
@@ -63,7 +69,9 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             if not pid:
                 return
             worker = self.WORKERS.pop(pid, None)
-            if worker is not None:
+            if self.engine is not None and pid == self.engine.pid:
+                self._engine_ended(self.engine, os.waitstatus_to_exitcode(status))
+            elif worker is not None:
                 worker.tmp.close()
                 self._worker_ended(pid, os.waitstatus_to_exitcode(status))
 
@@ -75,12 +83,13 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         elif code in (self.WORKER_BOOT_ERROR, self.APP_LOAD_ERROR):
             raise HaltServer("the worker could not start", 1)
         else:
-            now = time.monotonic()
-            self._early_ends = self._early_ends + 1 if now - self._spawned < _EARLY_S else 0
-            delay = restart_delay_s(self._early_ends)
-            self._next_spawn = now + delay
+            delay = self._restarts.ended()
             end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
             log.error("the worker (pid %d) %s and is restarted in %d s", pid, end, delay)
+
+    def _engine_ended(self, engine: EngineChild, code: int) -> None:
+        if not engine.ended(code) and not self._stopping:
+            raise HaltServer("the server could not be created", 1)
 
     def stop(self, graceful: bool = True) -> None:
         """Stop once, gracefully or not; signals that come during the graceful stop are ignored."""
@@ -90,6 +99,10 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
                 signal.signal(number, signal.SIG_IGN)
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
         super().stop(graceful)
+        # Last of all: until now front ends had requests in flight.
+        if self.engine is not None:
+            code = self.engine.stop(self.cfg.graceful_timeout, graceful=graceful)
+            self._worker_status = self._worker_status or code
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> NoReturn:
         try:
@@ -104,6 +117,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self.handle_term()
 
     def _ignore_signal(self) -> None:
-        log.info("there is one worker and its configuration is fixed: signal ignored")
+        log.info("the number of workers and their configuration are fixed: signal ignored")
 
     handle_hup = handle_ttin = handle_ttou = handle_usr2 = handle_winch = _ignore_signal

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from app.site import Allocate
 from core.tensors import Buffer
 
 ALIGNMENT = 64
@@ -15,9 +16,18 @@ ALIGNMENT = 64
 FIRST_STEP = 1 << 20
 
 
-def allocate_body(size: int, offset: int) -> memoryview:
-    """`size` bytes, uninitialised, whose byte number `offset` lies on a multiple of 64. Raises MemoryError."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+# Smaller ones are sent to the engine faster than put where it can see them.
+_SHARED_FROM = 32768
+
+
+def allocate_body(size: int, offset: int, allocate: Allocate | None = None) -> memoryview:
+    """`size` bytes, uninitialised, whose byte number `offset` lies on a multiple of 64. Raises MemoryError.
+
+    Large ones are `allocate`'s, as long as it has any.
+    """
+    raw = allocate(size + ALIGNMENT) if allocate is not None and size >= _SHARED_FROM else None
+    if raw is None:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -(raw.__array_interface__["data"][0] + offset) % ALIGNMENT
     return raw.data[start : start + size]
 

@@ -176,11 +176,15 @@ class Connection:
         self._begin(Phase.BODY)
         got = len(first)
         try:
-            body = allocate_body(length if length <= FIRST_STEP else max(FIRST_STEP, got), offset)
+            allocate = self._service.allocate
+            if length <= FIRST_STEP:
+                body = allocate_body(length, offset, allocate)
+            else:
+                body = allocate_body(max(FIRST_STEP, got), offset)
             body[:got] = first
             while got < length:
                 if got == len(body):
-                    whole = allocate_body(length, offset)
+                    whole = allocate_body(length, offset, allocate)
                     whole[:got] = body
                     body = whole
                 self._readable.wait()

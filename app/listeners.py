@@ -77,8 +77,10 @@ class Listener(StreamServer):  # type: ignore[misc]
     The sockets it hands on are the standard library's and do not block: nothing of gevent wraps them.
     """
 
-    def __init__(self, listener: socket.socket, serve: Any, has_place: Any) -> None:
+    def __init__(self, listener: socket.socket, serve: Any, has_place: Any, *, alone: bool = True) -> None:
         super().__init__(listener, serve)
+        if not alone:
+            self.max_accept = 1  # leave the next connection to whoever has less to do
         self._has_place = has_place
 
     def full(self) -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from app.engine_site import EngineSite
+import logging
+import os
+from functools import partial
+
+from app.engine_child import EngineChild
+from app.http_workers import choose_workers
+from app.private_directory import PrivateDirectory
 from app.server import ServerConfiguration
 from app.server import serve as run_server
-from app.settings import ServerSettings
+from app.settings import ServerSettings, announce_metrics_directory
+from app.site import Site
+from app.worker import TridentWorker
+
+_log = logging.getLogger("trident.server")
 
 
 def serve(settings: ServerSettings) -> int:
@@ -14,14 +24,42 @@ def serve(settings: ServerSettings) -> int:
 
 
 def server_configuration(settings: ServerSettings) -> ServerConfiguration:
-    """What the server process needs to know of the settings; the site is made of them after the fork."""
+    """What the server process needs to know of the settings; sites and engine are made of them after the fork."""
+    choice = choose_workers(settings)
+    _log.info("%s", choice)
+    directory = PrivateDirectory.make() if choice.number else None
     return ServerConfiguration(
         binds=settings.services(),
-        make_site=lambda worker: EngineSite(settings, on_hub=worker is not None),
+        make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
         reuse_port=settings.reuse_http_port,
         access_log=settings.log_access,
+        workers=max(1, choice.number),
+        engine=_engine_child(settings, directory) if directory is not None else None,
     )
+
+
+def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, worker: TridentWorker | None) -> Site:
+    # Imported here: a front end has no use for what the engine brings with it, and the main process for neither.
+    if directory is None:
+        from app.engine_site import EngineSite
+
+        return EngineSite(settings, on_hub=worker is not None)
+    from app.front_end_site import FrontEndSite
+
+    return FrontEndSite(settings, directory, on_hub=worker is not None)
+
+
+def _engine_child(settings: ServerSettings, directory: PrivateDirectory) -> EngineChild:
+    announce_metrics_directory(str(directory.metrics))
+    parent = os.getpid()
+
+    def run() -> int:
+        from app.engine_process import EngineProcess
+
+        return EngineProcess(settings, directory, parent).run()
+
+    return EngineChild(run, directory.remove)

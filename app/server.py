@@ -17,6 +17,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.errors import AppImportError
 
 from app.arbiter import TridentArbiter
+from app.engine_child import EngineChild
 from app.gunicorn_log import GunicornLog
 from app.limits import ConnectionLimits
 from app.listeners import BindFailed, PortDispatcher, open_listeners, raise_file_limit
@@ -38,6 +39,7 @@ class ServerConfiguration:
     `binds` are (address, port) by name. `make_site` is called in the worker, after the fork, with the worker, or with
     None under a stock worker class. Times are seconds: `drain_grace_s` of unready service before the listeners close,
     then `exit_timeout_s` for what is in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`.
+    `engine` is the process behind the workers, if their sites have none in them.
     """
 
     binds: Mapping[str, tuple[str, int]]
@@ -51,6 +53,8 @@ class ServerConfiguration:
     access_log: bool = False
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16
+    workers: int = 1
+    engine: EngineChild | None = None
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
@@ -61,6 +65,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._descriptors = [listener.detach() for listener in listeners]
         self._places = places
         self._stock_site: Site | None = None
+        self.engine = configuration.engine
         self.limits = ConnectionLimits(
             request_timeout_s=configuration.request_timeout_s,
             keepalive_s=configuration.keepalive_s,
@@ -75,7 +80,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         configuration = self._configuration
         settings: dict[str, Any] = {
             "bind": [f"fd://{descriptor}" for descriptor in self._descriptors],
-            "workers": 1,
+            "workers": configuration.workers,
             "worker_class": configuration.worker_class,
             "worker_connections": self._places,
             "threads": 1 if configuration.worker_class == WORKER_CLASS else configuration.stock_threads,
@@ -130,6 +135,8 @@ def serve(configuration: ServerConfiguration) -> int:
         listeners = open_listeners(configuration.binds.values(), reuse_port=configuration.reuse_port)
     except BindFailed as error:
         print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr, flush=True)
+        if configuration.engine is not None:
+            configuration.engine.stop(0)
         return 1
     try:
         TridentApplication(configuration, listeners, places).run()

@@ -10,6 +10,7 @@ from gunicorn.http.wsgi import base_environ
 
 from app.head import HeadParser
 from app.response_head import ResponseHeads
+from app.site import Allocate
 
 if TYPE_CHECKING:
     from app.connections import Connections
@@ -27,7 +28,15 @@ class Service:
     bytes, 0 if it does not know. The body is received so that they lie on a multiple of 64.
     """
 
-    def __init__(self, application: WSGIApplication, address: Any, cfg: Any, connections: Connections) -> None:
+    def __init__(
+        self,
+        application: WSGIApplication,
+        address: Any,
+        cfg: Any,
+        connections: Connections,
+        allocate: Allocate | None = None,
+    ) -> None:
+        """`allocate` gives memory for large bodies where there is any that is better than the heap."""
         self.application = application
         self.address = address
         self.cfg = cfg
@@ -36,6 +45,7 @@ class Service:
         self.logs_access = bool(cfg.accesslog)
         self.clock = connections.clock
         self.limits = connections.limits
+        self.allocate = allocate
         self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
         limits = {
             "limit_request_line": cfg.limit_request_line or 8190,

@@ -22,6 +22,7 @@ from app.option_kinds import (
     LEVEL,
     PORT,
     TEXT,
+    Kind,
     choice,
     integer,
     number,
@@ -42,6 +43,8 @@ _BACKENDS = "Backends"
 _LOGGING = "Logging"
 _SERVER = "Server"
 _TESTS = "For test suites"
+_MOST_WORKERS = 256
+_LEAST_WORKER_MEMORY = 1 << 20
 
 
 class SettingRow(NamedTuple):
@@ -50,6 +53,10 @@ class SettingRow(NamedTuple):
     option: str
     value: str
     source: str
+
+
+def _workers(text: str) -> str:
+    return text if text == "auto" else str(integer(0, _MOST_WORKERS).parse(text))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -140,6 +147,25 @@ class ServerSettings(PlatformSettings, RepositorySettings):
         "http-keepalive-secs",
         number(0),
         "Seconds after which an idle connection is closed.",
+        section=_HTTP,
+        own=True,
+    )
+
+    http_workers: str = option(
+        "auto",
+        "http-workers",
+        Kind("<number>|auto", _workers),
+        "Processes that answer HTTP before the one that has the models; 0: one process does both; auto: by the number "
+        "of cores.",
+        section=_HTTP,
+        own=True,
+    )
+    http_worker_memory_bytes: int = option(
+        256 << 20,
+        "http-worker-memory-bytes",
+        integer(_LEAST_WORKER_MEMORY, INT64_MAX),
+        "Memory that each HTTP worker shares with the engine for large tensors, in bytes: half of it for requests, "
+        "half for responses. Only what is used is taken.",
         section=_HTTP,
         own=True,
     )
@@ -318,6 +344,11 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
     )
     check(settings)
     return settings
+
+
+def announce_metrics_directory(path: str) -> None:
+    """Tell the metrics library of this process and its children where they count together."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
 
 
 def process_environment() -> dict[str, str]:

@@ -54,6 +54,9 @@ def check(settings: ServerSettings) -> None:
     _check_models(settings)
     _check_http(settings)
     _check_ports(settings)
+    if settings.multi_model and settings.http_workers not in ("auto", "0"):
+        reason = "a multi-model container measures the memory of the process that has the models, so it takes 0 or auto"
+        raise BadOption.of("--http-workers", reason)
 
 
 def _check_models(settings: ServerSettings) -> None:

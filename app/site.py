@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 from wsgiref.types import WSGIApplication
+
+# Memory for so many bytes of a body, as an array, or None if there is none left.
+Allocate = Callable[[int], Any]
 
 
 class Site(Protocol):
@@ -17,6 +20,10 @@ class Site(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the server cannot go on, as `CODE - message`. Set from any thread; ends the whole server with 1."""
+
+    @property
+    def allocate(self) -> Allocate | None:
+        """Where the bodies of large requests go, if it does not matter to the site None. Hub thread."""
 
     def start(self) -> None:
         """Begin loading in native threads. Returns at once."""
@@ -32,6 +39,7 @@ class PlainSite:
     """A site of one WSGI application with nothing behind it: what gunicorn's own command line serves."""
 
     failure: str | None = None
+    allocate: Allocate | None = None
 
     def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
         self.applications = dict.fromkeys(ports, application)

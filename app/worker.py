@@ -112,13 +112,16 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def _listen(self, listener: socket.socket) -> Listener:
         application = self.wsgi.application_for(_port(listener))
-        service = Service(application, listener.getsockname(), self.cfg, self._connections)
-        return Listener(listener, partial(_serve, service), self._has_place)
+        allocate = self.site.allocate
+        service = Service(application, listener.getsockname(), self.cfg, self._connections, allocate)
+        return Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
 
     def _has_place(self) -> bool:
         return len(self._connections) < int(self.worker_connections)
 
     def _tick(self) -> None:
+        if os.getppid() != self.ppid:
+            self._stop.set()  # nobody would start it again, nor stop it
         self._clock.tick()
         self.notify()
         self._connections.sweep()

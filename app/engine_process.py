@@ -1,0 +1,123 @@
+"""The process of the engine: what it does from its start to its end.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from app.engine_options import engine_options
+from app.memory import IdleTrim, keep_freed_memory
+from app.private_directory import PrivateDirectory
+from app.settings import ServerSettings
+from app.start_report import StartReport
+from core.engine import InferenceEngine, make_engine
+from core.errors import ServerError
+from core.remote.engine_server import EngineServer
+from core.remote.journal import Journal
+
+_log = logging.getLogger("trident.engine")
+
+EXIT_NOT_DRAINED = 1
+EXIT_ENGINE_FAILED = 5
+_TICK_S = 0.25
+_BACKLOG = 128
+_PR_SET_PDEATHSIG = 1
+
+
+class EngineProcess:
+    """One engine, in a process of its own. Made and run on the main thread of a process that was just forked."""
+
+    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._parent = parent
+        self._stop = threading.Event()
+        self._failure = ""
+        self._restored = threading.Event()
+
+    def run(self) -> int:
+        """Serve until SIGTERM, or until the parent is gone; the exit status."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # what a terminal sends to all of its processes is for the parent
+        _end_with_parent()
+        keep_freed_memory()
+        journal = Journal(self._directory.loads)
+        engine = make_engine(engine_options(self._settings), on_fatal=self._fail)
+        server = EngineServer(
+            engine,
+            _listen(self._directory),
+            on_change=journal.note,
+            is_restoring=lambda: not self._restored.is_set(),
+        )
+        server.start()
+        engine.start()
+        StartReport(self._settings, engine, self._fail).start()
+        threading.Thread(target=self._restore, args=(engine, journal), name="trident-restore", daemon=True).start()
+        self._wait(server)
+        return self._end(engine, server)
+
+    def _wait(self, server: EngineServer) -> None:
+        trim = IdleTrim()
+        while not self._stop.wait(_TICK_S):
+            trim.tick(time.monotonic(), server.last_work)
+            if self._failure:
+                print(f"error: creating server: {self._failure}", file=sys.stderr, flush=True)
+                return
+            if os.getppid() != self._parent:
+                _log.error("the server's main process is gone: the engine ends")
+                return
+
+    def _end(self, engine: InferenceEngine, server: EngineServer) -> int:
+        engine.begin_exit()
+        server.push_state()
+        drained = engine.finish(self._settings.exit_timeout_secs)
+        server.stop()
+        if os.getppid() != self._parent:
+            self._directory.remove()
+        if self._failure:
+            return EXIT_ENGINE_FAILED
+        return 0 if drained else EXIT_NOT_DRAINED
+
+    def _restore(self, engine: InferenceEngine, journal: Journal) -> None:
+        """Load what the last engine had loaded by request, and unload what it had unloaded. On a thread."""
+        changes = journal.changes()
+        if changes:
+            while not engine.wait_loaded(_TICK_S):
+                if self._stop.is_set():
+                    return
+        for call, arguments in changes:
+            try:
+                getattr(engine, call)(*arguments[:2])
+            except ServerError as error:
+                _log.error("'%s' could not be restored: %s", arguments[0], error.message)
+        self._restored.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+
+
+def _listen(directory: PrivateDirectory) -> socket.socket:
+    """A new socket in place of that of an engine before this one."""
+    directory.socket.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(directory.socket))
+    directory.socket.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent ends, where it can; the look at the parent's number is slower."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,66 @@
+"""What a person who starts the server is told: how loading goes, what is served, or why it cannot be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from app.collector import settle_collector
+from app.progress_bar import ProgressBar
+from app.settings import ServerSettings
+from app.settings_source import DEFAULT
+from app.tables import ModelRow, addresses_table, models_table, options_table
+from core.engine import InferenceEngine
+from core.observability.logging import log_table
+
+_log = logging.getLogger("trident.server")
+
+# How often the start is looked at; a progress bar moves as often.
+_LOOK_SECONDS = 0.25
+
+
+class StartReport:
+    """Watches `engine` until it has loaded, on a thread; `fail` is told why the server cannot go on."""
+
+    def __init__(self, settings: ServerSettings, engine: InferenceEngine, fail: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._fail = fail
+        self._thread = threading.Thread(target=self._watch, name="trident-start-report", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _watch(self) -> None:
+        shown = ProgressBar()
+        while not self._engine.wait_loaded(timeout_s=_LOOK_SECONDS):
+            phase = self._engine.phase()
+            if phase.name == "exiting":
+                return
+            shown.show(phase.download)
+        shown.show(None)
+        settle_collector()
+        self._log_settings()
+        rows = [
+            ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
+            for v in self._engine.overview()
+        ]
+        log_table(_log, "models", models_table(rows))
+        if self._engine.phase().name == "failed" and self._settings.exit_on_error:
+            self._fail("Internal - failed to load all models")
+            return
+        log_table(_log, "addresses", addresses_table(self._addresses()))
+
+    def _log_settings(self) -> None:
+        settings = self._settings
+        given = [row for row in settings.describe() if row.source != DEFAULT]
+        log_table(_log, "options that are not at their defaults", options_table(given))
+        if settings.allow_sagemaker and settings.sagemaker is not None:
+            log_table(_log, "SageMaker's settings", options_table(settings.sagemaker.describe()))
+        if settings.vertex is not None:
+            log_table(_log, "Vertex AI's settings", options_table(settings.vertex.describe()))
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        services = self._settings.services()
+        return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
