@@ -44,6 +44,8 @@ SAMPLES = {
     "log_verbose": "3",
     "sagemaker_safe_port_range": "1-65535",
     "vertex_ai_payload": "v2",
+    "http_workers": "3",
+    "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",
 }
 # The first is needed for all others to be read, the other two have one value that is supported so far.
