@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.errors import ServerError
-from core.tensors import Array, Shape
+from core.tensors import Array, Buffer, Shape, wire_bytes
 
 Parameter = str | int | bool | float
 
@@ -96,6 +96,10 @@ class OutputTensor:
         self.datatype = datatype
         self.shape = shape
         self.array = array
+
+    def content(self) -> Buffer:
+        """The elements as the v2 protocol sends them."""
+        return wire_bytes(self.array)
 
 
 class InferenceResponse:

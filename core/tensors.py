@@ -65,6 +65,7 @@ BYTES = BY_NAME["BYTES"]
 MAX_ELEMENTS = 2**63 - 1
 
 _LENGTH = struct.Struct("<I")
+_SMALL = 4096
 
 
 def element_count(shape: Iterable[int]) -> int:
@@ -125,6 +126,14 @@ def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix
             f"got {len(elements)}"
         )
     return elements
+
+
+def wire_bytes(array: Array) -> Buffer:
+    """The elements of a C-contiguous array as the v2 protocol sends them: little-endian, row-major, BYTES packed."""
+    if array.dtype == object:
+        return pack_bytes(array.reshape(-1).tolist())
+    # Small tensors are copied: making the view costs more than the bytes.
+    return array.tobytes() if array.nbytes <= _SMALL else array.reshape(-1).view(np.uint8).data
 
 
 def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:

@@ -15,8 +15,8 @@ from core.config.model_spec import ModelSpec
 from core.http.classification import classify
 from core.http.json_tensors import json_values
 from core.http.response_plan import ResponsePlan
-from core.inference import InferenceResponse, OutputTensor
-from core.tensors import Buffer, pack_bytes
+from core.inference import InferenceResponse
+from core.tensors import Buffer
 
 _NO_REQUEST = (False, 0)
 
@@ -53,7 +53,7 @@ def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: Model
                 output = classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
         if binary:
-            content = _binary(output)
+            content = output.content()
             size = len(content)
             entry["parameters"] = {"binary_data_size": size}
             if size:
@@ -64,15 +64,6 @@ def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: Model
         entries.append(entry)
     parts[0] = text = _write(document)
     return EncodedResponse(parts, len(text) if has_binary else None)
-
-
-def _binary(output: OutputTensor) -> Buffer:
-    """The tensor's bytes: a view of the array, or the packed elements of BYTES."""
-    if output.datatype == "BYTES":
-        return pack_bytes(output.array.reshape(-1).tolist())
-    array = output.array
-    # Small tensors are copied: making the view costs more than the bytes.
-    return array.tobytes() if array.nbytes <= 4096 else array.reshape(-1).view(np.uint8).data
 
 
 def _write(document: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -27,11 +27,9 @@ from core.remote.frames import (
     RELEASE,
     RESPONSE,
     RESULT,
-    STATE,
     TO_FRONT_END,
     VERSION,
     BadFrame,
-    Frame,
     FrameReader,
     frame,
 )
@@ -40,22 +38,17 @@ from core.remote.remote_error import EngineGone
 from core.remote.request_message import write_request
 from core.remote.response_message import ResponseReader
 from core.remote.slots import Slots
-from core.remote.tensor_block import LARGE, Tensor
 from core.tensors import Array, Buffer
 
 _RECEIVE_SIZE = 1 << 18
 _PAGE = 4096
 
 OnState = Callable[[EngineState], None]
-OnResult = Callable[[Frame | None], None]
+OnResult = Callable[[memoryview | None], None]
 
 
-class _Pending(NamedTuple):
-    """A request that the engine has. `held` are the places in the arena that were made for it."""
-
-    request: InferenceRequest
-    on_response: OnResponse
-    held: list[Array]
+# A request that the engine has, and the places in the arena that were made for it.
+_Pending = tuple[InferenceRequest, OnResponse, list[Array]]
 
 
 class NoRoom(Exception):
@@ -126,25 +119,23 @@ class Connection:
         except TypeError as error:  # what JSON cannot say: half a surrogate pair in a name or a parameter
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         request.number = number
-        self._pending[number] = _Pending(request, on_response, held)
+        self._pending[number] = (request, on_response, held)
         if self._is_lost and self._pending.pop(number, None) is not None:
             raise EngineGone("the engine ended before it had the request")
         self._send_soon(content)
 
-    def _place(self, held: list[Array], content: Buffer) -> Tensor:
-        size = len(content)
-        if size < LARGE:
-            return Tensor(content)
+    def _place(self, held: list[Array], content: Buffer) -> int:
+        """Where a large input lies in the arena: it was received there, or is copied."""
         place = self._arena.offset_of(content)
         if place is None:
-            memory = self.allocate(size)
+            memory = self.allocate(len(content))
             if memory is None:
                 raise NoRoom
             memory[:] = memoryview(content)
             held.append(memory)
             place = self._arena.offset_of(memory)
             assert place is not None
-        return Tensor(content, place)
+        return place
 
     def cancel(self, request: InferenceRequest) -> None:
         if request.number in self._pending:
@@ -196,25 +187,25 @@ class Connection:
             return
         if not size:
             raise ConnectionResetError("the engine closed the connection")
-        for found in self._reader.feed(bytes(self._view[:size])):
-            kind = found.type
+        for kind, flags, placed, number, content in self._reader.feed(bytes(self._view[:size])):
             if kind == RESPONSE:
-                self._answer(found)
+                self._answer(content, flags, placed, number)
             elif kind == RESULT:
-                on_result = self._calls.pop(found.number, None)
+                on_result = self._calls.pop(number, None)
                 if on_result is not None:
-                    on_result(found)
-            elif kind == STATE:
-                self._on_state(from_plain(read_plain(found.content), EngineState))
+                    on_result(content)
+            else:
+                self._on_state(from_plain(read_plain(content), EngineState))
 
-    def _answer(self, found: Frame) -> None:
-        pending = self._pending.get(found.number)
+    def _answer(self, content: memoryview, flags: int, placed: int, number: int) -> None:
+        pending = self._pending.get(number)
         if pending is None:
-            raise BadFrame(f"a response to no request, number {found.number}")
-        response = self._responses.read(found, pending.request.id)
+            raise BadFrame(f"a response to no request, number {number}")
+        request, on_response, _ = pending
+        response = self._responses.read(content, flags, placed, request.id)
         if response.final:
-            del self._pending[found.number]
-        pending.on_response(response)
+            del self._pending[number]
+        on_response(response)
 
     def lose(self, reason: str) -> None:
         """The end: whatever waits for the engine is answered with EngineGone."""

@@ -18,7 +18,7 @@ from core.observability.metrics import MetricsSnapshot
 from core.remote.calls import CALLS, Call, decode_result, encode_call
 from core.remote.connection import Connection, NoRoom, gone
 from core.remote.engine_state import EngineState, engine_down
-from core.remote.frames import BadFrame, Frame
+from core.remote.frames import BadFrame
 from core.remote.link import Link
 from core.remote.remote_error import EngineGone
 from core.tensors import Array
@@ -257,19 +257,19 @@ class _Result:
     def __init__(self, call: Call, gate: Any) -> None:
         self._call = call
         self._gate = gate
-        self._frame: Frame | None = None
+        self._content: memoryview | None = None
 
-    def take(self, found: Frame | None) -> None:
-        self._frame = found
+    def take(self, content: memoryview | None) -> None:
+        self._content = content
         self._gate.open()
 
     def get(self, timeout_s: float | None) -> Any:
         """Raises the ServerError that the engine raised, EngineGone if there is no answer."""
         if not self._gate.wait(timeout_s):
             raise EngineGone(f"the engine did not answer '{self._call.name}' within {timeout_s:g} seconds")
-        if self._frame is None:
+        if self._content is None:
             raise EngineGone(f"the engine ended while it had to answer '{self._call.name}'")
-        return decode_result(self._call, self._frame.content)
+        return decode_result(self._call, self._content)
 
 
 def _failed(request: InferenceRequest, error: ServerError) -> InferenceResponse:

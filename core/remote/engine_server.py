@@ -20,7 +20,7 @@ from typing import Any
 from core.engine import InferenceEngine
 from core.remote.calls import Call, decode_call, encode_failure, encode_result
 from core.remote.engine_state import EngineState
-from core.remote.frames import STATE, BadFrame, Frame, frame
+from core.remote.frames import STATE, BadFrame, frame
 from core.remote.front_end import FrontEnd
 from core.remote.plain_values import to_plain, write_plain
 
@@ -172,15 +172,15 @@ class EngineServer:
 
     # --- calls
 
-    def _called(self, front_end: FrontEnd, found: Frame) -> None:
+    def _called(self, front_end: FrontEnd, number: int, content: memoryview) -> None:
         try:
-            call, arguments = decode_call(found.content)
+            call, arguments = decode_call(content)
         except ValueError as error:
             raise BadFrame(f"a call that cannot be: {error}") from None
         if call.blocks:
-            self._blocking.submit(self._run, front_end, found.number, call, arguments)
+            self._blocking.submit(self._run, front_end, number, call, arguments)
         else:
-            self._run(front_end, found.number, call, arguments)
+            self._run(front_end, number, call, arguments)
 
     def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
         try:

@@ -21,12 +21,9 @@ from core.remote.arena import Arena
 from core.remote.frames import (
     CALL,
     CANCEL,
-    FAILED,
-    FINAL,
     HELLO,
     RELEASE,
     REQUEST,
-    RESPONSE,
     RESULT,
     TO_ENGINE,
     VERSION,
@@ -35,11 +32,9 @@ from core.remote.frames import (
     FrameReader,
     frame,
 )
-from core.remote.remote_error import error_to_plain
 from core.remote.request_message import RequestReader
-from core.remote.response_message import write_response
+from core.remote.response_message import ResponseWriter, failed_response
 from core.remote.slots import Slots
-from core.remote.tensor_block import LARGE, Tensor, write_block
 from core.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -49,7 +44,7 @@ _log = logging.getLogger("trident.engine")
 
 RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
-OnCall = Callable[["FrontEnd", Frame], None]
+OnCall = Callable[["FrontEnd", int, memoryview], None]
 
 
 class FrontEnd:
@@ -72,6 +67,7 @@ class FrontEnd:
         self._arena: Arena | None = None
         self._slots: Slots | None = None
         self._requests = RequestReader(self._view_of)
+        self._responses = ResponseWriter(self._place)
         self._pending: dict[int, InferenceRequest] = {}
         self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
         self._sending = threading.Lock()
@@ -106,28 +102,28 @@ class FrontEnd:
         return True
 
     def _take(self, found: Frame) -> None:
-        kind = found.type
-        if kind == HELLO:
-            self._greet(found)
-        elif self._arena is None:
+        kind, _, placed, number, content = found
+        if self._arena is None and kind != HELLO:
             raise BadFrame("a frame before the first one, which says who sends")
-        elif kind == REQUEST:
-            self._submit(found)
+        if kind == REQUEST:
+            self._submit(number, content, placed)
         elif kind == CANCEL:
-            request = self._pending.get(found.number)
+            request = self._pending.get(number)
             if request is not None:
                 self._engine.cancel(request)
         elif kind == RELEASE:
-            self._release(found.number)
+            self._release(number)
         elif kind == CALL:
-            self._on_call(self, found)
+            self._on_call(self, number, content)
+        else:
+            self._greet(content)
 
-    def _greet(self, found: Frame) -> None:
+    def _greet(self, content: memoryview) -> None:
         if self._arena is not None:
             raise BadFrame("a second greeting")
         descriptors, self._descriptors = self._descriptors, []
         try:
-            version, middle = _greeting(found.content)
+            version, middle = _greeting(content)
             if version != VERSION:
                 raise BadFrame(f"version {version} of the protocol, expected {VERSION}")
             if len(descriptors) != 1:
@@ -142,9 +138,8 @@ class FrontEnd:
         self._slots = Slots(middle, arena.size)
         self._arena = arena
 
-    def _submit(self, found: Frame) -> None:
-        request = self._requests.read(found)
-        number = found.number
+    def _submit(self, number: int, content: memoryview, placed: int) -> None:
+        request = self._requests.read(content, placed)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
         self._pending[number] = request
@@ -173,23 +168,20 @@ class FrontEnd:
         if self.is_closed:
             return
         try:
-            content = write_response(response, number, self._place)
+            content = self._responses.write(response, number)
         except Exception as error:  # an engine's fault must reach the caller, not end the instance thread
-            flags = FAILED | (FINAL if response.final else 0)
-            meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
-            content = write_block(RESPONSE, number, meta, b"", (), flags=flags)
+            content = failed_response(response, error, number)
         self._outbox.append(content)
 
-    def _place(self, content: Buffer) -> Tensor:
-        """Where a large output goes: into the arena, or through the socket if that is full."""
+    def _place(self, content: Buffer) -> int | None:
+        """Where a large output goes in the arena; None if that is full: then it goes through the socket."""
+        if self._slots is None or self._arena is None:
+            return None
         size = len(content)
-        if size < LARGE or self._slots is None or self._arena is None:
-            return Tensor(content)
         place = self._slots.allocate(size)
-        if place is None:
-            return Tensor(content)
-        self._arena.view(place, size)[:] = memoryview(content)
-        return Tensor(content, place)
+        if place is not None:
+            self._arena.view(place, size)[:] = memoryview(content)
+        return place
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that wait. Any thread."""

@@ -13,24 +13,29 @@ import numpy as np
 import orjson
 
 from core.inference import InferenceRequest, InputTensor, Parameter
-from core.remote.frames import ALIGNMENT, REQUEST, BadFrame, Frame
-from core.remote.tensor_block import BlockReader, Tensor, write_block
-from core.tensors import BY_NAME, Buffer, Shape, pack_bytes
+from core.remote.frames import REQUEST, BadFrame
+from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
+from core.tensors import Buffer, Shape, wire_bytes
 
-Place = Callable[[Buffer], Tensor]
+Place = Callable[[Buffer], int]
 ViewOf = Callable[[int, int], memoryview]
-
-_SMALL = 4096
 
 
 def write_request(request: InferenceRequest, number: int, place: Place) -> bytes:
-    """The frame. `place` says of an input's bytes how they travel; what it raises is raised."""
-    tensors: list[Tensor] = []
+    """The frame. `place` puts the bytes of a large input into the arena and says where; what it raises is raised."""
+    tensors: list[Buffer] = []
+    places: list[int] = []
     inputs: list[tuple[str, str, Shape, int, bool]] = []
     for tensor in request.inputs:
-        placed = place(_content(tensor))
-        tensors.append(placed)
-        inputs.append((tensor.name, tensor.datatype, tensor.shape, len(placed.content), placed.place >= 0))
+        content = tensor.data
+        if type(content) is not memoryview:
+            content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+        size = content.nbytes
+        if size < LARGE:
+            tensors.append(content)
+        else:
+            places.append(place(content))
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, size >= LARGE))
     meta = orjson.dumps(
         (
             request.model_name,
@@ -45,20 +50,8 @@ def write_request(request: InferenceRequest, number: int, place: Place) -> bytes
             inputs,
         )
     )
-    return write_block(REQUEST, number, meta, request.id.encode("utf-8", "surrogatepass"), tensors)
-
-
-def _content(tensor: InputTensor) -> Buffer:
-    """The bytes of an input as the v2 protocol has them."""
-    content = tensor.data
-    if isinstance(content, memoryview):
-        return content
-    if content.dtype == object:
-        return pack_bytes(content.reshape(-1).tolist())
-    # A view costs more than the bytes of a small tensor.
-    return (
-        content.tobytes() if content.nbytes <= _SMALL else np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-    )
+    text = request.id.encode("utf-8", "surrogatepass") if request.id else b""
+    return write_block(REQUEST, number, block_head(meta, text, places), tensors, placed=len(places))
 
 
 class _Input(NamedTuple):
@@ -110,8 +103,11 @@ def _pattern(meta: Any) -> _Pattern:
 
 
 def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Input:
-    if not (type(name) is str and datatype in BY_NAME and type(size) is int and size >= 0 and type(in_arena) is bool):
+    # A datatype that is none is the validation's to refuse, with the text that the client knows.
+    if not (type(name) is str and type(datatype) is str and type(in_arena) is bool):
         raise ValueError("an input's fields have other types")
+    if not (type(size) is int and size >= 0):
+        raise ValueError("an input's size is no number")
     dims = tuple(shape)
     if not all(type(dim) is int for dim in dims):
         raise ValueError("an input's shape is no list of numbers")
@@ -125,22 +121,18 @@ class RequestReader:
         self._view_of = view_of
         self._blocks = BlockReader(_pattern)
 
-    def read(self, frame: Frame) -> InferenceRequest:
+    def read(self, content: memoryview, placed: int) -> InferenceRequest:
         """Raises BadFrame."""
-        pattern, request_id, places, content, at = self._blocks.read(frame)
-        if pattern.in_arena != len(places):
-            raise BadFrame("a request with other places than inputs in the arena")
+        pattern, request_id, places, at = self._blocks.read(content, placed)
         inputs: list[InputTensor] = []
-        place = iter(places)
-        for name, datatype, shape, size, in_arena in pattern.inputs:
-            if in_arena:
-                view = self._view_of(next(place), size)
-            else:
-                view = content[at : at + size]
-                if len(view) != size:
-                    raise BadFrame("a request that is shorter than its inputs")
-                at += size + (-size % ALIGNMENT)
-            inputs.append(InputTensor(name, datatype, shape, view))
+        if placed or pattern.in_arena:
+            inputs = self._inputs(pattern, content, places, at)
+        else:
+            for name, datatype, shape, size, _ in pattern.inputs:
+                inputs.append(InputTensor(name, datatype, shape, content[at : at + size]))
+                at += (size + 15) & -16
+            if at > len(content):
+                raise BadFrame("a request that is shorter than its inputs")
         request = InferenceRequest(
             pattern.model_name,
             inputs,
@@ -157,3 +149,19 @@ class RequestReader:
             request.sequence_start = pattern.sequence_start
             request.sequence_end = pattern.sequence_end
         return request
+
+    def _inputs(self, pattern: _Pattern, content: memoryview, places: tuple[int, ...], at: int) -> list[InputTensor]:
+        if pattern.in_arena != len(places):
+            raise BadFrame("a request with other places than inputs in the arena")
+        inputs: list[InputTensor] = []
+        place = iter(places)
+        for name, datatype, shape, size, in_arena in pattern.inputs:
+            if in_arena:
+                view = self._view_of(next(place), size)
+            else:
+                view = content[at : at + size]
+                at += (size + 15) & -16
+            inputs.append(InputTensor(name, datatype, shape, view))
+        if at > len(content):
+            raise BadFrame("a request that is shorter than its inputs")
+        return inputs

@@ -13,57 +13,98 @@ import numpy as np
 import orjson
 
 from core.inference import InferenceResponse, OutputTensor, Parameter
-from core.remote.frames import ALIGNMENT, FAILED, FINAL, RESPONSE, BadFrame, Frame
+from core.remote.frames import FAILED, FINAL, RESPONSE, BadFrame
 from core.remote.remote_error import error_of, error_to_plain
-from core.remote.tensor_block import BlockReader, Tensor, write_block
-from core.tensors import (
-    BY_NAME,
-    BYTES,
-    Array,
-    Buffer,
-    Datatype,
-    Shape,
-    bytes_array,
-    element_count,
-    pack_bytes,
-    unpack_bytes,
-)
+from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
+from core.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
-Place = Callable[[Buffer], Tensor]
+# Where the bytes of a large output were put in the arena, None if there is no room.
+Place = Callable[[Buffer], int | None]
 Borrow = Callable[[int, int], Array]
 
-_SMALL = 4096
+_HEADS_REMEMBERED = 1024
 
 
-def write_response(response: InferenceResponse, number: int, place: Place) -> bytes:
-    """The frame. `place` says of an output's bytes how they travel."""
-    flags = FINAL if response.final else 0
-    if response.error is not None:
-        meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(response.error)))
-        return write_block(RESPONSE, number, meta, b"", (), flags=flags | FAILED)
-    tensors: list[Tensor] = []
-    outputs: list[tuple[str, str, Shape, int, bool]] = []
-    for output in response.outputs:
-        placed = place(_content(output))
-        tensors.append(placed)
-        outputs.append((output.name, output.datatype, output.shape, len(placed.content), placed.place >= 0))
-    meta = orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
-    return write_block(RESPONSE, number, meta, b"", tensors, flags=flags)
+class ResponseWriter:
+    """Any thread."""
+
+    def __init__(self, place: Place) -> None:
+        """`place` puts the bytes of a large output into the arena and says where, or None: they travel in the frame."""
+        self._place = place
+        self._heads: dict[tuple[object, ...], bytes] = {}
+
+    def write(self, response: InferenceResponse, number: int) -> bytes:
+        """The frame. Raises TypeError for what JSON cannot say."""
+        if response.error is not None:
+            return failed_response(response, response.error, number)
+        tensors: list[Buffer] = []
+        places: list[int] = []
+        outputs: list[tuple[str, str, Shape, int, bool]] = []
+        for output in response.outputs:
+            content = output.content()
+            size = len(content)
+            place = self._place(content) if size >= LARGE else None
+            if place is None:
+                tensors.append(content)
+            else:
+                places.append(place)
+            outputs.append((output.name, output.datatype, output.shape, size, place is not None))
+        flags = FINAL if response.final else 0
+        if places or response.parameters:
+            head = block_head(_meta(response, outputs), b"", places)
+        else:
+            head = self._known_head(response, outputs)
+        return write_block(RESPONSE, number, head, tensors, flags=flags, placed=len(places))
+
+    def _known_head(self, response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+        """Those of a batch are all alike."""
+        key = (response.model_name, response.model_version, *outputs)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _HEADS_REMEMBERED:
+                self._heads.clear()
+            self._heads[key] = head = block_head(_meta(response, outputs))
+        return head
 
 
-def _content(output: OutputTensor) -> Buffer:
-    array = output.array
-    if array.dtype == object:
-        return pack_bytes(array.reshape(-1).tolist())
-    # A view costs more than the bytes of a small tensor.
-    return array.tobytes() if array.nbytes <= _SMALL else array.reshape(-1).view(np.uint8).data
+def _meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+    return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
+
+
+def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
+    """The frame of `response` with `error` in place of what it has."""
+    meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+    flags = FAILED | (FINAL if response.final else 0)
+    return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
+
+
+class ReceivedOutput(OutputTensor):
+    """An output whose array is made when somebody wants it: what is sent on as bytes needs none."""
+
+    __slots__ = ("_content", "_type")
+
+    def __init__(self, name: str, datatype: Datatype, shape: Shape, content: memoryview) -> None:
+        self.name = name
+        self.datatype = datatype.name
+        self.shape = shape
+        self._type = datatype
+        self._content = content
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        if self._type is BYTES:
+            count = element_count(self.shape)
+            return bytes_array(unpack_bytes(self._content, count, name=self.name, model=""), self.shape)
+        return np.frombuffer(self._content, self._type.dtype).reshape(self.shape)
+
+    def content(self) -> Buffer:
+        return self._content
 
 
 class _Output(NamedTuple):
     name: str
     datatype: Datatype
     shape: Shape
-    elements: int
     size: int
     in_arena: bool
 
@@ -84,8 +125,7 @@ def _pattern(meta: Any) -> _Pattern:
 
 
 def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Output:
-    dims = tuple(shape)
-    return _Output(name, BY_NAME[datatype], dims, element_count(dims), size, in_arena)
+    return _Output(name, BY_NAME[datatype], tuple(shape), size, in_arena)
 
 
 class ResponseReader:
@@ -98,33 +138,26 @@ class ResponseReader:
         self._borrow = borrow
         self._blocks = BlockReader(_pattern)
 
-    def read(self, frame: Frame, request_id: str) -> InferenceResponse:
+    def read(self, content: memoryview, flags: int, placed: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""
-        pattern, _, places, content, at = self._blocks.read(frame)
+        (name, version, parameters, described, plain), _, places, at = self._blocks.read(content, placed)
         outputs: list[OutputTensor] = []
         place = iter(places)
-        for name, datatype, shape, elements, size, in_arena in pattern.outputs:
+        for output, datatype, shape, size, in_arena in described:
             if in_arena:
-                memory: Any = self._borrow(next(place), size)
+                memory = self._borrow(next(place), size).data
             else:
                 memory = content[at : at + size]
-                if len(memory) != size:
-                    raise BadFrame("a response that is shorter than its outputs")
-                at += size + (-size % ALIGNMENT)
-            if datatype is BYTES:
-                texts = unpack_bytes(memoryview(memory), elements, name=name, model=pattern.model_name)
-                array = bytes_array(texts, shape)
-            else:
-                array = np.frombuffer(memory, datatype.dtype, elements).reshape(shape)
-            outputs.append(OutputTensor(name, datatype.name, shape, array))
-        parameters = pattern.parameters.copy() if pattern.parameters else None
-        error = error_of(pattern.error) if frame.flags & FAILED else None
+                at += (size + 15) & -16
+            outputs.append(ReceivedOutput(output, datatype, shape, memory))
+        if at > len(content):
+            raise BadFrame("a response that is shorter than its outputs")
         return InferenceResponse(
-            pattern.model_name,
-            pattern.model_version,
+            name,
+            version,
             outputs,
             id=request_id,
-            parameters=parameters,
-            error=error,
-            final=bool(frame.flags & FINAL),
+            parameters=parameters.copy() if parameters else None,
+            error=error_of(plain) if flags & FAILED else None,
+            final=bool(flags & FINAL),
         )

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 
-from core.remote.frames import ALIGNMENT, HEADER, PADDING, BadFrame, Frame
+from core.remote.frames import HEADER, PADDING, BadFrame
 from core.tensors import Buffer
 
 T = TypeVar("T")
@@ -30,44 +30,28 @@ _REMEMBERED = 1024
 _LONGEST_REMEMBERED = 4096
 
 
-class Tensor(NamedTuple):
-    """One tensor on its way. `place` is where it lies in the arena, -1 if `content` travels in the frame."""
-
-    content: Buffer
-    place: int = -1
-
-
-def write_block(
-    kind: int, number: int, meta: bytes, text: bytes, tensors: Sequence[Tensor], *, flags: int = 0
-) -> bytes:
-    """The whole frame."""
-    places = b"".join([_PLACE.pack(tensor.place) for tensor in tensors if tensor.place >= 0])
-    parts: list[Buffer] = [b"", _SIZES.pack(len(meta), len(text)), places, meta, text]
-    size = _SIZES.size + len(places) + len(meta) + len(text)
-    padding = -size % ALIGNMENT
-    if padding:
-        parts.append(PADDING[size % ALIGNMENT])
-        size += padding
-    for content, place in tensors:
-        if place < 0:
-            length = len(content)
-            parts.append(content)
-            size += length
-            if length % ALIGNMENT:
-                parts.append(PADDING[length % ALIGNMENT])
-                size += -length % ALIGNMENT
-    parts[0] = HEADER.pack(size, kind, flags, len(places) // _PLACE.size, number)
+def block_head(meta: bytes, text: bytes = b"", places: Sequence[int] = ()) -> bytes:
+    """What stands before the tensors, padded."""
+    parts = [_SIZES.pack(len(meta), len(text)), *map(_PLACE.pack, places), meta, text]
+    parts.append(PADDING[sum(map(len, parts)) & 15])
     return b"".join(parts)
 
 
-class Block(NamedTuple):
-    """What `BlockReader.read` found. `tensors` begin at `at` in `content`."""
-
-    meta: Any
-    text: str
-    places: tuple[int, ...]
-    content: memoryview
-    at: int
+def write_block(
+    kind: int, number: int, head: bytes, tensors: Sequence[Buffer], *, flags: int = 0, placed: int = 0
+) -> bytes:
+    """The whole frame. `tensors` are those that travel in it."""
+    size = len(head)
+    parts: list[Buffer] = [b"", head]
+    for content in tensors:
+        length = len(content)
+        parts.append(content)
+        size += length
+        if length & 15:
+            parts.append(PADDING[length & 15])
+            size += -length & 15
+    parts[0] = HEADER.pack(size, kind, flags, placed, number)
+    return b"".join(parts)
 
 
 class BlockReader(Generic[T]):
@@ -80,31 +64,21 @@ class BlockReader(Generic[T]):
         self._parse = parse
         self._known: dict[bytes, T] = {}
 
-    def read(self, frame: Frame) -> Block:
-        """Raises BadFrame."""
-        content = frame.content
-        try:
-            meta_size, text_size = _SIZES.unpack_from(content)
-        except struct.error:
-            raise BadFrame("a block without its sizes") from None
-        at = _SIZES.size + frame.placed * _PLACE.size
+    def read(self, content: memoryview, placed: int) -> tuple[T, str, tuple[int, ...], int]:
+        """What `parse` made, the text, the places, and where the tensors begin. Raises BadFrame."""
+        if len(content) < 8:
+            raise BadFrame("a block without its sizes")
+        meta_size, text_size = _SIZES.unpack_from(content)
+        at = 8 + 8 * placed
         end = at + meta_size + text_size
         if end > len(content):
             raise BadFrame("a block that is shorter than its sizes")
-        places = (
-            tuple([_PLACE.unpack_from(content, _SIZES.size + i * _PLACE.size)[0] for i in range(frame.placed)])
-            if frame.placed
-            else ()
-        )
         meta = bytes(content[at : at + meta_size])
         parsed = self._known.get(meta)
         if parsed is None:
             parsed = self._learn(meta)
-        try:
-            text = str(content[at + meta_size : end], "utf-8", "surrogatepass") if text_size else ""
-        except UnicodeDecodeError:
-            raise BadFrame("a text that is not UTF-8") from None
-        return Block(parsed, text, places, content, end + (-end % ALIGNMENT))
+        places = tuple([_PLACE.unpack_from(content, 8 + 8 * i)[0] for i in range(placed)]) if placed else ()
+        return parsed, _text(content[end - text_size : end]) if text_size else "", places, (end + 15) & -16
 
     def _learn(self, meta: bytes) -> T:
         try:
@@ -116,3 +90,10 @@ class BlockReader(Generic[T]):
                 self._known.clear()
             self._known[meta] = parsed
         return parsed
+
+
+def _text(content: memoryview) -> str:
+    try:
+        return str(content, "utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise BadFrame("a text that is not UTF-8") from None
