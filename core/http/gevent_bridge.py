@@ -209,6 +209,8 @@ class _Arrivals:
     def __init__(self, hub: Any) -> None:
         self._arrived: deque[_Waiting] = deque()
         self._signalled = False
+        self._loop = hub.loop
+        self._thread = threading.get_ident()
         self._wake = hub.loop.async_()
         self._wake.start(self._deliver)
 
@@ -221,7 +223,10 @@ class _Arrivals:
         self._arrived.append(waiting)
         if not self._signalled:
             self._signalled = True
-            self._wake.send()
+            if threading.get_ident() == self._thread:
+                self._loop.run_callback(self._deliver)  # an engine in another process: its link is on the hub, too
+            else:
+                self._wake.send()
 
     def _deliver(self) -> None:
         """On the hub: switch to each greenlet whose outcome has arrived; each comes back when it waits again."""
