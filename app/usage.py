@@ -15,6 +15,7 @@ USAGE = """\
 Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
        trident validate REPO [REPO ...]                 print every problem of every model, start nothing
        trident emulate sagemaker MODEL                  a SageMaker endpoint on this machine, to try a model out
+       trident emulate vertex MODEL                     the same of Vertex AI, and of its batch prediction
        trident --version
        trident --help
 
@@ -35,14 +36,42 @@ Prints every problem of every model as path, message and hint; ends with status 
 
 EMULATE_USAGE = """\
 Usage: trident emulate sagemaker [--multi-model] [options] MODEL_DIR_OR_TARBALL
+       trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
+       trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
 
-Starts the server as SageMaker starts a container, and the runtime API before it, on this machine only:
-boto3.client("sagemaker-runtime", endpoint_url=...) works with it. Holds both sides to the platform's limits; at the end
-(Ctrl-C) it prints what broke one, and ends with status 1 if anything did, 0 if not.
+Starts the server as the platform starts a container, and the platform's API before it, on this machine only. Holds both
+sides to the platform's limits; at the end (Ctrl-C) it prints what broke one, and ends with status 1 if anything did, 0
+if not.
+
+SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it.
 
   --multi-model     a multi-model endpoint: the folder holds a .tar.gz of each model, which TargetModel names
   --port=integer    port of the runtime API; default 0, any free one
   --env=NAME=VALUE  a variable of the model's environment; repeatable
+
+Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
+copied; a gs:// address goes to the server as it is, and STORAGE_EMULATOR_HOST with it.
+
+  --port=integer                    port of the API; default 0, any free one
+  --env=NAME=VALUE                  a variable of the model's environment, not AIP_...; repeatable
+  --args=ARGUMENT                   an argument of the container, as those after --; repeatable
+  --predict-route=PATH              default the platform's, /v1/endpoints/.../deployedModels/...:predict
+  --health-route=PATH               default the platform's, /v1/endpoints/.../deployedModels/...
+  --invoke-route-prefix=/*          every path of the container is open below .../invoke/, and no other call is
+  --endpoint-type=dedicated|shared  10 MB and 600 s, or 1.5 MB and 60 s; default dedicated
+  --inference-timeout=seconds       of a dedicated endpoint; at most 3600
+  --deployment-timeout=seconds      until the container must be healthy; default 1800 (a batch job: 2400), at most 7200
+
+  --batch=INPUT                     run a batch prediction job in place of an endpoint; status 1 if an instance failed
+  --output=DIR                      predictions_0001.jsonl and errors_0001.jsonl are made there
+  --instances-format=jsonl|csv|file-list
+                                    default by the name of the input; each line of a list names a file
+  --key-field=NAME                  is not sent, and stands in the output in the place of the instance
+  --instance-type=array|object      the form of an instance; default that of the input
+  --included-fields=NAME,...        the fields of an object that are sent, in their order
+  --excluded-fields=NAME,...        those that are not
+  --batch-size=integer              instances in a request; default 64
+  --model-parameters=JSON           the parameters of every request
 """
 
 _SERVE_HEAD = """\

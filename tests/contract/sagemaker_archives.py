@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import tarfile
 from pathlib import Path
 
 from tests.contract.changing_models import BATCHED, WIDTH, heavy, scaled
-from tests.unit.onnx_models import write, write_version
+from tests.unit.onnx_models import identity, write, write_version
+from tests.unit.onnx_serving import identity_config
 
 CSV = "text/csv"
 ONES = b",".join([b"1"] * WIDTH) + b"\n"
@@ -31,11 +34,46 @@ def write_nested(folder: Path, factor: float) -> Path:
     return folder
 
 
+def write_rows(folder: Path) -> Path:
+    """A repository of one model that answers with its input: four numbers a row, 512 rows at once."""
+    write_version(identity("FP32", ["n", WIDTH]), folder, "rows", identity_config("FP32", [WIDTH], 512))
+    return folder
+
+
 def pack(folder: Path, archive: Path) -> Path:
     """The .tar.gz of what is in `folder`."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(folder, ".")
     return archive
+
+
+def pack_members(archive: Path, *members: tarfile.TarInfo) -> Path:
+    """The .tar.gz of members without content."""
+    with tarfile.open(archive, "w:gz") as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    return archive
+
+
+def pack_large(folder: Path, archive: Path, megabytes: int) -> Path:
+    """As `pack`, and a file of so many zeros beside the first version's weights: made at once, slow to unpack."""
+    large = tarfile.TarInfo("1/large")
+    large.size = megabytes << 20
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        tar.add(folder, ".")
+        end = tar.offset
+    # Parts that were compressed for themselves are one file when they stand behind each other.
+    start = gzip.compress(plain.getvalue()[:end] + large.tobuf())
+    archive.write_bytes(start + gzip.compress(bytes(1 << 20)) * (megabytes + 1))
+    return archive
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type = tarfile.SYMTYPE
+    member.linkname = target
+    return member
 
 
 def listed(body: bytes) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,19 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import (
+    HOST,
+    ClientClosed,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerStream,
+)
 from adapters.sagemaker.emulator.api_error import model_error, model_not_ready
-from adapters.sagemaker.emulator.api_server import ApiServer
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import ContainerAnswer, ContainerClient, ContainerStream
+from adapters.sagemaker.emulator.api_server import RuntimeApi
 from adapters.sagemaker.emulator.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
 from adapters.sagemaker.emulator.limits import PlatformLimits
+from core.errors import ConfigInvalid
 from tests.unit.scripted_container import LIMIT_S, Answer, ScriptedContainer
 
 LIMITS = PlatformLimits(body_bytes=100_000)
@@ -61,13 +69,13 @@ def report() -> BreachReport:
 
 
 @pytest.fixture
-def server(echo: Echo, report: BreachReport) -> Iterator[ApiServer]:
-    with ApiServer(echo, 0, LIMITS, report) as made:
+def server(echo: Echo, report: BreachReport) -> Iterator[RuntimeApi]:
+    with RuntimeApi(echo, 0, LIMITS, report) as made:
         yield made
 
 
 @pytest.fixture
-def sdk(server: ApiServer) -> Iterator[Any]:
+def sdk(server: RuntimeApi) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
         client = boto3.client(
@@ -82,7 +90,7 @@ def sdk(server: ApiServer) -> Iterator[Any]:
         yield client
 
 
-def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: ApiServer) -> None:
+def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: RuntimeApi) -> None:
     echo.headers = [("Content-Type", "text/csv"), (CUSTOM_ATTRIBUTES, "b=2"), ("Server", "secret")]
     answer = sdk.invoke_endpoint(
         EndpointName="any", ContentType="text/csv", Accept="*/*", CustomAttributes="a=1", InferenceId="id-1", Body="1,2"
@@ -97,7 +105,7 @@ def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: ApiServer) -> None:
         CUSTOM_ATTRIBUTES: "a=1",
         PREFIX + "Inference-Id": "id-1",
     }
-    assert server.invocations == 1
+    assert server.calls == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +139,8 @@ def test_a_header_over_the_limit_is_refused(sdk: Any, echo: Echo) -> None:
 
 
 def parts(answer: Any) -> list[bytes]:
-    return [event["PayloadPart"]["Bytes"] for event in answer["Body"]]
+    with contextlib.closing(answer["Body"]) as events:
+        return [event["PayloadPart"]["Bytes"] for event in events]
 
 
 def test_a_stream_and_its_parts(sdk: Any, echo: Echo, report: BreachReport) -> None:
@@ -156,7 +165,7 @@ def test_a_stream_that_breaks_off_says_so(sdk: Any, echo: Echo, report: BreachRe
     assert list(report.breaches) == ["a streamed answer: the container broke its answer off"]
 
 
-def raw(server: ApiServer, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, str]:
+def raw(server: RuntimeApi, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, str]:
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=LIMIT_S)
     with contextlib.closing(connection):
         connection.putrequest(method, path)
@@ -168,7 +177,7 @@ def raw(server: ApiServer, method: str, path: str, headers: dict[str, str], body
 
 
 @pytest.mark.parametrize("path", ["/", "/invocations", "/endpoints/a_b/invocations", "/endpoints/a/async-invocations"])
-def test_what_is_no_operation_is_refused(server: ApiServer, path: str) -> None:
+def test_what_is_no_operation_is_refused(server: RuntimeApi, path: str) -> None:
     status, text = raw(server, "POST", path, {"Content-Length": "1"}, b"x")
     assert (status, text.split()[0]) == (400, "ValidationError")
     assert "InvokeEndpoint" in text
@@ -177,11 +186,43 @@ def test_what_is_no_operation_is_refused(server: ApiServer, path: str) -> None:
 @pytest.mark.parametrize(
     "headers", [{}, {"Content-Length": "-1"}, {"Content-Length": "x"}, {"Content-Length": "9" * 99}]
 )
-def test_a_body_of_unknown_length_is_refused(server: ApiServer, headers: dict[str, str]) -> None:
+def test_a_body_of_unknown_length_is_refused(server: RuntimeApi, headers: dict[str, str]) -> None:
     status, text = raw(server, "POST", "/endpoints/a/invocations", headers)
     assert status == 400
     assert "length of its body" in text
 
 
-def test_a_browser_learns_what_this_is(server: ApiServer) -> None:
+def test_a_browser_learns_what_this_is(server: RuntimeApi) -> None:
     assert raw(server, "GET", "/", {})[0] == 404
+
+
+def test_a_call_after_the_end_has_begun_is_refused(sdk: Any, echo: Echo) -> None:
+    echo.error = ClientClosed()
+    with pytest.raises(ClientError, match="The endpoint is being deleted"):
+        sdk.invoke_endpoint(EndpointName="any", Body=b"x")
+
+
+def test_half_a_body_never_reaches_the_container(server: RuntimeApi, echo: Echo) -> None:
+    with socket.create_connection((HOST, int(server.url.rpartition(":")[2])), LIMIT_S) as caller:
+        caller.sendall(b"POST /endpoints/a/invocations HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf")
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(100) == b""
+    assert echo.invocations == []
+
+
+def test_a_port_that_is_taken_is_said_at_once(server: RuntimeApi, echo: Echo, report: BreachReport) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with pytest.raises(ConfigInvalid, match=f"cannot listen at {HOST}:{port}: Address already in use") as refusal:
+        RuntimeApi(echo, port, LIMITS, report)
+    assert "--port" in (refusal.value.hint or "")
+
+
+def test_nobody_is_heard_before_the_container_is_ready(echo: Echo, report: BreachReport) -> None:
+    with contextlib.closing(RuntimeApi(echo, 0, LIMITS, report)) as api:
+        address = (HOST, int(api.url.rpartition(":")[2]))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, LIMIT_S)
+        with api:
+            socket.create_connection(address, LIMIT_S).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, LIMIT_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.emulator.archive import unpack
+from adapters.sagemaker.emulator.archive import UnpackStopped, unpack
 from core.errors import ConfigInvalid
 
 PLENTY = 1 << 30
@@ -149,6 +149,17 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, target: Path, content: by
         unpack(tmp_path / "model.tar.gz", target, PLENTY)
     assert "model.tar.gz" in refusal.value.message
     assert "tar -czf" in (refusal.value.hint or "")
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_it_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: Path, looks: int) -> None:
+    made = archived(tmp_path, file("small"), file("large", bytes(3 << 20)), file("last"))
+    left = iter([False] * looks)
+    with pytest.raises(UnpackStopped):
+        unpack(made, target, PLENTY, is_stopped=lambda: next(left, True))
+    assert not (target / "last").exists()
+    assert (target / "small").exists() == (looks > 0)
+    assert (target / "large").exists() == (looks > 1)
 
 
 def test_an_archive_that_was_cut_is_refused(tmp_path: Path, target: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from adapters.sagemaker.emulator.breach_report import BreachReport
+from adapters.emulation.breach_report import BreachReport
 
 
 def test_nothing_found_is_said() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adapters.sagemaker.emulator.container_client import ContainerClient, ContainerFault
+from adapters.emulation.container_client import ClientClosed, ContainerClient, ContainerFault
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from tests.unit.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
 
@@ -139,3 +139,14 @@ def test_a_stream_is_read_as_it_comes() -> None:
         parts = list(stream.parts())
     assert len(parts) > 1
     assert sum(map(len, parts)) == 200_000  # a stream may be larger than another answer
+
+
+def test_once_closed_it_asks_nothing_new() -> None:
+    with ScriptedContainer(lambda call: Answer(200, b"whole")) as container:
+        client = ContainerClient(container.port, LIMITS)
+        with client.open("GET", "/first", within_s=LIMIT_S) as stream:
+            client.close()
+            assert stream.whole(10).body == b"whole"
+        with pytest.raises(ClientClosed):
+            client.ask("GET", "/second", within_s=LIMIT_S)
+    assert container.paths() == ["GET /first"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import ContainerClient
 from adapters.sagemaker.emulator.api_error import ApiError
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import ContainerClient
 from adapters.sagemaker.emulator.endpoint import MultiModelEndpoint, SingleModelEndpoint
 from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.invocation import Invocation

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import ContainerClient
 from adapters.sagemaker.emulator.api_error import ApiError
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import ContainerClient
 from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_archives import ModelArchives, name_of
@@ -72,9 +72,9 @@ class Bench:
         self.report = BreachReport()
         self.folders = tmp_path / "models"
         self.container = ScriptedContainer(shelf)
-        client = ContainerClient(self.container.port, limits)
+        self.client = ContainerClient(self.container.port, limits)
         archives = ModelArchives(tmp_path / "archives", self.folders, 1 << 20)
-        self.models = EndpointModels(client, archives, limits, self.report)
+        self.models = EndpointModels(self.client, archives, limits, self.report)
 
     def use(self, *keys: str) -> None:
         for key in keys:
@@ -191,6 +191,20 @@ def test_a_load_that_is_not_answered_is_a_breach(tmp_path: Path) -> None:
         held.set()
     assert refusal.value.members["OriginalStatusCode"] == 0
     assert list(bench.report.breaches) == ["POST /models: the container did not answer within 50 ms"]
+
+
+def test_a_load_that_the_end_cuts_off_is_no_breach(tmp_path: Path) -> None:
+    def cut_off(call: Call) -> Answer:
+        bench.client.close()
+        raise ConnectionResetError
+
+    bench = Bench(tmp_path, cut_off, LIMITS)
+    with bench.container:
+        for key in ("a", "b"):  # the second comes too late to be asked for at all
+            with pytest.raises(ApiError, match="being deleted"):
+                bench.use(key)
+    assert bench.container.paths() == ["POST /models"]
+    assert bench.report.breaches == {}
 
 
 def test_a_model_that_was_loaded_already_serves(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from adapters.emulation.breach_report import BreachReport
 from adapters.sagemaker.emulator.api_error import ApiError
-from adapters.sagemaker.emulator.breach_report import BreachReport
 from adapters.sagemaker.emulator.invocation import CUSTOM_ATTRIBUTES, PREFIX, TARGET_MODEL, passed_back, read_invocation
 
 PASSED = {

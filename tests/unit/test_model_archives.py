@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gzip
 import os
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,4 +74,26 @@ def test_a_key_that_is_none_is_the_callers_error(archives: ModelArchives, folder
 def test_of_what_cannot_be_unpacked_nothing_is_left(archives: ModelArchives, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="Failed to unpack model data"):
         archives.put("text.tar.gz")
+    assert os.listdir(tmp_path / "models") == []
+
+
+def test_closing_ends_what_is_unpacked_and_leaves_nothing_of_it(
+    archives: ModelArchives, folder: Path, tmp_path: Path
+) -> None:
+    large = tarfile.TarInfo("model.onnx")
+    large.size = 1000 << 20
+    zeros = gzip.compress(bytes(1 << 20))
+    (folder / "large.tar.gz").write_bytes(gzip.compress(large.tobuf()) + zeros * 1001)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(archives.put, "large.tar.gz")
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob("models/*/model/model.onnx")):
+            assert time.monotonic() < deadline
+            assert not running.done()
+        archives.close()
+        assert os.listdir(tmp_path / "models") == []
+        with pytest.raises(ApiError, match="being deleted"):
+            running.result(30)
+    with pytest.raises(ApiError, match="being deleted"):
+        archives.put("a.tar.gz")
     assert os.listdir(tmp_path / "models") == []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from adapters.sagemaker.emulator.container_client import ContainerClient, ContainerFault
+from adapters.emulation.container_client import ContainerClient, ContainerFault
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_list import read_model_list
 from tests.unit.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer

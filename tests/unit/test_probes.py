@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container import Container
-from adapters.sagemaker.emulator.container_client import ContainerClient
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container import Container
+from adapters.emulation.container_client import ContainerClient
 from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.probes import Probes

@@ -32,6 +32,11 @@ def validation_error(message: str) -> ApiError:
     return ApiError(400, "ValidationError", message)
 
 
+def endpoint_deleted() -> ApiError:
+    """The session ends: nothing is asked of the container any more."""
+    return validation_error("The endpoint is being deleted")
+
+
 def model_not_ready(message: str) -> ApiError:
     return ApiError(429, "ModelNotReadyException", message)
 

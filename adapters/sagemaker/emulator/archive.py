@@ -12,6 +12,7 @@ import os
 import shutil
 import tarfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -22,21 +23,32 @@ MEMBERS_AT_MOST = 100_000
 # tarfile reads file content in pieces of 16 KiB to 1 MiB; what asks for more is a header that lies about its size.
 _LARGEST_READ = 16 << 20
 _LONGEST_NAME = 200
+_PIECE = 1 << 20
 _READ_ONLY = 0o444
 _READ_ONLY_FOLDER = 0o555
 
 
-def unpack(archive: Path, folder: Path, most_bytes: int, most_members: int = MEMBERS_AT_MOST) -> None:
+class UnpackStopped(Exception):
+    """It was told to stop."""
+
+
+def unpack(
+    archive: Path,
+    folder: Path,
+    most_bytes: int,
+    most_members: int = MEMBERS_AT_MOST,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
     """Unpack `archive` into the existing empty `folder`, and take the right to write away. Blocks on the disk.
 
     Raises ConfigInvalid for what is no such archive, unpacks to more than `most_bytes`, has more than `most_members`,
-    or members that lie outside of the folder or are no files. What was unpacked before stays there: the folder is the
-    caller's to remove.
+    or members that lie outside of the folder or are no files; UnpackStopped soon after `is_stopped` says so. What was
+    unpacked before stays there: the folder is the caller's to remove.
     """
     try:
         with gzip.open(archive) as plain, tarfile.open(fileobj=_header_guard(plain), mode="r:") as tar:
             most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
-            _Unpacking(archive, folder, most_bytes, most_members).run(tar)
+            _Unpacking(archive, folder, most_bytes, most_members, is_stopped).run(tar)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ConfigInvalid(f"{_shown(str(archive))} is no .tar.gz archive: {error}", hint=_HOW) from error
     except OSError as error:
@@ -50,12 +62,15 @@ _HOW = "make it with: tar -czf model.tar.gz -C MODEL_DIR ."
 class _Unpacking:
     """One archive on its way into a folder."""
 
-    def __init__(self, archive: Path, folder: Path, most_bytes: int, most_members: int) -> None:
+    def __init__(
+        self, archive: Path, folder: Path, most_bytes: int, most_members: int, is_stopped: Callable[[], bool]
+    ) -> None:
         self._archive = archive
         self._folder = folder.resolve()
         self._left = most_bytes
         self._most_bytes = most_bytes
         self._most_members = most_members
+        self._is_stopped = is_stopped
         self._links: list[tuple[Path, tarfile.TarInfo]] = []
 
     def run(self, tar: tarfile.TarFile) -> None:
@@ -70,6 +85,7 @@ class _Unpacking:
                 raise self._refused(f"its link '{_shown(member.name)}' leads out of the folder")
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._check_stop()
         path = self._path_of(member.name)
         if member.isdir():
             path.mkdir(parents=True, exist_ok=True)
@@ -87,7 +103,13 @@ class _Unpacking:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # of two members with one name the later one counts
         with cast(BinaryIO, tar.extractfile(member)) as content, path.open("xb") as file:
-            shutil.copyfileobj(content, file)
+            while piece := content.read(_PIECE):
+                file.write(piece)
+                self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self._is_stopped():
+            raise UnpackStopped
 
     def _make_link(self, path: Path, member: tarfile.TarInfo) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ Source: spec/sagemaker.md sections A1 to A5.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from adapters.sagemaker.emulator.api_server import ApiServer
-from adapters.sagemaker.emulator.archive import unpack
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container import Container, free_port
-from adapters.sagemaker.emulator.container_client import HOST, ContainerClient
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container import Container, free_port
+from adapters.emulation.container_client import HOST, ContainerClient
+from adapters.emulation.tree import remove_tree
+from adapters.sagemaker.emulator.api_server import RuntimeApi
+from adapters.sagemaker.emulator.archive import UnpackStopped, unpack
 from adapters.sagemaker.emulator.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
 from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.limits import PlatformLimits
-from adapters.sagemaker.emulator.model_archives import ModelArchives, remove_tree
+from adapters.sagemaker.emulator.model_archives import ModelArchives
 from adapters.sagemaker.emulator.probes import Probes
 from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, PREFIX, as_integer
 from core.errors import ConfigInvalid
 
+# The one argument that the platform gives the image's entry point.
+_START = "serve"
 _ADDRESS = "TRIDENT_HTTP_ADDRESS"
 _MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
 _MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
@@ -67,34 +71,39 @@ class Emulator:
         with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
             try:
                 self._run_in(Path(folder), stopped, on_ready)
+            except UnpackStopped:
+                pass  # there is no container yet
             finally:
                 remove_tree(Path(folder) / "ml")
         self._say(self.report.text().rstrip())
         return _FAILED if self.report.breaches else 0
 
     def _run_in(self, folder: Path, stopped: threading.Event, on_ready: Callable[[str], None] | None) -> None:
-        model_root, models_root = self._roots(folder / "ml")
+        model_root, models_root = self._roots(folder / "ml", stopped.is_set)
         port = self._port()
-        container = Container(self._options.command, self._environment(model_root, models_root, port))
-        try:
-            client = ContainerClient(port, self._limits)
-            models = self._models(client, models_root)
-            probes = Probes(container, client, self._limits, self.report, models)
-            if probes.wait_until_ready(stopped.is_set):
-                with ApiServer(
-                    self._endpoint(client, models), self._options.api_port, self._limits, self.report
-                ) as api:
-                    self._say(f"the container is ready; the runtime API is at {api.url}")
-                    if on_ready is not None:
-                        on_ready(api.url)
-                    probes.watch(stopped)
-                self._say(_summary(api, models))
-            container.stop(self._limits.stop_s, self.report)
-        finally:
-            container.kill()
+        client = ContainerClient(port, self._limits)
+        archives = ModelArchives(self._options.model, models_root, self._limits.archive_bytes)
+        models = EndpointModels(client, archives, self._limits, self.report) if self._options.multi_model else None
+        api = RuntimeApi(self._endpoint(client, models), self._options.api_port, self._limits, self.report)
+        with contextlib.closing(api):
+            container = Container([*self._options.command, _START], self._environment(model_root, models_root, port))
+            try:
+                probes = Probes(container, client, self._limits, self.report, models)
+                if probes.wait_until_ready(stopped.is_set):
+                    with api:
+                        self._say(f"the container is ready; the runtime API is at {api.url}")
+                        if on_ready is not None:
+                            on_ready(api.url)
+                        probes.watch(stopped)
+                    self._say(_summary(api, models))
+                client.close()  # first: a container that was told to end owes nobody an answer to something new
+                container.stop(self._limits.stop_s, self.report)
+            finally:
+                container.kill()
+                archives.close()
 
-    def _roots(self, folder: Path) -> tuple[Path, Path]:
-        """Where the container finds its model, and its models; one of the two is there."""
+    def _roots(self, folder: Path, is_stopped: Callable[[], bool]) -> tuple[Path, Path]:
+        """Where the container finds its model, and its models; one of the two is there. Raises UnpackStopped."""
         model, models_root = self._options.model.absolute(), folder / "models"
         if self._options.multi_model:
             if not model.is_dir():
@@ -106,7 +115,7 @@ class Emulator:
         if not model.is_file():
             raise ConfigInvalid(f"there is no {model}", hint="name a folder or a .tar.gz archive")
         (folder / "model").mkdir(parents=True)
-        unpack(model, folder / "model", self._limits.archive_bytes)
+        unpack(model, folder / "model", self._limits.archive_bytes, is_stopped=is_stopped)
         return folder / "model", models_root
 
     def _port(self) -> int:
@@ -127,12 +136,6 @@ class Emulator:
             platform[MULTI_MODEL] = "true"
         return {**inherited, **platform, **self._options.variables}
 
-    def _models(self, client: ContainerClient, models_root: Path) -> EndpointModels | None:
-        if not self._options.multi_model:
-            return None
-        archives = ModelArchives(self._options.model, models_root, self._limits.archive_bytes)
-        return EndpointModels(client, archives, self._limits, self.report)
-
     def _endpoint(self, client: ContainerClient, models: EndpointModels | None) -> Endpoint:
         if models is None:
             return SingleModelEndpoint(client, self._limits, self.report)
@@ -142,7 +145,10 @@ class Emulator:
         print(text, file=self._out, flush=True)
 
 
-def _summary(api: ApiServer, models: EndpointModels | None) -> str:
-    count = api.invocations
-    text = f"{count} invocation{'' if count == 1 else 's'}"
-    return text if models is None else f"{text}, {models.evictions} models evicted"
+def _summary(api: RuntimeApi, models: EndpointModels | None) -> str:
+    text = _counted(api.calls, "invocation")
+    return text if models is None else f"{text}, {_counted(models.evictions, 'model')} evicted"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from adapters.sagemaker.emulator.api_error import ApiError, model_error, validation_error
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import (
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import (
     ContainerAnswer,
     ContainerClient,
     ContainerFault,
     ContainerStream,
 )
+from adapters.sagemaker.emulator.api_error import ApiError, model_error, validation_error
 from adapters.sagemaker.emulator.endpoint_models import NO_MEMORY, EndpointModels
 from adapters.sagemaker.emulator.invocation import Invocation
 from adapters.sagemaker.emulator.limits import PlatformLimits

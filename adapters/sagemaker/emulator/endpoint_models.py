@@ -17,9 +17,9 @@ from enum import Enum, auto
 
 import orjson
 
-from adapters.sagemaker.emulator.api_error import ApiError, model_error, model_not_ready
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import ContainerAnswer, ContainerClient, ContainerFault
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import ClientClosed, ContainerAnswer, ContainerClient, ContainerFault
+from adapters.sagemaker.emulator.api_error import ApiError, endpoint_deleted, model_error, model_not_ready
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_archives import ModelArchives, name_of
 
@@ -142,7 +142,11 @@ class EndpointModels:
             answer = self._load_answer(model, url)
         except ApiError as error:
             return error
+        except ClientClosed:
+            return endpoint_deleted()
         except ContainerFault as fault:
+            if self._client.is_closed:  # what is still loaded when the container is told to end need not become ready
+                return endpoint_deleted()
             self._report.add(f"POST /models: the container {fault}")
             answer = ContainerAnswer(0, [], str(fault).encode())
         if answer.status in (_OK, _LOADED_ALREADY):

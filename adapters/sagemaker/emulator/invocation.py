@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from adapters.emulation.breach_report import BreachReport
 from adapters.sagemaker.emulator.api_error import validation_error
-from adapters.sagemaker.emulator.breach_report import BreachReport
 
 PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"

@@ -31,13 +31,3 @@ class PlatformLimits:
     """A request's body, and that of an answer that is not streamed."""
     archive_bytes: int = 64 << 30
     """What an archive may unpack to; less where the disk has less."""
-
-
-def seconds(limit: float) -> str:
-    """A time limit in words."""
-    return f"{limit * 1000:.0f} ms" if limit < 1 else f"{limit:g} s"
-
-
-def size(limit: int) -> str:
-    """A size limit in words."""
-    return f"{limit // _MIB} MiB" if limit % _MIB == 0 and limit else f"{limit} bytes"

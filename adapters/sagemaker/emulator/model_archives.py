@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from adapters.sagemaker.emulator.api_error import validation_error
-from adapters.sagemaker.emulator.archive import unpack
+from adapters.emulation.tree import remove_tree
+from adapters.sagemaker.emulator.api_error import endpoint_deleted, validation_error
+from adapters.sagemaker.emulator.archive import UnpackStopped, unpack
 from core.errors import ConfigInvalid
 from core.observability.log_text import escaped
 
@@ -22,6 +25,15 @@ class ModelArchives:
         self._folder = folder.resolve()
         self._models_root = models_root
         self._most_bytes = most_bytes
+        self._changed = threading.Condition()
+        self._puts = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """No archive is unpacked from here on; returns when those that were on their way have gone."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._puts)
 
     def find(self, key: str) -> Path:
         """The archive of `key`. Raises ApiError where there is none."""
@@ -40,14 +52,17 @@ class ModelArchives:
     def put(self, key: str) -> str:
         """Unpack the archive of `key`; the url of its folder. Raises ApiError. Blocks."""
         folder = self._models_root / name_of(key)
-        try:
-            (folder / _MODEL).mkdir(parents=True)
-            unpack(self.find(key), folder / _MODEL, self._most_bytes)
-        except BaseException as error:
-            self.remove(key)
-            if isinstance(error, ConfigInvalid):
-                raise validation_error(f"Failed to unpack model data: {error.message}") from None
-            raise
+        with self._put():
+            try:
+                (folder / _MODEL).mkdir(parents=True)
+                unpack(self.find(key), folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
+            except BaseException as error:
+                self.remove(key)
+                if isinstance(error, ConfigInvalid):
+                    raise validation_error(f"Failed to unpack model data: {error.message}") from None
+                if isinstance(error, UnpackStopped):
+                    raise endpoint_deleted() from None
+                raise
         return self.url(key)
 
     def url(self, key: str) -> str:
@@ -56,14 +71,20 @@ class ModelArchives:
     def remove(self, key: str) -> None:
         remove_tree(self._models_root / name_of(key))
 
+    @contextmanager
+    def _put(self) -> Iterator[None]:
+        with self._changed:
+            if self._is_closed:
+                raise endpoint_deleted()
+            self._puts += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._puts -= 1
+                self._changed.notify_all()
+
 
 def name_of(key: str) -> str:
     """The name under which the container gets to know the model of `key`: it says nothing about it."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder in which nobody may write."""
-    for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import orjson
 
-from adapters.sagemaker.emulator.container_client import ContainerClient, ContainerFault
+from adapters.emulation.container_client import ContainerClient, ContainerFault
 
 _PAGES_AT_MOST = 1000
 _OK = 200

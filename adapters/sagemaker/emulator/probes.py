@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container import Container
-from adapters.sagemaker.emulator.container_client import ContainerClient, ContainerFault
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container import Container
+from adapters.emulation.container_client import ContainerClient, ContainerFault
+from adapters.emulation.limit_text import seconds
 from adapters.sagemaker.emulator.endpoint_models import EndpointModels
-from adapters.sagemaker.emulator.limits import PlatformLimits, seconds
+from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_list import read_model_list
 
 _OK = 200

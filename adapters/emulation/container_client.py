@@ -9,23 +9,39 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
-from adapters.sagemaker.emulator.limits import PlatformLimits, seconds, size
+from adapters.emulation.limit_text import seconds, size
 
 HOST = "127.0.0.1"
 _PIECE = 1 << 16
 _OVER = 0.001
 
 
+class ContainerLimits(Protocol):
+    """Seconds until the container accepts a connection; bytes of an answer that is not streamed."""
+
+    @property
+    def connect_s(self) -> float: ...
+
+    @property
+    def body_bytes(self) -> int: ...
+
+
 class ContainerFault(Exception):
     """The container did not answer as it must; the text says what it did, after the words `the container`.
 
-    `is_late`: it may still be at it.
+    `is_late`: it may still be at it. `is_large`: there was more than the platform takes.
     """
 
-    def __init__(self, text: str, *, is_late: bool = False) -> None:
+    def __init__(self, text: str, *, is_late: bool = False, is_large: bool = False) -> None:
         super().__init__(text)
         self.is_late = is_late
+        self.is_large = is_large
+
+
+class ClientClosed(Exception):
+    """The container is about to be told to end: it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +80,7 @@ class ContainerStream:
         for part in self.parts():
             body += part
             if len(body) > most_bytes:
-                raise ContainerFault(f"answered with more than {size(most_bytes)}")
+                raise ContainerFault(f"answered with more than {size(most_bytes)}", is_large=True)
         return ContainerAnswer(self.status, self.headers, bytes(body))
 
     def _next(self) -> bytes:
@@ -75,9 +91,14 @@ class ContainerStream:
 class ContainerClient:
     """Asks the container that listens on `port` of this machine. Any thread."""
 
-    def __init__(self, port: int, limits: PlatformLimits) -> None:
+    def __init__(self, port: int, limits: ContainerLimits) -> None:
         self._port = port
         self._limits = limits
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Ask nothing more; what was asked before is still answered."""
+        self.is_closed = True
 
     def ask(
         self,
@@ -88,7 +109,7 @@ class ContainerClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> ContainerAnswer:
-        """The whole answer. Raises ContainerFault."""
+        """The whole answer. Raises ContainerFault or ClientClosed."""
         with self.open(method, path, within_s=within_s, headers=headers, body=body) as stream:
             return stream.whole(self._limits.body_bytes)
 
@@ -102,7 +123,12 @@ class ContainerClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Iterator[ContainerStream]:
-        """The answer from its head on; all of it must come within `within_s`. Raises ContainerFault."""
+        """The answer from its head on; all of it must come within `within_s`.
+
+        Raises ContainerFault or ClientClosed.
+        """
+        if self.is_closed:
+            raise ClientClosed
         connection = http.client.HTTPConnection(HOST, self._port, timeout=self._limits.connect_s)
         with contextlib.closing(connection):
             deadline = self._connect(connection, within_s)

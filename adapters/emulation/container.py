@@ -1,7 +1,4 @@
-"""The container's own program, run on this machine as a child.
-
-Source: spec/sagemaker.md section A1.
-"""
+"""The container's own program, run on this machine as a child."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from adapters.sagemaker.emulator.breach_report import BreachReport
-from adapters.sagemaker.emulator.container_client import HOST
-from adapters.sagemaker.emulator.limits import seconds
+from adapters.emulation.breach_report import BreachReport
+from adapters.emulation.container_client import HOST
+from adapters.emulation.limit_text import seconds
 
 
 class Container:
-    """`command` with the word `serve` behind it, in `environment`. One thread at a time; its output goes to ours."""
+    """`command` in `environment`. One thread at a time; its output goes to ours."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         # A session of its own: an interrupt from the terminal is for the emulator, which then stops it as it must.
         self._child = subprocess.Popen(
-            [*command, "serve"], env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
+            list(command), env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
         )
 
     @property

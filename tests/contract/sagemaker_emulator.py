@@ -1,0 +1,166 @@
+"""`trident emulate sagemaker` as a person starts it, the real SDK as its caller, and what must be gone at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.contract.sagemaker_archives import CSV
+from tests.contract.sagemaker_container import LIMIT_S, TRIDENT, platform_environment, until
+
+KEPT = "the container kept all limits of the platform"
+ROW = b"1,2,3,4\n"
+_URL = re.compile(r"the runtime API is at (\S+)")
+
+
+class SageMakerEmulator:
+    """A context manager: its API is open on entry (unless `ready` is false); on exit it has ended with `status`.
+
+    What it starts and writes must be gone then: its container and its temporary files. `folder` takes those, and what
+    it says.
+    """
+
+    def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True) -> None:
+        self.status = 0
+        self.temporary = folder / "temporary"
+        self._log = folder / "log"
+        self._arguments = [str(model), *options]
+        self._ready = ready
+
+    def __enter__(self) -> SageMakerEmulator:
+        self.temporary.mkdir(parents=True)
+        # ONNX Runtime would leave a file of its own there.
+        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [TRIDENT, "emulate", "sagemaker", *self._arguments],
+                env=platform_environment(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            if self._ready:
+                self.wait_for_text("the runtime API is at")
+                self.client = sdk(_URL.findall(self.text())[0])
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                assert self.end() == self.status, self.text()
+                assert self.container_members() == []
+                assert list(self.temporary.iterdir()) == []
+        finally:
+            self._kill()
+            if self._ready:
+                self.client.close()
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """What Ctrl-C does; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def text(self) -> str:
+        """What it and its container have written."""
+        return self._log.read_text(errors="replace")
+
+    def wait_for_text(self, text: str) -> None:
+        until(lambda: text in self.text() or self.process.poll() is not None, self.text)
+        assert text in self.text(), self.text()
+
+    def container_members(self) -> list[int]:
+        """The processes of its container, also when it is gone itself: they have the folder for their files from it."""
+        mark = f"TMPDIR={self.temporary}\0".encode()
+        members = []
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # gone, or somebody else's
+                if mark in environment.read_bytes():
+                    members.append(int(environment.parent.name))
+        return [member for member in members if member != self.process.pid]
+
+    def signal_container(self, number: int) -> None:
+        for member in self.container_members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, number)
+
+    @contextlib.contextmanager
+    def frozen_container(self) -> Iterator[None]:
+        """Its container does nothing meanwhile; what comes for it waits."""
+        self.signal_container(signal.SIGSTOP)
+        try:
+            until(lambda: self._container_states() == {"T"}, lambda: f"{self._container_states()}\n{self.text()}")
+            yield
+            assert self._container_states() == {"T"}
+        finally:
+            self.signal_container(signal.SIGCONT)
+
+    def _container_states(self) -> set[str]:
+        stats = [Path(f"/proc/{member}/stat").read_text() for member in self.container_members()]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    def _kill(self) -> None:
+        self.signal_container(signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def sdk(url: str) -> Any:
+    """The real SDK's client, as the README says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
+        return boto3.client(
+            "sagemaker-runtime",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"max_attempts": 0}, proxies={}, connect_timeout=LIMIT_S, read_timeout=2 * LIMIT_S),
+        )
+
+
+def call(emulator: SageMakerEmulator, body: bytes = ROW, **more: str) -> Any:
+    """The SDK's answer, with the body read."""
+    given = {"EndpointName": "any", "ContentType": CSV, "Accept": CSV, **more}
+    answer = emulator.client.invoke_endpoint(Body=body, **given)
+    return {**answer, "Body": answer["Body"].read()}
+
+
+def refusal(emulator: SageMakerEmulator, kind: str, body: bytes = ROW, **more: str) -> Any:
+    """What the SDK tells of the error that it raises, which must be of the class `kind`."""
+    with pytest.raises(ClientError) as raised:
+        call(emulator, body, **more)
+    assert type(raised.value).__name__ in (kind, "ClientError")
+    found = response(raised.value)
+    assert found["Error"]["Code"] == kind
+    return found
+
+
+def response(error: ClientError) -> Mapping[str, Any]:
+    """What the SDK tells of an error beside its class: `status` is that of the API."""
+    found: dict[str, Any] = {**error.response}
+    return {**found, "status": found["ResponseMetadata"]["HTTPStatusCode"], "text": found["Error"]["Message"]}

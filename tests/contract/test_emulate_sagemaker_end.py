@@ -1,0 +1,191 @@
+"""`trident emulate sagemaker` where a limit is broken, where it cannot start, and how it ends.
+
+Source: spec/sagemaker.md sections A1 to A5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from adapters.sagemaker.emulator.limits import PlatformLimits
+from adapters.sagemaker.emulator.model_archives import name_of
+from core.http.payloads.npy import write_npy
+from tests.contract.changing_models import WIDTH
+from tests.contract.sagemaker_archives import CSV, ONES, link, pack, pack_large, pack_members, write_flat, write_rows
+from tests.contract.sagemaker_container import LIMIT_S, until
+from tests.contract.sagemaker_emulator import KEPT, SageMakerEmulator, call, refusal
+from tests.contract.server import HOST
+
+pytestmark = pytest.mark.slow
+
+NPY = "application/x-npy"
+LIMITS = PlatformLimits()
+# Takes seconds to unpack.
+LARGE_MB = 1000
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    return pack(write_rows(folder / "model"), folder / "model.tar.gz")
+
+
+# --- limits that are broken
+
+
+def npy_of(size: int) -> bytes:
+    """Rows in numpy's format that are `size` bytes with their header."""
+    header = len(write_npy(np.zeros((10**6, WIDTH), "<f4"))) - 10**6 * WIDTH * 4
+    assert (size - header) % (WIDTH * 4) == 0
+    body = bytes(write_npy(np.full(((size - header) // (WIDTH * 4), WIDTH), 1 / 3, "<f4")))
+    assert len(body) == size
+    return body
+
+
+def test_bodies_over_the_limit_are_refused_both_ways_and_reported(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        emulator.status = 1
+        largest = npy_of(LIMITS.body_bytes)
+        assert call(emulator, largest, ContentType=NPY, Accept=NPY)["Body"] == largest
+        assert "breach" not in emulator.text()
+        found = refusal(emulator, "ValidationError", largest + b"x", ContentType=NPY, Accept=NPY)
+        assert found["status"] == 400
+        assert "a request body of 26214401 bytes, where the platform takes at most 25 MiB" in found["text"]
+        # As text each number is more than twice as long.
+        found = refusal(emulator, "ModelError", npy_of(16 << 20), ContentType=NPY, Accept=CSV)
+        assert (found["status"], found["OriginalStatusCode"]) == (424, 0)
+        assert found["OriginalMessage"] == "the container answered with more than 25 MiB"
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.end() == 1
+        report = emulator.text().partition("2 breaches of the platform's limits:\n")[2].splitlines()
+    assert report[:2] == [
+        "  the caller sent a request body of 26214401 bytes, where the platform takes at most 25 MiB",
+        "  POST /invocations: the container answered with more than 25 MiB",
+    ]
+
+
+def test_a_container_that_is_late_for_a_ping_is_reported_and_ended(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        emulator.status = 1
+        with emulator.frozen_container():
+            emulator.wait_for_text("breach: GET /ping: the container did not answer within 2 s")
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+
+
+def test_a_container_that_ends_by_itself_ends_the_session(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        emulator.status = 1
+        emulator.signal_container(signal.SIGKILL)
+        assert emulator.wait() == 1
+        assert "  the container ended by itself, with status -9" in emulator.text()
+
+
+# --- what cannot be started
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        (tarfile.TarInfo("../../escaped"), "its member '../../escaped' lies outside of the folder"),
+        (tarfile.TarInfo("model/1/../../../../escaped"), "lies outside of the folder"),
+        (tarfile.TarInfo("/tmp/trident-escaped"), "its member '/tmp/trident-escaped' lies outside of the folder"),
+        (link("beside", "../../.."), "its link 'beside' leads out of the folder"),
+    ],
+)
+def test_an_archive_that_leads_out_of_its_folder_is_not_started(
+    tmp_path: Path, member: tarfile.TarInfo, text: str
+) -> None:
+    archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("model/1/model.onnx"), member)
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        emulator.status = 1
+        assert emulator.wait() == 1
+        assert text in emulator.text()
+        assert "hint: make it with: tar -czf model.tar.gz -C MODEL_DIR ." in emulator.text()
+        assert emulator.container_members() == []
+    assert not [*tmp_path.rglob("escaped"), *Path("/tmp").glob("trident-escaped")]
+
+
+def test_an_archive_without_a_model_ends_with_the_containers_words(tmp_path: Path) -> None:
+    archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("readme.txt"))
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        emulator.status = 1
+        assert emulator.wait() == 1
+        assert "there is no model in" in emulator.text()
+        assert "  the container ended by itself, with status 1" in emulator.text()
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(rows: Path, tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with SageMakerEmulator(tmp_path, rows, f"--port={port}", ready=False) as emulator:
+            emulator.status = 1
+            assert emulator.wait() == 1
+            assert f"error: cannot listen at {HOST}:{port}: Address already in use" in emulator.text()
+            assert "hint: name another port with --port" in emulator.text()
+
+
+# --- the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_way_to_end_it_leaves_nothing(rows: Path, tmp_path: Path, number: int) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert len(emulator.container_members()) > 0
+        assert emulator.end(number) == 0, emulator.text()
+        assert "1 invocation\n" in emulator.text()
+        assert KEPT in emulator.text()
+
+
+def test_the_end_before_the_container_is_ready(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows, ready=False) as emulator:
+        until(emulator.container_members, emulator.text)
+        assert emulator.end() == 0, emulator.text()
+
+
+def test_the_end_while_an_archive_is_unpacked(tmp_path: Path) -> None:
+    archive = pack_large(write_flat(tmp_path / "model", 1), tmp_path / "model.tar.gz", LARGE_MB)
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        until(lambda: list(emulator.temporary.rglob("large")), emulator.text)
+        assert emulator.end() == 0, emulator.text()
+        assert emulator.container_members() == []
+
+
+def test_the_end_while_a_model_is_loaded_is_nobodys_breach(tmp_path: Path) -> None:
+    """One model is still unpacked, another is being loaded by the container: neither is asked for an answer."""
+    (tmp_path / "archives").mkdir()
+    pack_large(write_flat(tmp_path / "large", 1), tmp_path / "archives" / "large.tar.gz", LARGE_MB)
+    pack(write_flat(tmp_path / "heavy", 2, 150), tmp_path / "archives" / "heavy.tar.gz")
+    with (
+        SageMakerEmulator(tmp_path / "run", tmp_path / "archives", "--multi-model") as emulator,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        heavy = pool.submit(call, emulator, ONES, TargetModel="heavy.tar.gz")
+        emulator.wait_for_text(f"loading: {name_of('heavy.tar.gz')}")
+        large = pool.submit(call, emulator, ONES, TargetModel="large.tar.gz")
+        until(lambda: list(emulator.temporary.rglob(f"{name_of('large.tar.gz')}/model/1/large")), emulator.text)
+        assert emulator.end() == 0, emulator.text()
+        for caller in (heavy, large):
+            with contextlib.suppress(ClientError, BotoCoreError):  # whichever way they learn that it is over
+                caller.result(LIMIT_S)
+
+
+def test_a_closed_terminal_is_no_reason_to_end_where_nohup_says_so(rows: Path, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its children inherit that
+    try:
+        with SageMakerEmulator(tmp_path, rows) as emulator:
+            os.kill(emulator.process.pid, signal.SIGHUP)
+            assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+            assert emulator.process.poll() is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
