@@ -152,7 +152,7 @@ class PlatformSettings:
         0.0,
         "vertex-ai-timeout-secs",
         number(0),
-        "Seconds after which a request to the predict route that has not run yet is given up; 0: never.",
+        "Seconds after which a request to the predict route is answered 503; what waits then does not run; 0: never.",
         section=_PLATFORM,
         own=True,
     )

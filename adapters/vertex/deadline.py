@@ -1,4 +1,4 @@
-"""The time that an answer may take: what is still queued when it is over does not run.
+"""The time that an answer may take: when it is over the client hears so, and what is still queued does not run.
 
 Source: spec/vertex.md section (a) A4 (timeouts), native translation, point 6.
 """
@@ -8,23 +8,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from core.errors import DeadlineExceeded
+from core.http.bridge import ClientGone
+from core.http.infer import CLIENT_GONE_KEY
+from core.http.reply import Environ
+
 Now = Callable[[], float]
-ClientGone = Callable[[], bool]
 
 
 class Deadline:
-    """Asked as the bridge asks whether the client is gone: true when it is, or when `seconds` have passed."""
+    """Asked as the bridge asks whether the client is gone. Any thread. Raises DeadlineExceeded `seconds` after it was
+    made; what runs then is not stopped, but its outcome is thrown away."""
 
-    __slots__ = ("_client_gone", "_end", "_now")
+    __slots__ = ("_client_gone", "_end", "_now", "_seconds")
 
     def __init__(self, seconds: float, client_gone: ClientGone | None, now: Now = time.monotonic) -> None:
         self._client_gone = client_gone
         self._now = now
+        self._seconds = seconds
         self._end = now() + seconds
 
-    @property
-    def has_passed(self) -> bool:
-        return self._now() >= self._end
-
     def __call__(self) -> bool:
-        return self.has_passed or (self._client_gone is not None and self._client_gone())
+        if self._now() >= self._end:
+            raise DeadlineExceeded(
+                f"there was no answer within {self._seconds:g} seconds", hint="--vertex-ai-timeout-secs is the limit"
+            )
+        return self._client_gone is not None and self._client_gone()
+
+
+def set_deadline(environ: Environ, seconds: float) -> None:
+    """Have the request that `environ` holds answered within `seconds` from now; 0 for any time."""
+    if seconds:
+        environ[CLIENT_GONE_KEY] = Deadline(seconds, environ.get(CLIENT_GONE_KEY))

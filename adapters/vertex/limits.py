@@ -10,12 +10,21 @@ import time
 from collections.abc import Callable
 
 from core.errors import InvalidRequest
+from core.http.reply import BODY_KEY, Environ
+from core.tensors import Buffer
 
 SHARED_ENDPOINT_BYTES = 1_500_000
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _log = logging.getLogger("trident.vertex")
 
 Now = Callable[[], float]
+
+
+def received_size(environ: Environ) -> int:
+    """The bytes of a request's body as it was sent, as far as the server knows them before it reads them."""
+    body: Buffer | None = environ.get(BODY_KEY)
+    length: str = environ.get("CONTENT_LENGTH") or ""
+    return len(body) if body is not None else int(length) if length.isdecimal() else 0
 
 
 class SizeLimits:
@@ -25,7 +34,7 @@ class SizeLimits:
         self._request = request
         self._response = response
         self._now = now
-        self._next_warning = float("-inf")
+        self._next_warnings = {"request": float("-inf"), "response": float("-inf")}
 
     def check_request(self, size: int) -> None:
         """Raises InvalidRequest."""
@@ -49,10 +58,10 @@ class SizeLimits:
             self._warn("response", size)
 
     def _warn(self, kind: str, size: int) -> None:
-        """Once a minute: under load there would be a line for every request."""
+        """Once a minute for each kind: under load there would be a line for every request."""
         now = self._now()
-        if now >= self._next_warning:
-            self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
+        if now >= self._next_warnings[kind]:
+            self._next_warnings[kind] = now + _SECONDS_BETWEEN_WARNINGS
             _log.warning(
                 "a %s of %d bytes is more than the %d that a shared public endpoint lets through",
                 kind,

@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from adapters.vertex.deadline import Deadline
+from adapters.vertex.deadline import set_deadline
 from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_target, take_target
 from core.config.model_spec import ModelSpec
-from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, Unsupported
+from core.errors import InvalidRequest, Unsupported
 from core.http.binary_type import BinaryType
-from core.http.infer import CLIENT_GONE_KEY, infer_body, read_whole, servable
+from core.http.infer import infer_body, off_hub, read_whole, servable
 from core.http.payload_inference import decode_payload, infer_payload, payload_reply
-from core.http.payloads.body_format import decoder_of
+from core.http.payloads.body_format import decoder_of, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, Decode, format_for, is_json
 from core.http.payloads.json_decoder import document_form
+from core.http.payloads.media_type import choose
 from core.http.payloads.payload import DocumentForm
 from core.http.reply import Environ, Reply
 from core.inference import InferenceRequest
@@ -31,41 +32,39 @@ if TYPE_CHECKING:
 
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
-_STREAM = "stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
+_SIZE = re.compile(r"-?[0-9]{1,9}")
 
 
 def predict(application: VertexApplication, environ: Environ) -> Reply:
     """Within the limits of the endpoint. Raises ServerError: a request has all its predictions, or none."""
-    seconds = application.settings.timeout_s
-    if not seconds:
-        return _predict(application, environ)
-    deadline = Deadline(seconds, environ.get(CLIENT_GONE_KEY))
-    environ[CLIENT_GONE_KEY] = deadline
-    try:
-        return _predict(application, environ)
-    except RequestCancelled:
-        if not deadline.has_passed:
-            raise
-        raise DeadlineExceeded(
-            f"there was no answer within {seconds:g} seconds", hint="--vertex-ai-timeout-secs is the limit"
-        ) from None
-
-
-def _predict(application: VertexApplication, environ: Environ) -> Reply:
+    set_deadline(environ, application.settings.timeout_s)
     body = read_whole(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send {'instances': [...]}, or the v2 protocol's 'inputs'")
     application.limits.check_request(len(body))
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
-    target = _named_target(application, body) if size_text is None else DEFAULT_TARGET
-    spec = servable(application, target.model or application.default_model.name(), target.version)
-    if _EVENT_STREAM in (environ.get("HTTP_ACCEPT") or ""):
+    target = _named_target(application, content_type, body) if size_text is None else DEFAULT_TARGET
+    name, version = target.model, target.version
+    if not name:
+        name = application.default_model.name()
+        version = application.default_version if version == DEFAULT_TARGET.version else version
+    spec = servable(application, name, version)
+    if wants_stream(environ.get("HTTP_ACCEPT")):
         raise no_stream(spec)
-    reply = _answer(application, environ, spec, body, target, content_type, size_text)
+    reply = _answer(application, environ, spec, body, version, content_type, size_text)
     application.limits.check_response(sum(map(len, reply.body)))
     return reply
+
+
+def wants_stream(accept: str | None) -> bool:
+    """Whether the client would rather have an event stream than one document. Raises InvalidRequest for garbage."""
+    return (
+        accept is not None
+        and _EVENT_STREAM in accept
+        and choose(accept, (*JSON.media_types, _EVENT_STREAM)) == (_EVENT_STREAM)
+    )
 
 
 def no_stream(spec: ModelSpec) -> Unsupported:
@@ -77,11 +76,13 @@ def no_stream(spec: ModelSpec) -> Unsupported:
     )
 
 
-def _named_target(application: VertexApplication, body: Buffer) -> Target:
+def _named_target(application: VertexApplication, content_type: str, body: Buffer) -> Target:
     """What a document with instances says of the model; it must be known before the instances can be read."""
-    if application.settings.payload == "v2" or not names_model(body) or document_form(body) is DocumentForm.V2:
+    if application.settings.payload == "v2" or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
         return DEFAULT_TARGET
-    return read_target(body)
+    if not names_model(body) or document_form(body) is DocumentForm.V2:
+        return DEFAULT_TARGET
+    return off_hub(application, len(body), read_target, body)
 
 
 def _answer(
@@ -89,23 +90,26 @@ def _answer(
     environ: Environ,
     spec: ModelSpec,
     body: Buffer,
-    target: Target,
+    version: int,
     content_type: str,
     size_text: str | None,
 ) -> Reply:
     if size_text is None:
         decode = _decoder(application, content_type, body, spec)
         if decode is not None:
-            return _predictions(application, environ, spec, body, decode)
-    elif not size_text:
+            return _predictions(application, environ, spec, body, version, decode)
+    elif not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    return infer_body(application, environ, spec, body, target.version, size_text)
+    return infer_body(application, environ, spec, body, version, size_text)
 
 
 def _decoder(application: VertexApplication, content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
     """What reads the body; None for the v2 protocol. Raises InvalidRequest for what can be neither."""
     if application.settings.payload != "auto" and is_json(content_type):
         return JSON.decode if application.settings.payload == "instances" else None
+    is_no_format = not content_type or not (is_json(content_type) or known_format(content_type))
+    if is_no_format and document_form(body) is DocumentForm.INSTANCES:
+        return JSON.decode  # many clients send JSON as something else, or do not say what it is
     decode = decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
     if decode is None and not _INPUTS.search(body):
         raise InvalidRequest(
@@ -116,14 +120,14 @@ def _decoder(application: VertexApplication, content_type: str, body: Buffer, sp
 
 
 def _predictions(
-    application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, decode: Decode
+    application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, version: int, decode: Decode
 ) -> Reply:
     payload = decode_payload(application, body, spec, decode, application.key_fields)
     target = take_target(payload.parameters)
-    if payload.parameters.pop(_STREAM, False):
+    if target.stream:
         raise no_stream(spec)
     is_predict = payload.form is DocumentForm.INSTANCES
     media_type = JSON.media_types[0] if is_predict else format_for(environ.get("HTTP_ACCEPT"))
-    pattern = InferenceRequest(spec.name, [], model_version=target.version, id=target.id, outputs=target.outputs)
+    pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
     result = infer_payload(application, environ, spec, payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)

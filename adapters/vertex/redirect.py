@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from adapters.vertex.deadline import set_deadline
 from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
+from adapters.vertex.limits import received_size
 from core.http.metrics_application import PROMETHEUS
 from core.http.reply import Environ, Reply, text_reply
 from core.http.route_map import RouteMap
-from core.http.routes import GET, ROUTES, Route
+from core.http.routes import GET, INFER, POST, ROUTES, Route
 
 if TYPE_CHECKING:
     from adapters.vertex.application import VertexApplication
@@ -25,7 +27,6 @@ HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
 _FORBIDDEN = frozenset({"load", "unload", "memory_register", "memory_unregister"})
 _PERMITTED = frozenset(
     {
-        "infer",
         "live",
         "ready",
         "model_ready",
@@ -46,8 +47,18 @@ def metrics(application: VertexApplication, environ: Environ) -> Reply:
     return text_reply(200, application.metrics_page(), PROMETHEUS)
 
 
+def infer(application: VertexApplication, environ: Environ, model: str, version: str = "") -> Reply:
+    """As the v2 protocol has it, within the limits of the endpoint."""
+    set_deadline(environ, application.settings.timeout_s)
+    application.limits.check_request(received_size(environ))
+    reply = application.infer_view(environ, model, version)
+    application.limits.check_response(sum(map(len, reply.body)))
+    return reply
+
+
 METRICS = Route("metrics", ("/metrics", "/metrics/"), "", GET, metrics)
-_TARGETS = RouteMap([METRICS, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
+_INFER = Route("infer", INFER.rules, INFER.group, POST, infer)
+_TARGETS = RouteMap([METRICS, _INFER, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
 
 
 def redirect(application: VertexApplication, environ: Environ) -> Reply:
@@ -58,10 +69,13 @@ def redirect(application: VertexApplication, environ: Environ) -> Reply:
     if found is None:
         raise RedirectUnknown(
             f"the header {HEADER} is '{shown}', which is no path that can be reached by it",
-            hint="metrics, v2, v2/health/…, v2/models/…, v2/repository/index or v2/…sharedmemory/status",
+            hint="metrics, v2, v2/health/..., v2/models/..., v2/repository/index or v2/...sharedmemory/status",
         )
     route, arguments = found
     if route.name in _FORBIDDEN:
         raise RedirectForbidden(f"the header {HEADER} is '{shown}', which changes the server and is forbidden here")
     environ["REQUEST_METHOD"] = min(route.methods)
     return application.answer(environ, route, arguments)
+
+
+REDIRECT = Route("redirect", (), "", POST, redirect)

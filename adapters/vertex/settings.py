@@ -25,7 +25,7 @@ PREDICTION = "PREDICTION"
 PAYLOADS = ("auto", "instances", "v2")
 KEY_FIELD = "key"
 
-_ROUTE = re.compile(r"/[!-~]*")
+_ROUTE = re.compile(r"/(?!/)[!-~]*")
 # What separates a path from the rest of a URL, and what no path can hold.
 _NOT_IN_A_PATH = frozenset('?#<>"\\^`{|}')
 _NO_ID = "0"

@@ -1,6 +1,7 @@
 """The members of `parameters` that say which model and version is meant, which outputs, and the request's id.
 
-All others are parameters of the request, as the v2 protocol has them.
+All others are parameters of the request, as the v2 protocol has them. The platform's own clients send every number as a
+double, so that 1.0 is taken where 1 is meant.
 Source: spec/vertex.md, native translation, point 4.
 """
 
@@ -21,6 +22,8 @@ _LAST_VERSION = 2**63 - 1
 _PARAMETERS = re.compile(rb'"parameters"\s*:')
 _NAMES_ONE = re.compile(rb'"(?:model|version)"\s*:')
 _ESCAPED = re.compile(rb"\\u00")
+# The parameters of the v2 protocol that are whole numbers.
+_WHOLE = ("priority", "timeout", "sequence_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Target:
     version: int = _LATEST
     outputs: tuple[str, ...] = ()
     id: str = ""
+    stream: bool = False
 
 
 DEFAULT_TARGET = Target()
@@ -52,11 +56,15 @@ def read_target(body: Buffer) -> Target:
 
 def take_target(parameters: dict[str, Any]) -> Target:
     """The target, whose members leave `parameters`. Raises InvalidRequest that names the member."""
+    for name in _WHOLE:
+        if name in parameters:
+            parameters[name] = _whole(parameters[name])
     return Target(
         model=_text(parameters, "model", "the name of a model"),
         version=_version(parameters),
         outputs=_outputs(parameters),
         id=_text(parameters, "id", "a string"),
+        stream=_flag(parameters, "stream"),
     )
 
 
@@ -67,8 +75,20 @@ def _text(parameters: dict[str, Any], name: str, expected: str) -> str:
     return value
 
 
+def _flag(parameters: dict[str, Any], name: str) -> bool:
+    value = parameters.pop(name, False)
+    if type(value) is not bool:
+        raise _wrong(name, "true or false", value)
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """A double that is a whole number as one; anything else as it is."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 def _version(parameters: dict[str, Any]) -> int:
-    value = parameters.pop("version", _LATEST)
+    value = _whole(parameters.pop("version", _LATEST))
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < len(str(_LAST_VERSION)):
         value = int(value)
     if type(value) is not int or not _LATEST <= value <= _LAST_VERSION:

@@ -27,6 +27,7 @@ _log = logging.getLogger("trident.repository")
 
 MODEL_FILES = frozenset(row.filename for row in PLATFORMS)
 DEFAULT_NAME = "model"
+_SHOWN = 10
 
 
 class Shape(Enum):
@@ -65,14 +66,16 @@ class AnyLayoutSource:
     """The Source of the folder `folder` of `parent`, whatever its shape; `repository` is the same folder as a Source.
 
     What it is, is decided once, when something is first found in it. A single model has the name in its configuration,
-    or else `model`.
+    or else `model`. `required`: a folder without a model is an error where all its models are asked for, because a
+    platform hands over nothing else.
     """
 
-    def __init__(self, parent: Source, folder: str, repository: Source) -> None:
+    def __init__(self, parent: Source, folder: str, repository: Source, *, required: bool = False) -> None:
         self.location = repository.location
         self._parent = parent
         self._folder = folder
         self._repository = repository
+        self._required = required
         self._lock = threading.Lock()
         self._decided: Source | None = None
 
@@ -80,13 +83,27 @@ class AnyLayoutSource:
         return self._source().models()
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
-        return self._source().scan()
+        found = self._source().scan()
+        if not found and self._required:
+            raise RepositoryUnavailable(
+                f"there is no model in {self.location}: {self._content()}",
+                hint="a model repository, the folder of one model, or a file model.onnx",
+            )
+        return found
 
     def files(self, model: str) -> Sequence[SourceFile] | None:
         return self._source().files(model)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         return self._source().fetch(model, files, version)
+
+    def _content(self) -> str:
+        """What is there instead, in words."""
+        files = self._parent.files(self._folder) or ()
+        names = sorted({file.path.partition("/")[0] for file in files})
+        if not names:
+            return "it is empty"
+        return f"it holds {', '.join(map(repr, names[:_SHOWN]))}{' …' if names[_SHOWN:] else ''}"
 
     def _source(self) -> Source:
         with self._lock:

@@ -46,9 +46,9 @@ class SourceOpener:
     def open(self, text: str, *, any_layout: bool = False) -> Source:
         """Asks no storage. Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do.
 
-        With `any_layout` what is there may also be a single model; not so at the root of a bucket or a file system,
-        which has no name. RepositoryUnavailable where the credential file has nothing for it or the cache directory
-        cannot be used.
+        With `any_layout` what is there may also be a single model, and must not be nothing; not so at the root of a
+        bucket or a file system, which has no name. RepositoryUnavailable where the credential file has nothing for it
+        or the cache directory cannot be used.
         """
         location = parse_location(text)
         source = self._open(location, location)
@@ -56,12 +56,12 @@ class SourceOpener:
             return source
         if location.scheme == "local":
             path = Path(location.text).absolute()
-            return AnyLayoutSource(LocalSource(path.parent), path.name, source) if path.name else source
+            return AnyLayoutSource(LocalSource(path.parent), path.name, source, required=True) if path.name else source
         outer, _, folder = location.prefix.rpartition("/")
         if not folder:
             return source
         parent = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-        return AnyLayoutSource(self._open(parent, location), folder, source)
+        return AnyLayoutSource(self._open(parent, location), folder, source, required=True)
 
     def _open(self, location: Location, credited: Location) -> Source:
         """`credited` is the location that the credentials are for."""

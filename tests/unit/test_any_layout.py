@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import RepositoryUnavailable
 from core.repository.any_layout import AnyLayoutSource, Shape, can_be_model, shape_of
 from core.repository.local import LocalSource
 from core.repository.object_source import ObjectSource
@@ -113,6 +114,24 @@ def test_files_are_version_1_and_what_belongs_to_the_model_is_not(tmp_path: Path
     fetched.release()
     assert not around.exists()
     assert {path.name for path in root.iterdir()} == {"config.pbtxt", *(name.partition("/")[0] for name in listed)}
+
+
+def test_a_place_without_a_model_is_an_error_where_all_are_loaded(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    assert local(root).scan() == {}
+    source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
+    with pytest.raises(RepositoryUnavailable, match=rf"^there is no model in {root}: it is empty$") as empty:
+        source.scan()
+    assert empty.value.hint == "a model repository, the folder of one model, or a file model.onnx"
+    write(root, {"readme.md": "", "notes.txt": ""})
+    with pytest.raises(RepositoryUnavailable, match=r": it holds 'notes\.txt', 'readme\.md'$"):
+        source.scan()
+    write(root, {f"{n:02}": "" for n in range(10)})
+    with pytest.raises(RepositoryUnavailable, match=r": it holds '00', .*, '09' …$"):
+        source.scan()
+    write(root, {"model.onnx": ""})
+    assert list(local(root).scan()) == ["model"]
 
 
 def test_it_is_decided_when_something_is_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.body_format import decoder_of
+from core.http.payloads.body_format import decoder_of, known_format, starts_as_v2
 from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, NPZ, Decode, UnsupportedMediaType
 from core.http.payloads.raw import decode_raw
 from core.tensors import Buffer
@@ -102,3 +102,27 @@ def test_a_charset_that_cannot_be_read() -> None:
 def test_garbage() -> None:
     with pytest.raises(InvalidRequest, match="the Content-Type header is not understood"):
         decoder("csv", b"1,2", ONE)
+
+
+@pytest.mark.parametrize(
+    ("body", "starts"),
+    [
+        (V2, True),
+        (b'{"inputs": [1]}', True),
+        (b' { "id" : "a" , "inputs" : [', True),
+        (b'{"inputs":{"IN":[1]}}', False),
+        (b'{"instances":[1],"inputs":[]}', False),
+        (b'[{"inputs":[]}]', False),
+        (b"", False),
+    ],
+)
+def test_how_a_document_of_the_v2_protocol_starts(body: bytes, starts: bool) -> None:
+    assert starts_as_v2(body) is starts
+    assert starts_as_v2(memoryview(body)) is starts
+
+
+def test_the_formats_by_their_types() -> None:
+    assert known_format("application/json; charset=utf-8") is JSON
+    assert known_format("TEXT/CSV") is CSV
+    for content_type in ("", OCTETS, "image/png", "text/csv;charset=utf-16", ";;;"):
+        assert known_format(content_type) is None

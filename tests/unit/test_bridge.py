@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from core.errors import BackendFailed, RequestCancelled
+from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from core.http.bridge import SingleResponse, ThreadBridge
 from core.inference import InferenceRequest, InferenceResponse, OnResponse, OutputTensor
 from core.tensors import bytes_array
@@ -58,6 +58,19 @@ def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
     answer = ThreadBridge().infer(engine, request(), lambda: next(looks))
     assert isinstance(answer.error, RequestCancelled)
     assert engine.calls == [("cancel", "simple")]
+
+
+def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() -> None:
+    engine = FakeEngine(lambda _: None)
+    engine.cancel = lambda _: engine.calls.append(("cancel",))  # type: ignore[method-assign]
+
+    def too_late() -> bool:
+        raise DeadlineExceeded("too late")
+
+    answer = ThreadBridge().infer(engine, request(), too_late)
+    assert isinstance(answer.error, DeadlineExceeded)
+    assert (answer.id, answer.final) == (request().id, True)
+    assert engine.calls == [("cancel",)]
 
 
 def test_an_interrupted_wait_cancels() -> None:

@@ -69,3 +69,17 @@ def test_what_was_named_is_ready_when_it_serves() -> None:
     assert default_of(engine).is_ready()
     assert default_of(engine, "a").is_ready()
     assert not default_of(engine, "c").is_ready()
+
+
+def test_where_none_was_named_any_that_serves_will_do() -> None:
+    engine = Index("a", "b")
+    default = default_of(engine)
+    assert default.is_ready()
+    engine.versions = {}
+    assert not default.is_ready()
+    engine.versions = {"b": (1,)}
+    assert default.is_ready()
+    assert engine.looks == 3
+    default.name()
+    assert default.is_ready()
+    assert engine.looks == 4  # now it is known by name

@@ -1,4 +1,4 @@
-"""What the documents name is there: where links lead, settings, routes, metrics, make targets, pinned packages."""
+"""What the documents name is there: where links lead, settings, routes, make targets, pinned packages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 
 from app.settings import SERVER_OPTIONS
 from core.http.routes import ROUTES
-from core.observability.hardware import CpuReading, HardwareReading
-from core.observability.metrics import DownloadMetrics, MetricsOptions, MetricsSnapshot, metric_families
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -65,14 +63,6 @@ def test_routes_are_documented_and_no_others() -> None:
     named = re.findall(r"^\| `(/[^`]*)`", document, re.MULTILINE)
     documented = {form for route in named for form in without_brackets(route)}
     assert documented == {as_documented(rule) for route in ROUTES for rule in route.rules}
-
-
-def test_metrics_are_documented_and_no_others() -> None:
-    cpu = CpuReading(utilization=0.5, memory_total=2, memory_used=1)
-    snapshot = MetricsSnapshot(hardware=HardwareReading(cpu=cpu), downloads=DownloadMetrics())
-    names = {family.name for family in metric_families(snapshot, MetricsOptions())}
-    document = (ROOT / "docs" / "metrics.md").read_text()
-    assert set(re.findall(r"^\| `(\w+)`", document, re.MULTILINE)) == names
 
 
 def test_make_targets_exist() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.errors import InvalidRequest, RequestCancelled
+from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
 from core.http.fan_out import AT_ONCE, infer_all
 from core.inference import InferenceRequest, InferenceResponse, OnResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
@@ -63,6 +63,39 @@ def test_a_client_that_has_gone_needs_no_answers() -> None:
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):
         infer_all(FakeEngine(lambda request: None), given, lambda: True)
+    assert all(request.cancelled for request in given)
+
+
+def test_a_client_is_asked_for_also_while_answers_come() -> None:
+    """Each of them comes sooner than anybody would look: the model is quick, and the instances are many."""
+    answered: list[str] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        answered.append(request.id)
+        return empty_response(request)
+
+    def endless() -> Iterator[InferenceRequest]:
+        while True:
+            yield InferenceRequest("simple", [])
+
+    with pytest.raises(RequestCancelled, match="went away"):
+        infer_all(FakeEngine(respond), endless(), lambda: True)
+    assert len(answered) > AT_ONCE
+
+
+def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
+    class Late(FakeEngine):
+        """Never answers, not even what is cancelled."""
+
+        def cancel(self, request: InferenceRequest) -> None:
+            request.cancelled = True
+
+    def too_late() -> bool:
+        raise DeadlineExceeded("too late")
+
+    given = requests(3)
+    with pytest.raises(DeadlineExceeded, match="too late"):
+        infer_all(Late(lambda request: None), given, too_late)
     assert all(request.cancelled for request in given)
 
 

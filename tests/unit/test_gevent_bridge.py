@@ -17,7 +17,7 @@ import gevent
 import gevent.event
 import pytest
 
-from core.errors import BackendFailed, RequestCancelled
+from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from core.http.gevent_bridge import GeventBridge
 from core.inference import InferenceRequest, InferenceResponse, OnResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
@@ -228,6 +228,34 @@ def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
         until(lambda: not bridge._watch._running)
         again = gevent.spawn(bridge.infer, engine, request("d"), lambda: True)
         assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
+
+    on_a_hub(test)
+
+
+def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() -> None:
+    class Late(FakeEngine):
+        """Answers a cancelled request when the test says so."""
+
+        def cancel(self, request: InferenceRequest) -> None:
+            self.calls.append(("cancel", request.model_name))
+
+    def too_late() -> bool:
+        raise DeadlineExceeded("too late")
+
+    engine = Late(lambda _: None)
+
+    def test(bridge: GeventBridge) -> None:
+        given = request("a")
+        late = gevent.spawn(bridge.infer, engine, given, too_late)
+        other = gevent.spawn(bridge.infer, engine, request("b"), lambda: False)
+        answer = late.get(timeout=LIMIT)
+        assert isinstance(answer.error, DeadlineExceeded)
+        assert engine.calls == [("cancel", "a")]
+        # What comes after all wakes nobody.
+        engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
+        (on_response,) = engine._pending.values()
+        on_response(InferenceResponse("b", 1, []))
+        assert other.get(timeout=LIMIT).model_name == "b"
 
     on_a_hub(test)
 

@@ -47,3 +47,9 @@ def test_only_one_input() -> None:
     assert single_input(one("FP32", 1), "this").name == "IN"
     with pytest.raises(InvalidRequest, match="this needs a model with one input, 'm' has 'A', 'B'"):
         single_input(model({"A": ("FP32", ()), "B": ("FP32", ())}), "this")
+
+
+def test_of_several_names_that_are_none_the_first_is_told() -> None:
+    names = [f"x{n}" for n in range(20)]
+    with pytest.raises(InvalidRequest, match="'x0' is no input"):
+        check_names(iter(names), one("FP32", 1), "here")

@@ -48,6 +48,35 @@ def test_without_a_batch_dimension_instances_are_apart() -> None:
     assert (payload.count, payload.stacked) == (2, False)
 
 
+APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
+
+
+def test_those_that_are_apart_need_not_be_of_one_shape() -> None:
+    instances = [{"A": [], "B": 1}, {"A": [1, 2], "B": 2}, {"A": {"b64": "AACAPw=="}, "B": 3}]
+    payload = decode_instances(instances, APART, RULES, instance_name)
+    assert (payload.arrays, payload.count, payload.stacked) == ({}, 3, False)
+    assert payload.rows is not None
+    assert [(row["A"].tolist(), row["B"].tolist()) for row in payload.rows] == [([], 1), ([1, 2], 2), ([1], 3)]
+    assert {(row["A"].ndim, row["A"].dtype.name, row["B"].shape) for row in payload.rows} == {(1, "float32", ())}
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([{"A": [1], "B": 1}, {"A": [1, "x"], "B": 1}], r"^instance 1, input 'A', element \[1\]: expected a number"),
+        ([{"A": [1], "B": 1}, {"A": 5, "B": 1}], "^instance 1, input 'A': expected a list, got 5"),
+        ([{"A": [1], "B": 1}, {"A": [1, 2], "B": "x"}], "^instance 1, input 'B': expected an integer"),
+        (
+            [{"A": [1], "B": 1}, {"A": {"b64": "AAAA"}, "B": 1}],
+            "^instance 1, input 'A': expected a multiple of 4 bytes",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one_of_them_is_named(instances: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        decode_instances(instances, APART, RULES, instance_name)
+
+
 @pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
 def test_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
     payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)

@@ -22,6 +22,7 @@ def test_the_words_that_python_writes_are_numbers() -> None:
         (b"[NaN,]", "line 2: failed to parse the request JSON buffer: .* at [45]"),
         (b'["\xff"]', "line 2: failed to parse the request JSON buffer: .*UTF-8"),
         (b'[NaN, "\xff"]', "line 2: failed to parse the request JSON buffer: "),
+        (b"[" * 1000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
         (b"[" * 2000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
         (b"[NaN," + b"[" * 200000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
     ],

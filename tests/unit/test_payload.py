@@ -46,3 +46,15 @@ def test_whole_tensors_and_batches_of_the_models_own_dimension_are_one_request()
     for count, stacked in ((None, False), (3, True)):
         payload = DecodedPayload(arrays={"IN": rows(3, 2)}, count=count, stacked=stacked)
         assert len(split_instances(payload, one("FP32", -1, 2, batch=0))) == 1
+
+
+def test_rows_of_different_shapes_are_a_request_each() -> None:
+    rows: list[dict[str, Array]] = [{"IN": np.zeros(2, np.float32)}, {"IN": np.zeros(3, np.float32)}]
+    payload = DecodedPayload(arrays={}, count=2, stacked=False, rows=rows)
+    requests = split_instances(payload, one("FP32", -1, batch=0))
+    assert [
+        [(given.name, given.shape, given.data is rows[n]["IN"]) for given in r] for n, r in enumerate(requests)
+    ] == [
+        [("IN", (2,), True)],
+        [("IN", (3,), True)],
+    ]

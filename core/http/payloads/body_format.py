@@ -31,10 +31,10 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
 
     Raises UnsupportedMediaType that lists what is supported, `also` among it: what the platform itself reads.
     """
-    if content_type == "application/json" and bytes(body[:12]).startswith(_V2_STARTS):
+    is_v2 = starts_as_v2(body)
+    if is_v2 and content_type == "application/json":
         return None
-    is_v2 = _V2_START.match(body) is not None
-    known = _known_format(content_type)
+    known = known_format(content_type)
     if known is JSON:
         return None if is_v2 or document_form(body) is DocumentForm.V2 else JSON.decode
     if known is not None:
@@ -44,14 +44,20 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
     essence = _essence(content_type)
     if essence == OCTETS and len(spec.inputs) == 1:
         return decode_raw
-    if _known_format(essence) is not None:
+    if known_format(essence) is not None:
         format_of(content_type)  # raises: it is the charset that is wrong
     supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 
+def starts_as_v2(body: Buffer) -> bool:
+    """Whether the first members of a JSON document are those of the v2 protocol; its other members may still be."""
+    return bytes(body[:12]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
+
+
 @lru_cache(maxsize=256)
-def _known_format(content_type: str) -> Format | None:
+def known_format(content_type: str) -> Format | None:
+    """The format of a body of this type; None where it is none of ours, or no type at all. Never raises."""
     try:
         return format_of(content_type)
     except InvalidRequest:

@@ -42,7 +42,7 @@ def single_input(spec: ModelSpec, what: str) -> InputSpec:
 
 def check_names(given: Iterable[str], spec: ModelSpec, place: str) -> None:
     """Raises InvalidRequest for a name that is no input of the model, and for a required input that is not given."""
-    names = set(given)
+    names = dict.fromkeys(given)
     for name in names:
         if name not in spec.inputs:
             raise InvalidRequest(

@@ -12,7 +12,7 @@ from typing import Any
 from core.config.json_fields import shown
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.instance_signature import check_names, instance_signature
+from core.http.payloads.instance_signature import InstanceSignature, check_names, instance_signature
 from core.http.payloads.json_values import column_array, is_b64, rank_of
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.http.payloads.place import Place, RowName, mismatch
@@ -28,10 +28,29 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
     columns = _columns(instances, spec, rules, row_name)
     first_name = next(iter(columns))
     signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
-    arrays: dict[str, Array] = {
+    payload = DecodedPayload(arrays={}, count=len(instances), stacked=signature.stacked)
+    try:
+        payload.arrays = _arrays(columns, signature, row_name)
+    except InvalidRequest:
+        # Rows that are run one by one need not be of one shape; what is wrong with a row by itself is found again.
+        if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
+            raise
+        payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
+    return payload
+
+
+def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
+    return {
         name: column_array(values, signature.inputs[name], Place(row_name, name)) for name, values in columns.items()
     }
-    return DecodedPayload(arrays=arrays, count=len(instances), stacked=signature.stacked)
+
+
+def _row_arrays(
+    columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName, index: int
+) -> dict[str, Array]:
+    own = {name: [values[index]] for name, values in columns.items()}
+    arrays = _arrays(own, signature, lambda _: row_name(index))
+    return {name: array.reshape(array.shape[1:]) for name, array in arrays.items()}
 
 
 def _rank_at(value: Any, expected: InputSpec) -> int:

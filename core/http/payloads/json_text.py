@@ -22,7 +22,8 @@ def parse_json(text: Buffer, place: str = "") -> Any:
     except orjson.JSONDecodeError as error:
         reason, offset = error.msg.partition(":")[0], error.pos
     prefix = f"{place}: " if place else ""
-    if "depth limit" in reason:
+    # orjson's memory is as much as a valid document of that length can need: only brackets left open need more.
+    if "depth limit" in reason or "allocate memory" in reason:
         raise InvalidRequest(prefix + NESTED_TOO_DEEP)
     raw = bytes(text)
     if b"NaN" in raw or b"Infinity" in raw:

@@ -20,6 +20,7 @@ _B64 = frozenset({"b64"})
 # Beyond this a double no longer tells neighbouring integers apart.
 _EXACT = 2.0**53
 _LARGEST = int(np.finfo(np.float64).max)
+_LOWEST = -(2.0**63)
 
 
 def rank_of(value: Any) -> int:
@@ -61,6 +62,9 @@ def decode_b64(value: dict[str, Any], place: str) -> bytes:
     text = value["b64"]
     if type(text) is not str:
         raise mismatch(f"{place}, 'b64'", "a string of base64", shown(text))
+    if len(text) % 4:
+        # Said here, because "AAAA=" passes what follows.
+        raise InvalidRequest(f"{place}, 'b64': invalid base64: its length, {len(text)}, is no multiple of 4")
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
@@ -118,7 +122,10 @@ def _integers(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -
         numbers = np.array(flat, np.float64)
         if np.abs(numbers).max() < _EXACT:
             return numbers
-        flat = [int(value) if type(value) is float and value.is_integer() else value for value in flat]
+        # Integers that 64 bits cannot hold come as doubles, and those next to the lowest one as that itself.
+        flat = [
+            int(value) if type(value) is float and value.is_integer() and value > _LOWEST else value for value in flat
+        ]
         _check_types(flat, {int}, shape, datatype, place)
     wide = wide_integers(flat)
     if wide is None:

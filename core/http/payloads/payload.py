@@ -37,13 +37,15 @@ class DecodeRules:
 class DecodedPayload:
     """`arrays` are C-contiguous, of their datatypes' numpy types, all with `count` rows.
 
-    `stacked`: the rows are a batch that the model takes as it is. Otherwise each row is a request of its own.
+    `stacked`: the rows are a batch that the model takes as it is. Otherwise each row is a request of its own, and where
+    they are of different shapes `rows` has them, without a dimension for their number, and `arrays` is empty.
     `count` None: the arrays are whole tensors without rows, one request. `parameters` come with JSON documents only.
     """
 
     arrays: dict[str, Array]
     count: int | None
     stacked: bool
+    rows: list[dict[str, Array]] | None = None
     form: DocumentForm | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -55,6 +57,8 @@ def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[Input
     one for each instance of a model that does not batch (spec/vertex.md, translation, point 3).
     """
     count = payload.count
+    if payload.rows is not None:
+        return [[_tensor(spec, name, array) for name, array in row.items()] for row in payload.rows]
     if count is None or (payload.stacked and (spec.max_batch_size == 0 or count <= spec.max_batch_size)):
         return [[_tensor(spec, name, array) for name, array in payload.arrays.items()]]
     if payload.stacked:

@@ -1,0 +1,80 @@
+"""What the platform's variables say to the adapter."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapters.vertex.settings import SettingRow, VertexSettings, read_routes
+from core.errors import ConfigInvalid
+
+ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+
+
+def routes(**environ: str) -> tuple[str, str]:
+    return read_routes(environ)[:2]
+
+
+def test_the_routes_are_those_that_were_given() -> None:
+    predict, health, sources = read_routes({**ROUTES, "AIP_ENDPOINT_ID": "1"})
+    assert (predict, health) == ("/predict", "/health")
+    assert sources == {"AIP_PREDICT_ROUTE": "environment", "AIP_HEALTH_ROUTE": "environment"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "base"),
+    [
+        ({}, "/v1/endpoints/0/deployedModels/0"),
+        ({"AIP_ENDPOINT_ID": "12", "AIP_DEPLOYED_MODEL_ID": "34"}, "/v1/endpoints/12/deployedModels/34"),
+        ({"AIP_MODEL_NAME": "12", "AIP_VERSION_NAME": "34"}, "/v1/endpoints/12/deployedModels/34"),
+        (
+            {"AIP_ENDPOINT_ID": "12", "AIP_MODEL_NAME": "9", "AIP_VERSION_NAME": "34"},
+            "/v1/endpoints/12/deployedModels/34",
+        ),
+        ({"AIP_ENDPOINT_ID": " ", "AIP_MODEL_NAME": "a-b_c"}, "/v1/endpoints/a-b_c/deployedModels/0"),
+    ],
+)
+def test_missing_routes_have_the_form_that_is_documented(environ: dict[str, str], base: str) -> None:
+    assert read_routes(environ) == (f"{base}:predict", base, {})
+    for name in ROUTES:
+        assert read_routes({**environ, name: " "}) == (f"{base}:predict", base, {})
+
+
+def test_one_may_be_missing() -> None:
+    assert routes(AIP_HEALTH_ROUTE="/up") == ("/v1/endpoints/0/deployedModels/0:predict", "/up")
+    assert routes(AIP_PREDICT_ROUTE="/p") == ("/p", "/v1/endpoints/0/deployedModels/0")
+
+
+@pytest.mark.parametrize(
+    "route", ["/", "/a", "/a/", "/v2/models/m/infer", "/a.b*(c)+[d]$:predict", "/a%2Fb", "/a;b=c,d"]
+)
+def test_what_is_a_path(route: str) -> None:
+    assert routes(AIP_PREDICT_ROUTE=f" {route} ", AIP_HEALTH_ROUTE=route) == (route, route)
+
+
+@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize(
+    "route", ["predict", "/a?b", "/a#b", "/a b", "//a", "/<a>", "/{a}", "/a|b", "/é", "/a\\b", "http://h/a"]
+)
+def test_what_is_none(name: str, route: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        read_routes({name: route})
+    assert refused.value.message == f"the variable {name} is '{route}'; it takes the path of a URL, such as /predict"
+    assert refused.value.hint is not None
+
+
+@pytest.mark.parametrize("name", ["AIP_ENDPOINT_ID", "AIP_DEPLOYED_MODEL_ID", "AIP_MODEL_NAME", "AIP_VERSION_NAME"])
+@pytest.mark.parametrize("text", ["a/b", "1 2", "<x>", "¹", "-"])
+def test_an_id_that_cannot_be_part_of_a_path(name: str, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match="the platform's ids are digits"):
+        read_routes({name: text})
+
+
+def test_the_rows_of_the_start_table() -> None:
+    settings = VertexSettings(
+        mode="PREDICTION", predict_route="/p", health_route="/h", sources={"AIP_MODE": "environment"}
+    )
+    assert settings.describe() == [
+        SettingRow("AIP_MODE", "PREDICTION", "environment"),
+        SettingRow("AIP_PREDICT_ROUTE", "/p", "default"),
+        SettingRow("AIP_HEALTH_ROUTE", "/h", "default"),
+    ]
