@@ -4,11 +4,13 @@
     make bench BENCH_ARGS='--only a,d --connections 16 --duration 3'
     make bench BENCH_ARGS='repository --help'
     make bench BENCH_ARGS='sagemaker --help'
+    make bench BENCH_ARGS='vertex --help'
     make bench BENCH_ARGS='workers --help'
 
 Prints two tables and writes bench/results/<date>-<cpu>.json and .md. `repository` as the first argument measures the
 model repository instead: downloads, starts, loads (bench/repository_run.py); `sagemaker` its container
-(bench/sagemaker_run.py); `workers` HTTP workers before an engine process (bench/workers_run.py).
+(bench/sagemaker_run.py); `vertex` Vertex AI's (bench/vertex_run.py);
+`workers` HTTP workers before an engine process (bench/workers_run.py).
 """
 
 from __future__ import annotations
@@ -21,14 +23,30 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import machine, measure, report, repository, repository_run, sagemaker_run, servers, workers_run, wrk
+from bench import (
+    machine,
+    measure,
+    report,
+    repository,
+    repository_run,
+    sagemaker_run,
+    servers,
+    vertex_run,
+    workers_run,
+    wrk,
+)
 from bench.cases import CASES, Case
 from bench.results import Results
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 RESULTS = ROOT / "bench" / "results"
-FAMILIES = {"repository": repository_run.main, "sagemaker": sagemaker_run.main, "workers": workers_run.main}
+FAMILIES = {
+    "repository": repository_run.main,
+    "sagemaker": sagemaker_run.main,
+    "vertex": vertex_run.main,
+    "workers": workers_run.main,
+}
 FACTORIES = {"trident": servers.trident, "flask": servers.flask}
 GROWTH_CASES = ("a-json", "a-binary")
 # Before the loop's best batch size is known, or where case (e) is not asked for.

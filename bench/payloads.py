@@ -9,11 +9,11 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
@@ -29,6 +29,7 @@ from core.http.payloads.payload import DecodeRules
 from core.tensors import BY_NAME
 
 ROWS, FEATURES = 1000, 30
+ROUNDS = 40
 FP32 = BY_NAME["FP32"]
 RULES = DecodeRules()
 
@@ -49,15 +50,15 @@ ONE = spec(InputSpec(name="IN", datatype=FP32, dims=(FEATURES,)))
 MANY = spec(*(InputSpec(name=f"f{i}", datatype=FP32, dims=(1,)) for i in range(FEATURES)))
 
 
-def best_ms(runs: list[Callable[[], Any]], rounds: int = 40) -> list[float]:
-    """The shortest time of each, in milliseconds; taken in turn, so that a busy machine is busy for all of them."""
-    best = [float("inf")] * len(runs)
+def timed_ms(runs: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> list[list[float]]:
+    """All times of each, in milliseconds; taken in turn, so that a busy machine is busy for all of them."""
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for index, run in enumerate(runs):
+        for run, taken in zip(runs, times, strict=True):
             start = time.perf_counter()
             run()
-            best[index] = min(best[index], time.perf_counter() - start)
-    return [seconds * 1e3 for seconds in best]
+            taken.append((time.perf_counter() - start) * 1e3)
+    return times
 
 
 def loop_json(body: bytes) -> Any:
@@ -85,18 +86,37 @@ def loop_csv(array: Any) -> str:
     return file.getvalue()
 
 
-def numpy_csv(text: bytes) -> Any:
-    return np.loadtxt(io.BytesIO(text), np.float32, delimiter=",")
+def features() -> npt.NDArray[np.float32]:
+    return np.random.default_rng(0).normal(size=(ROWS, FEATURES)).astype(np.float32)
+
+
+def csv_texts() -> dict[str, bytes]:
+    """The rows as CSV: with the digits that tell one float32 from another, and with those of a double."""
+    texts: dict[str, bytes] = {}
+    for digits, values in (("short", features()), ("17 digits", features().astype(np.float64))):
+        text = "\n".join(",".join(map(str, row)) for row in values).encode() + b"\n"
+        texts[f"CSV, {digits}"] = text
+        texts[f"CSV with a NaN, {digits}"] = b"NaN" + text[text.index(b",") :]
+    return texts
+
+
+def csv_readers(text: bytes) -> dict[str, Callable[[], Any]]:
+    """Ours first; each gives the array of float32 that is in the text."""
+    return {
+        "decode_csv": lambda: decode_csv(text, ONE, RULES).arrays["IN"],
+        "numpy.loadtxt": lambda: np.loadtxt(io.BytesIO(text), np.float32, delimiter=","),
+        "numpy.genfromtxt": lambda: np.genfromtxt(io.BytesIO(text), np.float32, delimiter=","),
+    }
 
 
 def report(what: str, ours: Callable[[], Any], others: Mapping[str, Callable[[], Any]]) -> None:
-    mine, *rest = best_ms([ours, *others.values()])
+    mine, *rest = map(min, timed_ms([ours, *others.values()]))
     compared = (f"{name} {took:.2f} ms ({took / mine:.1f}x)" for name, took in zip(others, rest, strict=True))
     print(f"{what}: {mine:.2f} ms; {'; '.join(compared)}")
 
 
 def main() -> None:
-    array = np.random.default_rng(0).normal(size=(ROWS, FEATURES)).astype(np.float32)
+    array = features()
     doubles = array.astype(np.float64)
     rows = orjson.dumps({"instances": doubles}, option=orjson.OPT_SERIALIZE_NUMPY)
     v2 = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": array.shape, "data": doubles}]}
@@ -110,12 +130,9 @@ def main() -> None:
     )
     report("JSON objects", lambda: decode_json(objects, MANY, RULES), {"Python loop": lambda: loop_objects(objects)})
     report("JSON lines", lambda: decode_jsonlines(lines, ONE, RULES), {"Python loop": lambda: loop_json(rows)})
-    for name, values in (("short", array), ("17 digits", doubles)):
-        text = "\n".join(",".join(map(str, row)) for row in values).encode() + b"\n"
-        with_nan = b"NaN" + text[text.index(b",") :]
-        loadtxt = {"numpy.loadtxt": partial(numpy_csv, text)}
-        report(f"CSV, {name}", partial(decode_csv, text, ONE, RULES), loadtxt)
-        report(f"CSV with a NaN, {name}", partial(decode_csv, with_nan, ONE, RULES), loadtxt)
+    for name, text in csv_texts().items():
+        others = csv_readers(text)
+        report(name, others.pop("decode_csv"), others)
     columns = [OutputColumn("OUT", FP32, [array])]
     report("JSON predictions", lambda: encode_predictions(columns), {"Python loop": lambda: loop_response(array)})
     report(

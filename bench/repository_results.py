@@ -32,7 +32,7 @@ class Figure:
 
 @dataclass(slots=True)
 class RepositoryResults:
-    """One run. `command` is how it is run again; `remarks` say what limits a figure."""
+    """One run. `command` is how it is run again; `conditions` hold for all figures, `remarks` say what limits one."""
 
     date: str
     machine: dict[str, object]
@@ -40,6 +40,7 @@ class RepositoryResults:
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    conditions: str = "Server, clients and storage emulator share the cores; ratios are of medians."
 
     def note(self, case: str, what: str, unit: str, values: Sequence[float]) -> Figure:
         figure = Figure(case, what, unit, tuple(values))
@@ -70,5 +71,5 @@ class RepositoryResults:
         about = self.machine
         return (
             f"{self.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, Linux {about['kernel']}, "
-            f"Python {about['python']}. Server, clients and storage emulator share the cores; ratios are of medians."
+            f"Python {about['python']}. {self.conditions}"
         )

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.repository_emulators import ENVIRONMENT
 from bench.servers import Server
@@ -42,10 +42,9 @@ class RepositoryServer(Server):
         # Not formatted: a folder's name may hold braces.
         self.command += options
 
-    def __enter__(self) -> RepositoryServer:
+    def __enter__(self) -> Self:
         self._started = time.perf_counter()
-        super().__enter__()
-        return self
+        return super().__enter__()
 
     def _wait_until_ready(self) -> None:
         while time.perf_counter() - self._started < READY_LIMIT_S:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.contract.server import HOST, ROOT, free_ports, session_members
 
@@ -22,17 +22,26 @@ SETTLE_STEP_S = 0.25
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
+def resident_mb_of(process: int) -> float:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 class Server:
     """A server process with its children. `command` may use `{port}` and `{spare_port}`."""
 
+    ready_path = "/v2/health/ready"
+
     def __init__(self, name: str, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
         self.name = name
-        self.port, spare = free_ports(2)
-        self.command = [part.format(port=self.port, spare_port=spare) for part in command]
+        self.port, self.spare_port = free_ports(2)
+        self.command = [part.format(port=self.port, spare_port=self.spare_port) for part in command]
         self.log = log
         self.environment = os.environ | (environment or {})
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -61,7 +70,7 @@ class Server:
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended before it was ready; its log is {self.log}")
             try:
-                if self.exchange("GET", "/v2/health/ready")[0] == 200:
+                if self.exchange("GET", self.ready_path)[0] == 200:
                     return
             except (OSError, http.client.HTTPException):
                 pass
@@ -109,12 +118,7 @@ class Server:
 
     def resident_mb(self) -> float:
         """Resident memory of its largest process: the one that holds the models."""
-        sizes = [0]
-        for member in session_members(self.process.pid):
-            for line in Path(f"/proc/{member}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    sizes.append(int(line.split()[1]))
-        return max(sizes) / 1024
+        return max(map(resident_mb_of, session_members(self.process.pid)), default=0.0)
 
     def settle(self) -> None:
         """Wait until it has finished what abandoned connections left behind, so that the next cell starts even."""

@@ -73,6 +73,11 @@ def write_script(path: Path, body: bytes | None = None, headers: dict[str, str] 
 
 def run(url: str, script: Path, *, connections: int, seconds: int) -> Load:
     """Keep `connections` busy for `seconds` from one thread."""
+    return finish(start(url, script, connections=connections, seconds=seconds), seconds + EXIT_LIMIT_S)
+
+
+def start(url: str, script: Path, *, connections: int, seconds: int) -> subprocess.Popen[str]:
+    """The same, without waiting for its end; SIGINT brings that about at once."""
     command = [
         require_wrk(),
         "--threads=1",
@@ -83,8 +88,18 @@ def run(url: str, script: Path, *, connections: int, seconds: int) -> Load:
         f"--script={script}",
         url,
     ]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=seconds + EXIT_LIMIT_S, check=False)
-    for line in finished.stdout.splitlines():
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> Load:
+    """What it saw, when it has ended. RuntimeError if it says nothing; it is killed when it takes longer."""
+    try:
+        output, errors = process.communicate(timeout=within_s)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    for line in output.splitlines():
         if line.startswith("RESULT "):
             seen = json.loads(line.removeprefix("RESULT "))
             return Load(
@@ -94,4 +109,4 @@ def run(url: str, script: Path, *, connections: int, seconds: int) -> Load:
                 p99_ms=seen["p99_us"] / 1e3,
                 errors=seen["errors"],
             )
-    raise RuntimeError(f"wrk said nothing of its result: {finished.stdout}{finished.stderr}")
+    raise RuntimeError(f"wrk said nothing of its result: {output}{errors}")

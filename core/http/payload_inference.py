@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # What a small npz may become.
 _INFLATES_BY = 32
+# Numbers are read four times as fast as bytes are inflated, 240 KB of JSON in a millisecond.
+_READS_BY = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,7 @@ def decode_payload(
             f"the body of {len(body)} bytes exceeds the maximum allowed input size of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
-    size = len(body) * (_INFLATES_BY if decode is NPZ.decode else 1)
+    size = len(body) * _INFLATES_BY if decode is NPZ.decode else len(body) // _READS_BY
     rules = DecodeRules(max_input_size=limit, ignored_fields=ignored_fields)
     return off_hub(application, size, decode, body, spec, rules)
 
