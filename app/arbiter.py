@@ -10,16 +10,21 @@ import logging
 import os
 import queue
 import signal
+import time
 from typing import Any, NoReturn
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
 from app.engine_child import EngineChild
-from app.restarts import Restarts
+from app.restarts import Restarts, end_of
+from app.stop_signals import hold_stop_signals, release_stop_signals
 from app.worker import EXIT_SITE_FAILED, exit_now
 
 log = logging.getLogger("trident.server")
+
+# To free what it has, when the front ends took all the time that a stop may take.
+_LEAST_FOR_THE_ENGINE_S = 5.0
 
 
 class TridentArbiter(Arbiter):  # type: ignore[misc]
@@ -51,6 +56,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def spawn_worker(self) -> Any:
         self._restarts.started()
         arbiter_pid = os.getpid()
+        hold_stop_signals()  # the worker lets them through when it has booted (app/server.py)
         try:
             return super().spawn_worker()
         except SystemExit as ending:
@@ -58,6 +64,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
                 raise
             # The worker is done: nothing that the caller of the arbiter still has to do is the worker's.
             exit_now(ending.code if isinstance(ending.code, int) else 1)
+        finally:
+            release_stop_signals()
 
     def reap_workers(self) -> None:
         """Take leave of workers that ended. Raises HaltServer if the site failed or the worker could not start."""
@@ -84,8 +92,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             raise HaltServer("the worker could not start", 1)
         else:
             delay = self._restarts.ended()
-            end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-            log.error("the worker (pid %d) %s and is restarted in %d s", pid, end, delay)
+            log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_of(code), delay)
 
     def _engine_ended(self, engine: EngineChild, code: int) -> None:
         if not engine.ended(code) and not self._stopping:
@@ -98,10 +105,12 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
+        until = time.monotonic() + self.cfg.graceful_timeout
         super().stop(graceful)
         # Last of all: until now front ends had requests in flight.
         if self.engine is not None:
-            code = self.engine.stop(self.cfg.graceful_timeout, graceful=graceful)
+            left = max(_LEAST_FOR_THE_ENGINE_S, until - time.monotonic())
+            code = self.engine.stop(left, graceful=graceful)
             self._worker_status = self._worker_status or code
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> NoReturn:

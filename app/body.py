@@ -32,6 +32,42 @@ def allocate_body(size: int, offset: int, allocate: Allocate | None = None) -> m
     return raw.data[start : start + size]
 
 
+class IncomingBody:
+    """A body of `length` bytes that is being received: `got` of them lie at the start of `memory`."""
+
+    __slots__ = ("_allocate", "_offset", "got", "length", "memory")
+
+    def __init__(self, length: int, first: bytes, offset: int, allocate: Allocate | None) -> None:
+        """`first` is what has come already; for the others see `allocate_body`. Raises MemoryError."""
+        self.length = length
+        self.got = len(first)
+        self._offset = offset
+        self._allocate = allocate
+        if length <= FIRST_STEP:
+            self.memory = allocate_body(length, offset, allocate)
+        else:
+            self.memory = allocate_body(max(FIRST_STEP, self.got), offset)
+        self.memory[: self.got] = first
+
+    def room(self) -> memoryview:
+        """Where the next bytes go. Raises MemoryError."""
+        if self.got == len(self.memory):
+            self._move()
+        return self.memory[self.got :]
+
+    def leave_shared(self) -> None:
+        """Go on in memory that is nobody else's. Raises MemoryError."""
+        if self._allocate is not None:
+            self._allocate = None
+            if len(self.memory) == self.length:
+                self._move()
+
+    def _move(self) -> None:
+        memory = allocate_body(self.length, self._offset, self._allocate)
+        memory[: self.got] = self.memory[: self.got]
+        self.memory = memory
+
+
 class BodyInput(io.RawIOBase):
     """`wsgi.input` over a buffer, which is not copied until it is read."""
 
@@ -58,3 +94,13 @@ class BodyInput(io.RawIOBase):
 def size_of(part: Buffer) -> int:
     """The bytes in one part of a response."""
     return len(part) if isinstance(part, bytes) else memoryview(part).nbytes
+
+
+def drop_sent(parts: list[Buffer], sent: int) -> None:
+    """Take the first `sent` bytes off the parts of a response, which has more."""
+    first = 0
+    while sent >= size_of(parts[first]):
+        sent -= size_of(parts[first])
+        first += 1
+    del parts[:first]
+    parts[0] = memoryview(parts[0]).cast("B")[sent:]

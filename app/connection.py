@@ -6,6 +6,7 @@ Source: architecture section 3 (fair waiting, one buffer per body, one `sendmsg`
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from enum import Enum
 from io import BytesIO
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 import gunicorn_h1c
 
-from app.body import FIRST_STEP, BodyInput, allocate_body
+from app.body import BodyInput, IncomingBody, drop_sent
 from app.head import HEAD_END, Head
 from app.read_watch import ReadWatch
 from app.refusal import NO_MEMORY, ClientGone, Refusal, check_length
@@ -38,6 +39,9 @@ _JOINED_SIZE = 16384
 _IOV_MAX = 1024
 
 
+_NEVER = math.inf
+
+
 class Phase(Enum):
     """What a connection waits for; every phase but APPLICATION has its timeout."""
 
@@ -53,10 +57,25 @@ class Phase(Enum):
 class Connection:
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request.
 
-    `phase` and `since` (seconds of the coarse clock) are for the sweep.
+    `phase` and `since` (seconds of the coarse clock) are for the sweep, and `moves_since`: when the body that is being
+    received, or the response that is being sent, began to move.
     """
 
-    __slots__ = ("_buffer", "_hub", "_loop", "_peer", "_readable", "_service", "_sock", "_writable", "phase", "since")
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_hub",
+        "_loop",
+        "_peer",
+        "_readable",
+        "_service",
+        "_sock",
+        "_unsent",
+        "_writable",
+        "moves_since",
+        "phase",
+        "since",
+    )
 
     def __init__(self, sock: socket.socket, peer: Any, service: Service) -> None:
         """`sock` is connected and does not block."""
@@ -68,8 +87,11 @@ class Connection:
         self._readable = ReadWatch(self._hub, sock.fileno())
         self._writable: Any = None
         self._buffer = b""
+        self._body: IncomingBody | None = None
+        self._unsent: list[Buffer] | None = None
         self.phase = Phase.IDLE
         self.since = service.clock.now
+        self.moves_since = _NEVER
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
@@ -112,17 +134,17 @@ class Connection:
             end = buffer.find(HEAD_END) + 4
         environ = head.environ.copy()
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
-        body: bytes | memoryview = b""
         length = head.length
         if not length:
+            environ["trident.body"] = b""
             self._buffer = buffer[end:]
         elif len(buffer) - end >= length:
-            body = buffer[end : end + length]
+            environ["trident.body"] = buffer[end : end + length]
             self._buffer = buffer[end + length :]
         else:
             self._buffer = b""
-            body = self._receive_body(length, buffer[end:], service.binary_offset(environ))
-        return self._answer(head, environ, body)
+            environ["trident.body"] = self._receive_body(length, buffer[end:], service.binary_offset(environ))
+        return self._answer(head, environ)
 
     def _read_head(self) -> Head | None:
         """The plain head at the start of the buffer, completed from the socket; None if gunicorn must judge it."""
@@ -157,55 +179,49 @@ class Connection:
         if request.expects_continue:
             self.send([b"HTTP/1.1 100 Continue\r\n\r\n"], 25)
         environ = head.environ
-        body: bytes | memoryview
         self._begin(Phase.BODY)
         if request.is_chunked:
-            body = request.chunked_body(service.limits.max_body_size)
-            environ["CONTENT_LENGTH"] = str(len(body))
+            environ["trident.body"] = whole = request.chunked_body(service.limits.max_body_size)
+            environ["CONTENT_LENGTH"] = str(len(whole))
             self._buffer = request.rest() + self._buffer
         else:
             rest = request.rest() + self._buffer
             self._buffer = rest[head.length :]
-            body = rest[: head.length]
-            if len(body) < head.length:
-                body = self._receive_body(head.length, body, service.binary_offset(environ))
-        return self._answer(head, environ, body)
+            environ["trident.body"] = first = rest[: head.length]
+            if len(first) < head.length:
+                environ["trident.body"] = self._receive_body(head.length, first, service.binary_offset(environ))
+        return self._answer(head, environ)
 
     def _receive_body(self, length: int, first: bytes, offset: int) -> memoryview:
         """A body of `length` bytes that begins with `first`, aligned at `offset`, straight from the socket."""
         self._begin(Phase.BODY)
-        got = len(first)
+        self.moves_since = self.since
         try:
-            allocate = self._service.allocate
-            if length <= FIRST_STEP:
-                body = allocate_body(length, offset, allocate)
-            else:
-                body = allocate_body(max(FIRST_STEP, got), offset)
-            body[:got] = first
-            while got < length:
-                if got == len(body):
-                    whole = allocate_body(length, offset, allocate)
-                    whole[:got] = body
-                    body = whole
+            body = self._body = IncomingBody(length, first, offset, self._service.allocate)
+            while body.got < length:
                 self._readable.wait()
                 try:
-                    received = self._sock.recv_into(body[got:])
+                    received = self._sock.recv_into(body.room())
                 except BlockingIOError:
                     continue
                 if not received:
-                    raise ClientGone(f"{got} of {length} bytes of the body came")
-                got += received
+                    raise ClientGone(f"{body.got} of {length} bytes of the body came")
+                body.got += received
                 self.since = self._service.clock.now
         except MemoryError:
             raise Refusal(503, NO_MEMORY.format(length)) from None
-        return body
+        finally:
+            self._body = None
+            self.moves_since = _NEVER
+        return body.memory
 
-    def _answer(self, head: Head, environ: dict[str, Any], body: bytes | memoryview) -> bool:
+    def _answer(self, head: Head, environ: dict[str, Any]) -> bool:
         """Have the application answer. Returns whether the connection goes on."""
         service = self._service
-        environ["trident.body"] = body
+        body = environ["trident.body"]
         environ["trident.client_gone"] = self.client_gone
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
+        del body  # see Response.run
         response = Response(self, head, service.response_heads, service.clock)
         self.phase = Phase.APPLICATION
         try:
@@ -275,24 +291,43 @@ class Connection:
             raise ClientGone("it did not take the response") from error
 
     def _send_rest(self, parts: list[Buffer], sent: int, size: int) -> None:
-        views = [memoryview(part).cast("B") for part in parts]
+        """Send what comes after the first `sent` bytes, and leave nothing in `parts` that was sent."""
         before, self.phase = self.phase, Phase.SEND
         if self._writable is None:
             self._writable = self._loop.io(self._sock.fileno(), _WRITE)
-        first, done = 0, sent
-        while done < size:
-            self.since = self._service.clock.now
-            while sent >= len(views[first]):
-                sent -= len(views[first])
-                first += 1
-            views[first] = views[first][sent:]
-            self._hub.wait(self._writable)
-            try:
-                sent = self._sock.sendmsg(views[first : first + _IOV_MAX])
-            except BlockingIOError:
-                sent = 0
-            done += sent
+        self._unsent = parts
+        self.moves_since = self._service.clock.now
+        try:
+            done = sent
+            while done < size:
+                self.since = self._service.clock.now
+                drop_sent(parts, sent)
+                self._hub.wait(self._writable)
+                try:
+                    sent = self._sock.sendmsg(parts[:_IOV_MAX])
+                except BlockingIOError:
+                    sent = 0
+                done += sent
+        finally:
+            self._unsent = None
+            self.moves_since = _NEVER
         self.phase = before
+
+    def leave_shared(self) -> None:
+        """Move what a slow client still has to send, or to take, out of the memory that the engine shares.
+
+        The greenlet that serves waits on the hub meanwhile, and goes on with what it finds.
+        """
+        self.moves_since = _NEVER
+        if self._service.allocate is None:
+            return
+        try:
+            if self._body is not None:
+                self._body.leave_shared()
+            if self._unsent is not None:
+                self._unsent[:] = [memoryview(bytes(part)) for part in self._unsent]
+        except MemoryError:
+            log.warning("no memory to take what %s is slow with out of the engine's", self._peer)
 
     def client_gone(self) -> bool:
         """Whether the client has closed its side. Does not wait and takes nothing from the socket."""

@@ -7,6 +7,8 @@ from app.connection import Connection, Phase
 from app.limits import ConnectionLimits
 
 _LINGER_S = 2.0
+# How long a client that sends or reads slowly may have memory that the engine shares.
+_SHARED_S = 2.0
 # Above this share of the places, idle connections make room for new ones, the longest idle first.
 _CROWDED = 0.9
 
@@ -41,12 +43,17 @@ class Connections:
         self._open.discard(connection)
 
     def sweep(self) -> None:
-        """End the connections that were patient too long, and idle ones if places become scarce."""
+        """End the connections that were patient too long, and idle ones if places become scarce.
+
+        Those that have been slow for a while must make room for others in the memory that the engine shares.
+        """
         now = self.clock.now
         for connection in self._open:
             patience = self._patience.get(connection.phase)
             if patience is not None and now - connection.since > patience:
                 connection.time_out()
+            elif now - connection.moves_since > _SHARED_S:
+                connection.leave_shared()
         if len(self._open) > self._room:
             idle = sorted(self._idle(), key=lambda connection: connection.since)
             for connection in idle[: len(self._open) - self._room]:

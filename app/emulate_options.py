@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 from app.command_line import CommandLine
@@ -55,12 +56,24 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
 def stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT, SIGTERM and the end of the terminal set, for as long as this lasts. Main thread."""
     stopped = threading.Event()
+    # A handler runs between any two steps of the main thread: it must not set the event itself, whose lock that thread
+    # may hold at this very moment. This queue may be put into from everywhere.
+    asked: SimpleQueue[None] = SimpleQueue()
+
+    def wait_for_signal() -> None:
+        asked.get()
+        stopped.set()
+
+    thread = threading.Thread(target=wait_for_signal, name="stop signals", daemon=True)
+    thread.start()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what nohup asks for
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: asked.put(None)) for number in numbers}
     try:
         yield stopped
     finally:
         for number, action in before.items():
             signal.signal(number, action)
+        asked.put(None)
+        thread.join()

@@ -12,12 +12,23 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.engine_process import EXIT_ENGINE_FAILED
-from app.restarts import Restarts
+from app.restarts import Restarts, end_of
+from app.stop_signals import hold_stop_signals, release_stop_signals
 
 _log = logging.getLogger("trident.server")
 
+EXIT_ENGINE_FAILED = 5
 _POLL_S = 0.05
+# What the main process handles itself, and what a terminal sends to all of its processes.
+_NOT_FOR_THE_ENGINE = (
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+)
 
 
 class EngineChild:
@@ -35,15 +46,22 @@ class EngineChild:
         if self.pid or not self._restarts.is_due():
             return
         self._restarts.started()
-        self.pid = os.fork()
-        if not self.pid:
-            self._be(leave_behind)
+        hold_stop_signals()
+        try:
+            self.pid = os.fork()
+            if not self.pid:
+                self._be(leave_behind)
+        except OSError as error:  # no memory or no process left: perhaps there is later
+            _log.error("the engine cannot be started: %s; the next try is in %d s", error, self._restarts.ended())
+        finally:
+            release_stop_signals()
 
     def _be(self, leave_behind: Callable[[], None]) -> None:
         from app.worker import exit_now
 
-        status = 1
+        status = EXIT_ENGINE_FAILED
         try:
+            _forget_signals()
             leave_behind()
             status = self._run()
         except BaseException:
@@ -56,9 +74,7 @@ class EngineChild:
         self.pid = 0
         if code == EXIT_ENGINE_FAILED:
             return False
-        delay = self._restarts.ended()
-        end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        _log.error("the engine %s and is restarted in %d s", end, delay)
+        _log.error("the engine %s and is restarted in %d s", end_of(code), self._restarts.ended())
         return True
 
     def stop(self, within_s: float, *, graceful: bool = True) -> int:
@@ -87,3 +103,13 @@ class EngineChild:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
+
+
+def _forget_signals() -> None:
+    """In the new process: the main one's ways with signals are not its own. Until there is an engine, it just ends."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    for number in (signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    for number in _NOT_FOR_THE_ENGINE:
+        signal.signal(number, signal.SIG_IGN)
+    release_stop_signals()

@@ -11,9 +11,12 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
+from dataclasses import replace
 
+from app.engine_child import EXIT_ENGINE_FAILED
 from app.engine_options import engine_options
 from app.memory import IdleTrim, keep_freed_memory
 from app.private_directory import PrivateDirectory
@@ -21,13 +24,14 @@ from app.settings import ServerSettings
 from app.start_report import StartReport
 from core.engine import InferenceEngine, make_engine
 from core.errors import ServerError
+from core.lifecycle.options import EngineOptions
+from core.remote.calls import CALLS
 from core.remote.engine_server import EngineServer
 from core.remote.journal import Journal
 
 _log = logging.getLogger("trident.engine")
 
 EXIT_NOT_DRAINED = 1
-EXIT_ENGINE_FAILED = 5
 _TICK_S = 0.25
 _BACKLOG = 128
 _PR_SET_PDEATHSIG = 1
@@ -47,12 +51,11 @@ class EngineProcess:
     def run(self) -> int:
         """Serve until SIGTERM, or until the parent is gone; the exit status."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # what a terminal sends to all of its processes is for the parent
         _end_with_parent()
         keep_freed_memory()
+        tempfile.tempdir = str(self._directory.new_files())
         journal = Journal(self._directory.loads)
-        engine = make_engine(engine_options(self._settings), on_fatal=self._fail)
+        engine = make_engine(self._options(journal), on_fatal=self._fail)
         server = EngineServer(
             engine,
             _listen(self._directory),
@@ -65,6 +68,12 @@ class EngineProcess:
         threading.Thread(target=self._restore, args=(engine, journal), name="trident-restore", daemon=True).start()
         self._wait(server)
         return self._end(engine, server)
+
+    def _options(self, journal: Journal) -> EngineOptions:
+        """A model that was unloaded by request is not loaded at the start of a later engine."""
+        options = engine_options(self._settings)
+        unloaded = journal.unloaded()
+        return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
 
     def _wait(self, server: EngineServer) -> None:
         trim = IdleTrim()
@@ -82,8 +91,7 @@ class EngineProcess:
         server.push_state()
         drained = engine.finish(self._settings.exit_timeout_secs)
         server.stop()
-        if os.getppid() != self._parent:
-            self._directory.remove()
+        self._directory.remove_if_orphaned()
         if self._failure:
             return EXIT_ENGINE_FAILED
         return 0 if drained else EXIT_NOT_DRAINED
@@ -91,16 +99,17 @@ class EngineProcess:
     def _restore(self, engine: InferenceEngine, journal: Journal) -> None:
         """Load what the last engine had loaded by request, and unload what it had unloaded. On a thread."""
         changes = journal.changes()
-        if changes:
-            while not engine.wait_loaded(_TICK_S):
+        try:
+            while changes and not engine.wait_loaded(_TICK_S):
                 if self._stop.is_set():
                     return
-        for call, arguments in changes:
-            try:
-                getattr(engine, call)(*arguments[:2])
-            except ServerError as error:
-                _log.error("'%s' could not be restored: %s", arguments[0], error.message)
-        self._restored.set()
+            for call, arguments in changes:
+                try:
+                    CALLS[call].ask(engine, arguments)
+                except ServerError as error:
+                    _log.error("'%s' could not be restored: %s", arguments[0], error.message)
+        finally:
+            self._restored.set()
 
     def _fail(self, reason: str) -> None:
         self._failure = reason

@@ -26,6 +26,7 @@ class FrontEndSite:
 
     def __init__(self, settings: ServerSettings, directory: PrivateDirectory, *, on_hub: bool) -> None:
         self._on_hub = on_hub
+        self._directory = directory
         requests = SharedRequestMetrics(directory.metrics)
         link: Link = HubLink() if on_hub else ThreadLink()
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
@@ -43,6 +44,7 @@ class FrontEndSite:
 
     def finish(self, timeout_s: float) -> bool:
         """What was in flight has been answered; the engine ends when all front ends have."""
+        self._directory.remove_if_orphaned()
         return True
 
     def _bridge(self, threads: int) -> Bridge:

@@ -87,7 +87,8 @@ class HubLink:
             self._unwatch()
             self._watched = sock
             if sock is not None:
-                self._readable = self._loop.io(sock.fileno(), _READ)
+                # Before the clients: one whose change was answered must not find the state from before it.
+                self._readable = self._loop.io(sock.fileno(), _READ, priority=self._loop.MAXPRI)
                 self._readable.start(self._read)
         if sock is not None and linked.wants_to_write:
             if self._writable is None:

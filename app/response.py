@@ -18,6 +18,8 @@ from core.tensors import Buffer
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
+_BODY_KEYS = ("trident.body", "wsgi.input")
+
 
 class Outlet(Protocol):
     """Where a response goes."""
@@ -26,7 +28,8 @@ class Outlet(Protocol):
         """Whether this response is the last one, because the server stops. Asked when the head is sent."""
 
     def send(self, parts: list[Buffer], size: int) -> None:
-        """Send all parts, `size` bytes together. Raises ClientGone when nobody takes them any more."""
+        """Send all parts, `size` bytes together; the list is the outlet's then. Raises ClientGone when nobody takes
+        them any more."""
 
 
 class Response:
@@ -70,7 +73,13 @@ class Response:
         """Ask the application and send what it returns. Raises what it raises, and ClientGone."""
         parts = application(environ, self.start_response)
         if isinstance(parts, (list, tuple)) and not self.started:
-            self._send_whole(parts)
+            whole, size = self._whole(parts)
+            # They, and the request's body, may lie in memory that others wait for, and the client may be slow: but for
+            # `whole`, which is the outlet's now, nothing here holds on to them.
+            del parts
+            for name in _BODY_KEYS:
+                environ.pop(name, None)
+            self._outlet.send(whole, size)
             return
         try:
             for part in parts:
@@ -121,7 +130,8 @@ class Response:
         if self._left and not self._omits_body:
             self.keep_alive = False  # the client waits for bytes that do not come: only the end can tell it
 
-    def _send_whole(self, parts: Iterable[Buffer]) -> None:
+    def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
+        """The whole response, and its size in bytes."""
         size = 0
         filled: list[Buffer] = [b""]
         for part in parts:
@@ -131,10 +141,7 @@ class Response:
                 filled.append(part)
         filled[0] = head = self._head_bytes(size)
         self.started = True
-        if self._omits_body:
-            self._outlet.send([head], len(head))
-        else:
-            self._outlet.send(filled, size + len(head))
+        return ([head], len(head)) if self._omits_body else (filled, size + len(head))
 
     def _head_bytes(self, size: int | None) -> bytes:
         """The head before a body of `size` bytes, None if that is not known. Raises ValueError for a head that is none.

@@ -23,6 +23,7 @@ from app.limits import ConnectionLimits
 from app.listeners import BindFailed, PortDispatcher, open_listeners, raise_file_limit
 from app.shutdown import StopTimes
 from app.site import Site
+from app.stop_signals import release_stop_signals
 from app.worker import TridentWorker
 
 WORKER_CLASS = "app.worker.TridentWorker"
@@ -94,6 +95,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "accesslog": "-" if configuration.access_log else None,
             "control_socket_disable": True,
             "proc_name": "trident",
+            "post_worker_init": _booted,
             "worker_exit": self._stock_worker_exit,
         }
         if os.access(_SHARED_MEMORY, os.W_OK):
@@ -122,6 +124,11 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         if self._stock_site is not None:
             self._stock_site.begin_exit()
             self._stock_site.finish(self.stop_times.exit_timeout_s)
+
+
+def _booted(worker: Any) -> None:
+    """In a worker of any class: it has its own signal handlers now. What asked it to stop meanwhile comes through."""
+    release_stop_signals()
 
 
 def serve(configuration: ServerConfiguration) -> int:

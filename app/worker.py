@@ -108,6 +108,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
                 self._shut_down(replace(times, drain_grace_s=0.0))
                 sys.exit(EXIT_SITE_FAILED)
             self._stop.wait(_TICK_S)
+        if self._is_orphan():
+            times = replace(times, drain_grace_s=0.0)  # whoever starts the server again needs the ports
         sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
 
     def _listen(self, listener: socket.socket) -> Listener:
@@ -119,11 +121,14 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     def _has_place(self) -> bool:
         return len(self._connections) < int(self.worker_connections)
 
+    def _is_orphan(self) -> bool:
+        return os.getppid() != int(self.ppid)
+
     def _tick(self) -> None:
-        if os.getppid() != self.ppid:
+        if self._is_orphan():
             self._stop.set()  # nobody would start it again, nor stop it
         self._clock.tick()
-        self.notify()
+        self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
         self._connections.sweep()
         self._idle_trim.tick(self._clock.now, self._connections.last_work())
         for listener in self._listeners:

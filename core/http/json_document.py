@@ -114,6 +114,8 @@ def _keys(value: Any) -> list[str]:
     if len(set(keys)) != len(keys):
         # Here the first would count, in orjson the last: what a request means must not depend on its size.
         raise ValueError("a key is given twice")
+    if any("\0" in key for key in keys):
+        raise ValueError("a subscript ends at NUL: it would find another key's value")
     return keys
 
 

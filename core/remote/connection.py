@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import orjson
 
@@ -62,12 +61,11 @@ class Connection:
         """Connect to the engine's socket at `path`. Raises OSError where nobody listens."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._middle = memory_bytes // 2 // _PAGE * _PAGE
+        self.sock.setblocking(False)  # for the connect as well: it waits where many others do
         try:
             self.sock.connect(path)
-            self.sock.setblocking(False)
             self._arena = Arena.create(2 * self._middle)
-            greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION, self._middle]),))
-            socket.send_fds(self.sock, [greeting], [self._arena.descriptor])
+            self._greet()
         except BaseException:
             self.sock.close()
             raise
@@ -86,6 +84,14 @@ class Connection:
         self._unsent: memoryview | None = None
         self._is_lost = False
 
+    def _greet(self) -> None:
+        greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION, self._middle]),))
+        try:
+            socket.send_fds(self.sock, [greeting], [self._arena.descriptor])
+        except BaseException:
+            self._arena.close()
+            raise
+
     @property
     def wants_to_write(self) -> bool:
         return self._unsent is not None
@@ -96,7 +102,12 @@ class Connection:
         """Memory of the arena for `size` bytes of requests, free again when the array and its views are gone; or None
         if there is no room now."""
         place = self._slots.allocate(size)
-        return None if place is None else self._arena.borrow(place, size, partial(self._slots.free, place))
+        if place is None:
+            return None
+        try:
+            return self._arena.borrow(place, size, partial(self._slots.free, place))
+        except ValueError:  # the connection has just been lost
+            return None
 
     def _borrow(self, place: int, size: int) -> Array:
         try:
@@ -116,7 +127,7 @@ class Connection:
         held: list[Array] = []
         try:
             content = write_request(request, number, partial(self._place, held))
-        except TypeError as error:  # what JSON cannot say: half a surrogate pair in a name or a parameter
+        except TypeError as error:  # what JSON cannot say
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         request.number = number
         self._pending[number] = (request, on_response, held)
@@ -124,11 +135,15 @@ class Connection:
             raise EngineGone("the engine ended before it had the request")
         self._send_soon(content)
 
-    def _place(self, held: list[Array], content: Buffer) -> int:
-        """Where a large input lies in the arena: it was received there, or is copied."""
+    def _place(self, held: list[Array], content: Buffer) -> int | None:
+        """Where a large input lies in the arena: it was received there, or is copied. None if it never has room there:
+        then it goes through the socket."""
         place = self._arena.offset_of(content)
         if place is None:
-            memory = self.allocate(len(content))
+            size = len(content)
+            if size > self._slots.capacity:
+                return None
+            memory = self.allocate(size)
             if memory is None:
                 raise NoRoom
             memory[:] = memoryview(content)
@@ -162,20 +177,28 @@ class Connection:
     def flush(self) -> None:
         """Send what was collected, as far as the socket takes it. Raises OSError."""
         with self._sending:
-            parts: list[Any] = [] if self._unsent is None else [self._unsent]
+            if self._is_lost:
+                return
+            # First the rest of what was sent before: joined with the new, a large one would be copied again and again.
+            if self._unsent is not None and not self._send(self._unsent):
+                return
+            parts: list[bytes] = []
             try:
                 while True:
                     parts.append(self._outbox.popleft())
             except IndexError:
                 pass
-            if not parts or self._is_lost:
-                return
-            whole = parts[0] if len(parts) == 1 else b"".join(parts)
-            try:
-                sent = self.sock.send(whole)
-            except BlockingIOError:
-                sent = 0
-            self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
+            if parts:
+                self._send(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _send(self, whole: bytes | memoryview) -> bool:
+        """Whether the socket took all of it. Under the lock. Raises OSError."""
+        try:
+            sent = self.sock.send(whole)
+        except BlockingIOError:
+            sent = 0
+        self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
+        return self._unsent is None
 
     # --- from the engine
 

@@ -6,19 +6,17 @@ Source: architecture section 5.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from typing import Any, NamedTuple
 
 from core.config.model_spec import ModelSpec
-from core.errors import QueueFull, ServerError
+from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from core.inference import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
 from core.observability.metrics import MetricsSnapshot
 from core.remote.calls import CALLS, Call, decode_result, encode_call
 from core.remote.connection import Connection, NoRoom, gone
-from core.remote.engine_state import EngineState, engine_down
-from core.remote.frames import BadFrame
+from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
 from core.remote.link import Link
 from core.remote.remote_error import EngineGone
 from core.tensors import Array
@@ -29,7 +27,9 @@ _log = logging.getLogger("trident.engine")
 _ROOM_SECONDS = 1.0
 # What does not depend on storage or on loading is answered at once, or the engine is in trouble.
 _CALL_SECONDS = 60.0
+_SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
+_STILL_LOADING = frozenset((ENGINE_DOWN, "starting", "loading"))
 
 
 class _WaitsForRoom(NamedTuple):
@@ -43,6 +43,7 @@ class RemoteEngine:
     of the link's.
 
     Connects by itself, again and again. `memory_bytes` is the size of the arena, for requests and responses together.
+    From the loss of an engine until the next one has loaded, a model that is not there is one that is not there yet.
     """
 
     def __init__(self, path: str, link: Link, memory_bytes: int) -> None:
@@ -52,9 +53,9 @@ class RemoteEngine:
         self._connection: Connection | None = None
         self._state = engine_down(_NOT_YET)
         self._specs: dict[tuple[str, int], ModelSpec] = {}
-        self._room = threading.Lock()
         self._waiting: deque[_WaitsForRoom] = deque()
         self._is_exiting = False
+        self._is_recovering = False
 
     def start(self) -> None:
         """Begin to connect."""
@@ -91,7 +92,7 @@ class RemoteEngine:
             return
         try:
             connection.read()
-        except BadFrame as error:
+        except ValueError as error:  # BadFrame, or what is no state or no error
             _log.error("the engine was cut off, it sent %s", error)
             self._lose("it could not be understood")
         except OSError:
@@ -121,11 +122,16 @@ class RemoteEngine:
             self._connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
         except OSError as error:
             _log.debug("no engine at %s: %s", self._path, error)
+        except ServerError as error:
+            if self._state.phase.failures.get("engine") != error.message:
+                _log.error("no connection to the engine: %s", error.message)
+                self._state = engine_down(error.message)
 
     def _lose(self, reason: str) -> None:
         connection, self._connection = self._connection, None
         self._specs = {}
         self._state = engine_down(reason)
+        self._is_recovering = True
         if connection is not None:
             if not self._is_exiting:
                 _log.error("the connection to the engine is lost: %s", reason)
@@ -138,15 +144,19 @@ class RemoteEngine:
         if state.generation != self._state.generation:
             self._specs = {}
         self._state = state
+        if state.phase.name not in _STILL_LOADING:
+            self._is_recovering = False
 
     def _submit_waiting(self) -> None:
         """Those that wait for room, in their order; an error for those that have waited for too long."""
         while self._waiting:
             until, request, on_response = self._waiting[0]
             connection = self._connection
-            if connection is None:
-                return
             try:
+                if request.cancelled:
+                    raise RequestCancelled("the client went away")
+                if connection is None:
+                    raise self._no_engine()
                 connection.submit(request, on_response)
             except NoRoom:
                 if time.monotonic() < until:
@@ -239,16 +249,23 @@ class RemoteEngine:
         connection = self._connection
         if connection is None:
             raise self._no_engine()
+        was_recovering = self._is_recovering
         result = _Result(call, self._link.gate())
         number = connection.call(encode_call(name, arguments), result.take)
         try:
             return result.get(None if call.blocks else _CALL_SECONDS)
+        except ModelNotFound as error:
+            if not was_recovering:
+                raise
+            raise EngineGone(
+                f"the engine has been started again and has not loaded '{arguments[0]}' yet", hint=_SOON
+            ) from error
         finally:
             connection.forget(number)
 
     def _no_engine(self) -> EngineGone:
         reason = self._state.phase.failures.get("engine", _NOT_YET)
-        return EngineGone(f"the engine is not there: {reason}", hint="it is being started again; try again soon")
+        return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
 
 
 class _Result:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from core.engine import InferenceEngine
@@ -28,6 +29,10 @@ _log = logging.getLogger("trident.engine")
 
 _LOOK_SECONDS = 0.05
 _CALLS_AT_ONCE = 64
+# More than any server has; those that say nothing must not take all descriptors.
+_MOST_FRONT_ENDS = 256
+_GREETING_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
 _PEER = struct.Struct("3i")
 # After these the others must know before the caller does that it is done.
 _CHANGES = frozenset({"load_model", "load_directory", "unload_model"})
@@ -40,6 +45,8 @@ class EngineServer:
 
     `on_change` is told the name and the arguments of every call that changed which models are loaded, on the thread of
     the call. `is_restoring` says whether what was loaded before is still being loaded: until then nobody is ready.
+    A front end is cut off if it does not say who it is within `greeting_s` seconds, and if it takes nothing of what is
+    sent to it for `patience_s`.
     """
 
     def __init__(
@@ -49,11 +56,15 @@ class EngineServer:
         *,
         on_change: OnChange | None = None,
         is_restoring: Callable[[], bool] = lambda: False,
+        greeting_s: float = _GREETING_SECONDS,
+        patience_s: float = _PATIENCE_SECONDS,
     ) -> None:
         self._engine = engine
         self._listener = listener
         self._on_change = on_change
         self._is_restoring = is_restoring
+        self._greeting_s = greeting_s
+        self._patience_s = patience_s
         self._poll = select.epoll()
         self._front_ends: dict[int, FrontEnd] = {}
         self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
@@ -71,7 +82,7 @@ class EngineServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what waits, and end all connections. Blocks until the thread has ended."""
+        """Send what waits, as far as it is taken, and end all connections. Blocks until the thread has ended."""
         self._is_stopping = True
         self._thread.join()
         self._blocking.shutdown(wait=False, cancel_futures=True)
@@ -84,14 +95,15 @@ class EngineServer:
     def push_state(self) -> None:
         """Tell all front ends what they must know, if it has changed. Any thread."""
         engine = self._engine
-        restoring = self._is_restoring()
-        state = EngineState(
-            live=engine.is_live(),
-            ready=engine.is_ready() and not restoring,
-            generation=engine.generation,
-            phase=engine.phase(),
-        )
-        with self._pushing:
+        with self._pushing:  # the look included: what another thread saw before must not be sent after this
+            restoring = self._is_restoring()
+            phase = engine.phase()
+            state = EngineState(
+                live=engine.is_live(),
+                ready=engine.is_ready() and not restoring,
+                generation=engine.generation,
+                phase=replace(phase, name="loading") if restoring and phase.name == "ready" else phase,
+            )
             if state == self._pushed:
                 return
             self._pushed = state
@@ -115,7 +127,7 @@ class EngineServer:
                 if front_end is None:
                     continue
                 if events & select.EPOLLOUT:
-                    self._send_rest(front_end)
+                    front_end.flush()
                 if events & ~select.EPOLLOUT:
                     self._read(front_end)
             now = time.monotonic()
@@ -123,20 +135,30 @@ class EngineServer:
                 self.last_work = now
             if now >= next_look:
                 next_look = now + _LOOK_SECONDS
+                poll.modify(listener, select.EPOLLIN)
+                self._part_with_idle(now)
                 self.push_state()
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptor is left: the thread must not spin until there is one
+            _log.error("a front end could not be accepted: %s", error)
+            self._poll.modify(self._listener.fileno(), 0)
             return
         _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user not in (os.getuid(), 0):
             _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
             sock.close()
             return
+        if len(self._front_ends) >= _MOST_FRONT_ENDS:
+            _log.warning("a connection was refused: there are %d", _MOST_FRONT_ENDS)
+            sock.close()
+            return
         sock.setblocking(False)
-        front_end = FrontEnd(sock, self._engine, self._called, self._watch_writable)
+        front_end = FrontEnd(sock, self._engine, self._called, self._watch)
         self._front_ends[sock.fileno()] = front_end
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
@@ -146,6 +168,9 @@ class EngineServer:
             goes_on = front_end.read()
         except BadFrame as error:
             _log.error("a front end was cut off, it sent %s", error)
+            goes_on = False
+        except Exception:  # the request boundary: whatever one of them sends, the others are served on
+            _log.exception("a front end was cut off, what it sent led to an unexpected error")
             goes_on = False
         if not goes_on:
             self._end(front_end)
@@ -160,15 +185,21 @@ class EngineServer:
         self._poll.unregister(descriptor)
         front_end.close()
 
-    def _watch_writable(self, front_end: FrontEnd) -> None:
-        """Any thread: the thread of `_serve` sends the rest."""
-        with contextlib.suppress(OSError):  # it is on its way out
-            self._poll.modify(front_end.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+    def _part_with_idle(self, now: float) -> None:
+        """End the connections of those that say nothing at first, or take nothing later."""
+        for front_end in list(self._front_ends.values()):
+            if not front_end.is_welcome and now - front_end.since > self._greeting_s:
+                _log.error("a front end was cut off, it did not say within %g s who it is", self._greeting_s)
+                self._end(front_end)
+            elif front_end.is_blocked and now - front_end.since > self._patience_s:
+                _log.error("a front end was cut off, it took nothing of what was sent for %g s", self._patience_s)
+                self._end(front_end)
 
-    def _send_rest(self, front_end: FrontEnd) -> None:
-        front_end.flush()
-        if not front_end.is_blocked:
-            self._poll.modify(front_end.sock.fileno(), select.EPOLLIN)
+    def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
+        """Any thread: the thread of `_serve` sends the rest. It reads nothing more meanwhile: who does not take answers
+        must not be able to ask for ever more of them."""
+        with contextlib.suppress(OSError):  # it is on its way out
+            self._poll.modify(front_end.sock.fileno(), select.EPOLLOUT if blocked else select.EPOLLIN)
 
     # --- calls
 

@@ -9,10 +9,11 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -44,19 +45,24 @@ _log = logging.getLogger("trident.engine")
 
 RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
+# More than a greeting has.
+_MOST_BEFORE_GREETING = 4096
 OnCall = Callable[["FrontEnd", int, memoryview], None]
+OnBlocked = Callable[["FrontEnd", bool], None]
 
 
 class FrontEnd:
     """`read` is called on the server's thread; responses come on any.
 
     What is sent is collected until `flush`, so that the responses to a batch leave together. `on_blocked` is told when
-    the socket takes no more for now; then `flush` is to be called once it does.
+    the socket takes no more for now, and when it does again; in between `flush` is to be called once it takes more.
     """
 
-    def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: Callable[[FrontEnd], None]):
+    def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked) -> None:
         self.sock = sock
         self.is_closed = False
+        # Monotonic seconds when it connected, or when it last took something of what waits for it.
+        self.since = time.monotonic()
         self._engine = engine
         self._on_call = on_call
         self._on_blocked = on_blocked
@@ -64,6 +70,7 @@ class FrontEnd:
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
         self._descriptors: list[int] = []
+        self._before_greeting = 0
         self._arena: Arena | None = None
         self._slots: Slots | None = None
         self._requests = RequestReader(self._view_of)
@@ -87,6 +94,7 @@ class FrontEnd:
             if self._arena is None:
                 content, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE_SIZE, _MOST_DESCRIPTORS)
                 self._descriptors += descriptors
+                self._before_greeting += len(content)
             else:
                 content = bytes(self._view[: self.sock.recv_into(self._buffer)])
         except BlockingIOError:
@@ -97,6 +105,8 @@ class FrontEnd:
             return False
         for found in self._reader.feed(content):
             self._take(found)
+        if self._arena is None:
+            self._check_unwelcome()
         if self._outbox:
             self.flush()
         return True
@@ -118,6 +128,13 @@ class FrontEnd:
         else:
             self._greet(content)
 
+    def _check_unwelcome(self) -> None:
+        """Who has not said who it is must not make the engine hold more and more for it."""
+        if len(self._descriptors) > 1 or self._before_greeting > _MOST_BEFORE_GREETING:
+            raise BadFrame(
+                f"{self._before_greeting} bytes and {len(self._descriptors)} descriptors before a greeting was whole"
+            )
+
     def _greet(self, content: memoryview) -> None:
         if self._arena is not None:
             raise BadFrame("a second greeting")
@@ -134,6 +151,7 @@ class FrontEnd:
         finally:
             _close(descriptors)
         if not 0 <= middle <= arena.size:
+            arena.close()
             raise BadFrame("a greeting with responses outside of the arena")
         self._slots = Slots(middle, arena.size)
         self._arena = arena
@@ -170,6 +188,8 @@ class FrontEnd:
         try:
             content = self._responses.write(response, number)
         except Exception as error:  # an engine's fault must reach the caller, not end the instance thread
+            if self.is_closed:
+                return  # its memory has just gone with it
             content = failed_response(response, error, number)
         self._outbox.append(content)
 
@@ -198,26 +218,35 @@ class FrontEnd:
             if self.is_closed:
                 self._outbox.clear()
                 return
-            waiting = self._unsent
-            parts: list[Any] = [] if waiting is None else [waiting]
-            try:
-                while True:
-                    parts.append(self._outbox.popleft())
-            except IndexError:
-                pass
-            if not parts:
-                return
-            whole = parts[0] if len(parts) == 1 else b"".join(parts)
-            try:
-                sent = self.sock.send(whole)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self._unsent = None
-                return  # the server's thread sees the end as well
-            self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
-            if self._unsent is not None and waiting is None:
-                self._on_blocked(self)
+            was_blocked = self._unsent is not None
+            # First the rest of what was sent before: joined with the new, a large one would be copied again and again.
+            if self._unsent is None or self._send(self._unsent):
+                parts: list[bytes] = []
+                try:
+                    while True:
+                        parts.append(self._outbox.popleft())
+                except IndexError:
+                    pass
+                if parts:
+                    self._send(parts[0] if len(parts) == 1 else b"".join(parts))
+            if was_blocked is not (self._unsent is not None):
+                self._on_blocked(self, not was_blocked)
+
+    def _send(self, whole: bytes | memoryview) -> bool:
+        """Whether the socket took all of it. Under the lock."""
+        try:
+            sent = self.sock.send(whole)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(whole)  # the server's thread sees the end as well
+        if sent == len(whole):
+            self._unsent = None
+            return True
+        if sent or self._unsent is None:
+            self.since = time.monotonic()
+        self._unsent = memoryview(whole)[sent:]
+        return False
 
     @property
     def is_blocked(self) -> bool:

@@ -94,7 +94,7 @@ class ThreadLink:
         self._waker.close()
 
     def _signal(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full of signals
+        with contextlib.suppress(OSError):  # it is full of signals, or closed: memory may be given back later still
             self._waker.send(b"\0")
 
     def _drive(self) -> None:

@@ -19,7 +19,7 @@ from core.remote.plain_values import reader_of
 
 _log = logging.getLogger("trident.engine")
 
-_UNFORESEEN = "unexpected error in the engine, its log says more"
+_UNFORESEEN = "unexpected error in the server, its log says more"
 
 
 class EngineGone(ServerError):
@@ -45,7 +45,7 @@ def error_to_plain(error: BaseException) -> list[Any]:
     Of what is no ServerError the client learns nothing but that it happened: it goes to the log with its traceback.
     """
     if not isinstance(error, ServerError):
-        _log.error("unexpected error in the engine", exc_info=error)
+        _log.error("unexpected error in the server", exc_info=error)
         error = _Unforeseen(_UNFORESEEN)
     return [
         type(error).__name__,

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
 from core.inference import InferenceRequest, InputTensor, Parameter
 from core.remote.frames import REQUEST, BadFrame
+from core.remote.plain_values import write_plain
 from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
 from core.tensors import Buffer, Shape, wire_bytes
 
-Place = Callable[[Buffer], int]
+Place = Callable[[Buffer], int | None]
 ViewOf = Callable[[int, int], memoryview]
 
 
 def write_request(request: InferenceRequest, number: int, place: Place) -> bytes:
-    """The frame. `place` puts the bytes of a large input into the arena and says where; what it raises is raised."""
+    """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
+    frame. What it raises is raised."""
     tensors: list[Buffer] = []
     places: list[int] = []
     inputs: list[tuple[str, str, Shape, int, bool]] = []
@@ -31,12 +32,13 @@ def write_request(request: InferenceRequest, number: int, place: Place) -> bytes
         if type(content) is not memoryview:
             content = memoryview(wire_bytes(np.ascontiguousarray(content)))
         size = content.nbytes
-        if size < LARGE:
+        at = place(content) if size >= LARGE else None
+        if at is None:
             tensors.append(content)
         else:
-            places.append(place(content))
-        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, size >= LARGE))
-    meta = orjson.dumps(
+            places.append(at)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, at is not None))
+    meta = write_plain(
         (
             request.model_name,
             request.model_version,

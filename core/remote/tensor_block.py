@@ -15,9 +15,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-import orjson
-
 from core.remote.frames import HEADER, PADDING, BadFrame
+from core.remote.plain_values import read_plain
 from core.tensors import Buffer
 
 T = TypeVar("T")
@@ -82,7 +81,7 @@ class BlockReader(Generic[T]):
 
     def _learn(self, meta: bytes) -> T:
         try:
-            parsed = self._parse(orjson.loads(meta))
+            parsed = self._parse(read_plain(meta))
         except (ValueError, TypeError, KeyError) as error:
             raise BadFrame(f"a block that cannot be read: {error}") from None
         if len(meta) <= _LONGEST_REMEMBERED:

@@ -68,6 +68,13 @@ def test_refuses_numbers_that_no_double_holds(padding: bytes) -> None:
         parse_document(b'{"inputs":[{"data":[1e999]}]}' + padding, binary_follows=False)
 
 
+@pytest.mark.parametrize("padding", [b"", PADDING])
+def test_a_key_ends_where_it_ends(padding: bytes) -> None:
+    text = rb'{"a\u0000b": 1, "a": 2, "inputs": [{"data\u0000": 3, "\u0000": null, "data": [4]}]}'
+    document = parse_document(padding + text, binary_follows=False)
+    assert document == {"a\0b": 1, "a": 2, "inputs": [{"data\0": 3, "\0": None, "data": [4]}]}
+
+
 def test_strings_need_not_be_utf8() -> None:
     document = parse_document(b'{"inputs":[{"data":["\xff\xfe"]}]}', binary_follows=False)
     assert document["inputs"][0]["data"] == ["\udcff\udcfe"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 
 from core.inference import InferenceRequest, InferenceResponse
 from core.scheduling.ordering import ResponseOrder
@@ -68,3 +69,21 @@ def test_order_holds_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert left == list(range(2000))
+
+
+def test_front_ends_are_told_of_what_left_and_after_it_did() -> None:
+    """Of the requests of other batches, too, that had waited for this one."""
+    events: list[str] = []
+    order = ResponseOrder(lambda request, response: events.append(response.id))
+    requests = arrivals(order, 4)
+    tells = [partial(events.append, f"{front_end} told") for front_end in "ab"]
+    for number, request in enumerate(requests):
+        request.flush = tells[number % 2]
+    answer(order, requests[1])
+    answer(order, requests[2])
+    assert events == []
+    answer(order, requests[0])
+    assert events[:3] == ["0", "1", "2"]
+    assert sorted(events[3:]) == ["a told", "b told"]
+    answer(order, requests[3])
+    assert events[5:] == ["3", "b told"]

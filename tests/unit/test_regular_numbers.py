@@ -61,6 +61,7 @@ def test_integers_are_no_fractions_and_keys_are_given_once() -> None:
     assert regular_numbers(b"[-1]", None, "u") is None
     assert regular_numbers(b'{"a":[1],"a":[2]}', "a", "i") is None
     assert regular_numbers(b'{"b":[1]}', "a", "i") is None
+    assert regular_numbers(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
 
 
 def test_a_refusal_leaves_the_next_document_alone() -> None:

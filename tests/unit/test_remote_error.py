@@ -83,7 +83,7 @@ def test_of_any_other_error_the_client_learns_nothing_and_the_log_all(
     with caplog.at_level(logging.ERROR, "trident.engine"):
         found = over_the_wire(error)
     assert found.code is ErrorCode.INTERNAL
-    assert found.message == "unexpected error in the engine, its log says more"
+    assert found.message == "unexpected error in the server, its log says more"
     assert (found.hint, found.model) == (None, None)
     (record,) = caplog.records
     assert record.exc_info is not None

@@ -57,8 +57,9 @@ def _numbers(document: Any, member: str | None, kind: str, text: Array) -> tuple
     content: Any = document
     if member is not None:
         keys = list(document.keys())
-        if len(set(keys)) != len(keys):
-            # Here the first would count, in orjson the last: what a request means must not depend on the reader.
+        if len(set(keys)) != len(keys) or any("\0" in key for key in keys):
+            # Here the first would count, in orjson the last, and a subscript ends at NUL: what a request means must not
+            # depend on the reader.
             return None
         content = document[member]
         others = {key: _plain(document[key]) for key in keys if key != member}

@@ -1,0 +1,287 @@
+"""A server whose engine has a process of its own, as the tests of its faults see it: processes, files, clients."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.contract.server import HOST, STOP_LIMIT_S, ServerProcess, environment_without, session_members
+from tests.contract.server_processes import engine_of, front_ends_of
+from tests.contract.simple_model import PATH, good_body, is_good_answer
+
+LIMIT_S = 60.0
+# A client that was refused does not come back at once: what it waits for would have no processor to start on.
+_BETWEEN_S = 0.05
+# What ONNX Runtime puts into every temporary folder, for good.
+ORT_SESSION = ".ses"
+JSON = {"Content-Type": "application/json"}
+
+
+def until(condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
+    """Wait until `condition()` is true, and return what it is; AssertionError with `what` after the limit."""
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+    return found
+
+
+class RemoteServer(ServerProcess):
+    """With front ends and an engine, and temporary files in a folder of its own: what is left there is this server's.
+
+    `folder` keeps its log. At its end nothing of it may be left, however it ended. `beside` is a server whose temporary
+    folder it has, too.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        folder: Path,
+        *options: str,
+        workers: int = 2,
+        ready: bool = True,
+        beside: RemoteServer | None = None,
+    ) -> None:
+        self._is_guest = beside is not None
+        # Not in `folder`, whose path may be too long for a socket.
+        self.temporary = beside.temporary if beside else Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+        environment = {**environment_without("TRIDENT_"), "TMPDIR": str(self.temporary)}
+        mode = (f"--http-workers={workers}", "--shutdown-grace-secs=0")
+        super().__init__(repository, folder / "log", *mode, *options, ready=ready, environment=environment)
+
+    def __enter__(self) -> RemoteServer:
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ends_well = kind is None and not self.was_killed
+        try:
+            super().__exit__(kind, error, trace)
+            if ends_well:
+                self.assert_gone()
+        finally:
+            if not self._is_guest:
+                shutil.rmtree(self.temporary, ignore_errors=True)
+
+    @property
+    def engine(self) -> int:
+        """The process of the engine, once it has loaded its backend."""
+
+        def found() -> int:
+            with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
+                return engine_of(self)
+            return 0
+
+        return int(until(found, "there is no engine"))
+
+    @property
+    def front_ends(self) -> list[int]:
+        engine = self.engine
+        return until(lambda: [one for one in front_ends_of(self) if one != engine], "there are no front ends")
+
+    def says(self, text: str) -> bool:
+        """Whether it stands in the log."""
+        return text in self.log_text()
+
+    def is_live(self) -> bool:
+        """Whether one of the front ends says so."""
+        return self._says("live")
+
+    def is_ready(self) -> bool:
+        """As one of the front ends sees it; False as well when none answers."""
+        return self._says("ready")
+
+    def _says(self, health: str) -> bool:
+        try:
+            return self.request("GET", f"/v2/health/{health}")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def wait_until_all_ready(self) -> None:
+        """Every front end says so: many connections, which are spread over all of them."""
+        until(lambda: all(self.is_ready() for _ in range(20)), f"not ready again\n{self.log_text()[-3000:]}")
+
+    def kill_engine(self, number: int = signal.SIGKILL) -> int:
+        """Send the engine a signal that ends it, and return once it has; what its process number was."""
+        engine = self.engine
+        os.kill(engine, number)
+        until(lambda: engine not in session_members(self.process.pid), "the engine lives on")
+        return engine
+
+    def left(self) -> list[str]:
+        """What is there of the server: processes, files, ports that listen."""
+        found = [f"process {member}" for member in session_members(self.process.pid)]
+        pattern = f"trident-{self.process.pid}-*" if self._is_guest else "*"
+        found += [f"file {path}" for path in self.temporary.glob(pattern) if path.name != ORT_SESSION]
+        for port in (self.http_port, self.metrics_port):
+            with socket.socket() as probe:
+                if probe.connect_ex((HOST, port)) == 0:
+                    found.append(f"port {port}")
+        return found
+
+    def assert_gone(self, limit_s: float = LIMIT_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while left := self.left():
+            assert time.monotonic() < deadline, f"{left}\n{self.log_text()[-3000:]}"
+            time.sleep(0.05)
+
+    def ended(self) -> int:
+        """The exit status, once there is one."""
+        return self.process.wait(STOP_LIMIT_S)
+
+
+class Client:
+    """One connection, opened again when it has ended; a context manager."""
+
+    def __init__(self, server: ServerProcess, timeout_s: float = LIMIT_S) -> None:
+        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=timeout_s)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body. Raises OSError or HTTPException where there is no answer."""
+        try:
+            self._connection.request(method, path, body=body, headers=headers or {})
+            response = self._connection.getresponse()
+            self.headers = response.headers
+            return response.status, response.read()
+        except BaseException:
+            self._connection.close()
+            raise
+
+
+class Traffic:
+    """Clients that ask the `simple` model for sums, again and again; a context manager.
+
+    `answers` counts statuses; `wrong` are answers with status 200 and other numbers than those of their request, `lost`
+    the requests that ended without an answer, and `texts` what was said with other statuses.
+    """
+
+    def __init__(self, server: ServerProcess, clients: int = 8) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
+        self._lock = threading.Lock()
+        self.answers: Counter[int] = Counter()
+        self.texts: Counter[str] = Counter()
+        self.wrong: list[bytes] = []
+        self.lost: list[BaseException] = []
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        self.wait_for_more()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self, requests: int = 50) -> None:
+        """Return when so many more were answered well."""
+        before = self.answers[200]
+        until(lambda: self.answers[200] >= before + requests, f"no more good answers: {self}")
+
+    def _run(self, number: int) -> None:
+        seed = 1000 * number
+        with Client(self._server) as client:
+            while not self._stop.is_set():
+                seed += 1
+                try:
+                    status, answer = client.ask("POST", PATH, good_body(seed))
+                except (OSError, http.client.HTTPException) as error:
+                    with self._lock:
+                        self.lost.append(error)
+                    self._stop.wait(_BETWEEN_S)
+                    continue
+                with self._lock:
+                    self.answers[status] += 1
+                    if status != 200:
+                        self.texts[json.loads(answer)["error"]] += 1
+                    elif not is_good_answer(answer, seed):
+                        self.wrong.append(answer)
+                if status != 200:
+                    self._stop.wait(_BETWEEN_S)
+
+    def __str__(self) -> str:
+        return f"{dict(self.answers)}, {len(self.wrong)} wrong, lost {self.lost[:3]}, {dict(self.texts)}"
+
+
+@contextlib.contextmanager
+def undisturbed(server: ServerProcess, clients: int = 4) -> Iterator[Traffic]:
+    """Traffic that must be answered as if nothing else went on."""
+    with Traffic(server, clients) as traffic:
+        yield traffic
+        traffic.wait_for_more()
+    assert (set(traffic.answers), traffic.wrong, traffic.lost) == ({200}, [], []), str(traffic)
+
+
+def readiness(server: ServerProcess) -> dict[str, Any]:
+    """Why the server is not ready."""
+    status, _, body = server.request("GET", "/v2/health/ready")
+    assert status in (200, 400), body
+    found: dict[str, Any] = json.loads(body or b"{}")
+    return found
+
+
+def long_request(rounds: int = 500_000) -> bytes:
+    """What keeps the model `waiting` busy: a processor makes some hundred thousand rounds in a second."""
+    return json.dumps({"inputs": [{"name": "ROUNDS", "datatype": "INT64", "shape": [1], "data": [rounds]}]}).encode()
+
+
+FOR_EVER = 2_000_000_000
+
+
+def pending(server: RemoteServer, model: str) -> int:
+    """Requests that are queued."""
+    return _metric(server, f'nv_inference_pending_request_count{{model="{model}",version="1"}}')
+
+
+def failures(server: RemoteServer, model: str, reason: str) -> int:
+    return _metric(server, f'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}}')
+
+
+def _metric(server: RemoteServer, name: str) -> int:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    return next((int(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name)), -1)
+
+
+def private_directory(server: RemoteServer) -> Path:
+    (found,) = server.temporary.glob("trident-*")
+    return found
+
+
+def resident_kb(process: int, field: str = "VmRSS") -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def open_files(process: int) -> int:
+    return len(os.listdir(f"/proc/{process}/fd"))
+
+
+def arenas_of(process: int) -> int:
+    """How many pieces of shared memory a process has mapped."""
+    return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-arena")
