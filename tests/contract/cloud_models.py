@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ import numpy as np
 from tests.contract.changing_models import BATCHED, JSON, WIDTH, scaled
 from tests.contract.gcs_emulator import GcsEmulator
 from tests.contract.s3_emulator import S3Emulator
-from tests.contract.server import ServerProcess
+from tests.contract.server import ServerProcess, environment_without
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-example-secret"}
 _PLATFORMS = ("AWS_", "BOTO_", "CLOUDSDK_", "GCE_", "GOOGLE_", "STORAGE_", "TRIDENT_", "TRITON_")
@@ -39,11 +38,6 @@ def cloud_server(
     """
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_PLATFORMS) and not name.lower().endswith("_proxy")
-    }
     return ServerProcess(
         repository,
         folder / log,
@@ -51,7 +45,7 @@ def cloud_server(
         "--shutdown-grace-secs=0",
         *options,
         ready=ready,
-        environment={**kept, "HOME": str(home), **_NO_MACHINE, **variables, **more},
+        environment={**environment_without(*_PLATFORMS), "HOME": str(home), **_NO_MACHINE, **variables, **more},
     )
 
 

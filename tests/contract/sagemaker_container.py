@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from adapters.sagemaker.emulator.container_client import ContainerAnswer, ContainerClient
+from adapters.emulation.container_client import ContainerAnswer, ContainerClient
 from adapters.sagemaker.emulator.limits import PlatformLimits
-from tests.contract.server import HOST, free_ports, session_members
+from tests.contract.server import HOST, environment_without, free_ports, session_members
 
 TRIDENT = str(Path(sys.executable).with_name("trident"))
 LIMITS = PlatformLimits()
@@ -29,8 +29,7 @@ _OTHERS = ("SAGEMAKER_", "TRIDENT_", "AIP_", "AWS_")
 
 def platform_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """What a container of the platform finds set: nothing for servers but `variables`."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(_OTHERS)}
-    return {name: text for name, text in kept.items() if not name.lower().endswith("_proxy")} | dict(variables)
+    return environment_without(*_OTHERS) | dict(variables)
 
 
 def until(condition: Callable[[], Any], what: Callable[[], str]) -> None:
@@ -96,10 +95,10 @@ class SageMakerContainer:
         self.process.wait()
 
     def ping_status(self) -> int:
-        """The status of a probe within the platform's limits; 0 where nobody listens."""
+        """The status of a probe within the platform's limits; 0 where nobody listens, or answers in time."""
         assert self.process.poll() is None, self.log_text()
         connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMITS.ping_s)
-        with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError, TimeoutError):
             connection.request("GET", "/ping")
             return connection.getresponse().status
         return 0

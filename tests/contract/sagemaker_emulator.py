@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,44 +22,47 @@ from botocore.exceptions import ClientError
 from tests.contract.sagemaker_archives import CSV
 from tests.contract.sagemaker_container import LIMIT_S, TRIDENT, platform_environment, until
 
-KEPT = "the container kept all limits of the platform"
 ROW = b"1,2,3,4\n"
+_LATE = ("did not answer within", "did not accept a connection within")
+_REPORT = re.compile(
+    r"^(the container kept all limits of the platform"
+    r"|\d+ breach(es)? of the platform's limits:\n(?P<lines>(  .*\n)+))",
+    re.MULTILINE,
+)
 _URL = re.compile(r"the runtime API is at (\S+)")
 
 
 class SageMakerEmulator:
-    """A context manager: its API is open on entry (unless `ready` is false); on exit it has ended with `status`.
+    """A context manager: its API is open on entry (unless `ready` is false); on exit it ends, if it has not.
 
-    What it starts and writes must be gone then: its container and its temporary files. `folder` takes those, and what
-    it says.
+    The exit status must be 1 if a limit was broken, else 0; or `status`, where a test says so. What it starts and
+    writes must be gone then: its container and its temporary files. `folder` takes what it says.
     """
 
-    def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True) -> None:
-        self.status = 0
-        self.temporary = folder / "temporary"
+    def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True, nohup: bool = False) -> None:
+        self.status: int | None = None
+        # Not in `folder`: the addresses of sockets have room for short paths only.
+        self._temporary = tempfile.TemporaryDirectory()
+        self.temporary = Path(self._temporary.name)
         self._log = folder / "log"
         self._arguments = [str(model), *options]
         self._ready = ready
+        self._is_nohup = nohup
 
     def __enter__(self) -> SageMakerEmulator:
-        self.temporary.mkdir(parents=True)
-        # ONNX Runtime would leave a file of its own there.
-        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [TRIDENT, "emulate", "sagemaker", *self._arguments],
-                env=platform_environment(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        # Whether it is ignored is inherited, and whoever runs the tests may do so.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if self._is_nohup else signal.SIG_DFL)
+        try:
+            self.process = self._started()
+        finally:
+            signal.signal(signal.SIGHUP, before)
         try:
             if self._ready:
                 self.wait_for_text("the runtime API is at")
                 self.client = sdk(_URL.findall(self.text())[0])
         except BaseException:
-            self._kill()
+            self._clear()
             raise
         return self
 
@@ -67,11 +71,11 @@ class SageMakerEmulator:
     ) -> None:
         try:
             if kind is None:
-                assert self.end() == self.status, self.text()
+                assert self.end() == (len(self.report()) > 0 if self.status is None else self.status), self.text()
                 assert self.container_members() == []
                 assert list(self.temporary.iterdir()) == []
         finally:
-            self._kill()
+            self._clear()
             if self._ready:
                 self.client.close()
 
@@ -87,6 +91,16 @@ class SageMakerEmulator:
     def text(self) -> str:
         """What it and its container have written."""
         return self._log.read_text(errors="replace")
+
+    def report(self) -> list[str]:
+        """The breaches that it names at its end."""
+        found = _REPORT.search(self.text())
+        assert found is not None, self.text()
+        return [line.strip() for line in (found["lines"] or "").splitlines()]
+
+    def breaches(self) -> list[str]:
+        """Those that are not of time, of which a machine that others use as well has none of its own."""
+        return [line for line in self.report() if not any(words in line for words in _LATE)]
 
     def wait_for_text(self, text: str) -> None:
         until(lambda: text in self.text() or self.process.poll() is not None, self.text)
@@ -122,11 +136,25 @@ class SageMakerEmulator:
         stats = [Path(f"/proc/{member}/stat").read_text() for member in self.container_members()]
         return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
-    def _kill(self) -> None:
+    def _started(self) -> subprocess.Popen[bytes]:
+        # ONNX Runtime would leave a file of its own there.
+        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [TRIDENT, "emulate", "sagemaker", *self._arguments],
+                env=platform_environment(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _clear(self) -> None:
         self.signal_container(signal.SIGKILL)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._temporary.cleanup()
 
 
 def sdk(url: str) -> Any:

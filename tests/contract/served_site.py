@@ -139,6 +139,8 @@ class Probe:
 class ProbeSite:
     """A site of one `Probe` on each of two ports: the second one answers with the name of its port only."""
 
+    allocate = None
+
     def __init__(self, ports: list[int], failure: str | None, drains: bool) -> None:
         self.probe = Probe()
         self.probe.site = self

@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,8 @@ HOST = "127.0.0.1"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 45.0
 POLL_S = 0.02
+# What decides whether the engine has a process of its own, in the environment of the server; set by a fixture.
+HTTP_WORKERS = "TRIDENT_HTTP_WORKERS"
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,6 +37,23 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def environment_without(*prefixes: str) -> dict[str, str]:
+    """What a process is given of the tests' own variables: none that begin with `prefixes`, and no proxy.
+
+    What the test says of --http-workers stays whatever the prefixes are.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == HTTP_WORKERS or (not name.startswith(prefixes) and not name.lower().endswith("_proxy"))
+    }
+
+
+def shared_directories(arbiter: int) -> list[Path]:
+    """What the processes of one server have in common on disk, of the server whose main process was `arbiter`."""
+    return list(Path(tempfile.gettempdir()).glob(f"trident-{arbiter}-*"))
 
 
 def session_members(session: int) -> list[int]:
@@ -121,9 +142,11 @@ class ServerProcess:
             raise AssertionError(f"still running {STOP_LIMIT_S} s after SIGTERM\n{self.log_text()}") from None
         finally:
             left = session_members(self.process.pid)
+            files = shared_directories(self.process.pid)
             self.kill()
         assert status == 0, f"exit status {status}\n{self.log_text()}"
         assert left == [], f"processes left behind: {left}\n{self.log_text()}"
+        assert files == [], f"files left behind: {files}\n{self.log_text()}"
 
     def wait_until_ready(self) -> None:
         """Return once /v2/health/ready answers 200; AssertionError with the log when it ends or takes too long."""
@@ -152,6 +175,8 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         self.process.wait()
+        for directory in shared_directories(self.process.pid):
+            shutil.rmtree(directory)
 
     def request(
         self,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.contract.server import ServerProcess, session_members
+from tests.contract.server import ServerProcess
 
 GOLDEN_MODELS = Path(__file__).resolve().parent.parent / "golden" / "models"
 PATH = "/v2/models/simple/infer"
@@ -125,25 +123,3 @@ def tensor(content: str, shape: Any = (1, 2), datatype: str = "FP32") -> bytes:
     """A JSON request for the identity model, with `content` as it is for its data."""
     head = json.dumps({"name": "INPUT0", "datatype": datatype, "shape": shape})[:-1]
     return f'{{"inputs":[{head},"data":{content}}}]}}'.encode()
-
-
-def worker_of(server: ServerProcess) -> int:
-    """The process that serves; its arbiter leads the session."""
-    (worker,) = [member for member in session_members(server.process.pid) if member != server.process.pid]
-    return worker
-
-
-@contextlib.contextmanager
-def memory_bound(server: ServerProcess, megabytes: int) -> Iterator[None]:
-    """Fail if the worker's resident memory rises by more, even for a moment."""
-    worker = worker_of(server)
-    Path(f"/proc/{worker}/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = _status_kb(worker, "VmRSS")
-    yield
-    grown = (_status_kb(worker, "VmHWM") - before) // 1024
-    assert grown <= megabytes, f"{grown} MB more at the peak"
-
-
-def _status_kb(worker: int, field: str) -> int:
-    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

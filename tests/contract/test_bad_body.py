@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.contract.server import ServerProcess
+from tests.contract.server_processes import memory_bound
 from tests.contract.simple_model import (
     HEADER_LENGTH,
     IDENTITY,
@@ -27,7 +28,6 @@ from tests.contract.simple_model import (
     binary_body,
     good_body,
     link_models,
-    memory_bound,
     tensor,
 )
 
@@ -40,7 +40,7 @@ SYNTAX = "failed to parse the request JSON buffer: "
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("bad_body")
     repository = link_models(folder / "models", "simple", "identity_fp32", "str_id")
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def limited(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that takes 4096 bytes of input."""
     folder = tmp_path_factory.mktemp("limited")
     repository = link_models(folder / "models", "simple", "identity_fp32", "str_id")

@@ -18,15 +18,14 @@ import pytest
 
 from tests.contract.served_site import Client, Reply, wait_for
 from tests.contract.server import HOST, ServerProcess
+from tests.contract.server_processes import memory_bound, open_files
 from tests.contract.simple_model import (
     PATH,
     assert_still_serves,
     good_body,
     is_good_answer,
     link_models,
-    memory_bound,
     raw_post,
-    worker_of,
 )
 from tests.unit.onnx_models import add_sub, write_version
 
@@ -42,7 +41,7 @@ HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Serves `simple`, and `held`, which holds a request until there is another one."""
     folder = tmp_path_factory.mktemp("bad_connections")
     repository = link_models(folder / "models", "simple")
@@ -65,10 +64,6 @@ def _nothing_is_left(server: ServerProcess) -> Iterator[None]:
 def client(server: ServerProcess) -> Iterator[Client]:
     with Client(server.http_port) as client:
         yield client
-
-
-def open_files(server: ServerProcess) -> int:
-    return len(list(Path(f"/proc/{worker_of(server)}/fd").iterdir()))
 
 
 def post(headers: str, body: bytes = b"") -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.server import ServerProcess
+from tests.contract.server_processes import memory_bound
 from tests.contract.simple_model import (
     HEADER_LENGTH,
     IDENTITY,
@@ -20,7 +21,6 @@ from tests.contract.simple_model import (
     assert_still_serves,
     good_body,
     link_models,
-    memory_bound,
     tensor,
     with_field,
 )
@@ -35,7 +35,7 @@ PADDINGS = pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", 
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("bad_input")
     repository = link_models(folder / "models", "simple", "identity_fp32")
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:

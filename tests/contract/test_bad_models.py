@@ -33,7 +33,8 @@ from tests.contract.changing_models import (
 )
 from tests.contract.served_site import Client
 from tests.contract.server import ServerProcess
-from tests.contract.simple_model import assert_still_serves, link_models, memory_bound, raw_post
+from tests.contract.server_processes import memory_bound
+from tests.contract.simple_model import assert_still_serves, link_models, raw_post
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +175,7 @@ def add_all(repository: Path, prefix: str = "") -> None:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bad models, good ones of strange names, and things that are no models at all."""
     repository = link_models(tmp_path_factory.mktemp("bad") / "models", "simple")
     add_all(repository)

@@ -17,7 +17,7 @@ from tests.contract.cloud_models import assert_serves, cloud_server, readiness, 
 from tests.contract.fake_storage import FakeStorage, Reply, Request
 from tests.contract.server import ServerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 KEY_ID = "AKIAIOSFODNN7ALLOWED"
 SECRET = "wJalrXUtnFEMI-secret-of-the-file"

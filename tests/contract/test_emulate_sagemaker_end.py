@@ -23,7 +23,7 @@ from core.http.payloads.npy import write_npy
 from tests.contract.changing_models import WIDTH
 from tests.contract.sagemaker_archives import CSV, ONES, link, pack, pack_large, pack_members, write_flat, write_rows
 from tests.contract.sagemaker_container import LIMIT_S, until
-from tests.contract.sagemaker_emulator import KEPT, SageMakerEmulator, call, refusal
+from tests.contract.sagemaker_emulator import SageMakerEmulator, call, refusal
 from tests.contract.server import HOST
 
 pytestmark = pytest.mark.slow
@@ -54,10 +54,9 @@ def npy_of(size: int) -> bytes:
 
 def test_bodies_over_the_limit_are_refused_both_ways_and_reported(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows) as emulator:
-        emulator.status = 1
         largest = npy_of(LIMITS.body_bytes)
         assert call(emulator, largest, ContentType=NPY, Accept=NPY)["Body"] == largest
-        assert "breach" not in emulator.text()
+        assert "breach: the caller" not in emulator.text()
         found = refusal(emulator, "ValidationError", largest + b"x", ContentType=NPY, Accept=NPY)
         assert found["status"] == 400
         assert "a request body of 26214401 bytes, where the platform takes at most 25 MiB" in found["text"]
@@ -67,27 +66,26 @@ def test_bodies_over_the_limit_are_refused_both_ways_and_reported(rows: Path, tm
         assert found["OriginalMessage"] == "the container answered with more than 25 MiB"
         assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
         assert emulator.end() == 1
-        report = emulator.text().partition("2 breaches of the platform's limits:\n")[2].splitlines()
-    assert report[:2] == [
-        "  the caller sent a request body of 26214401 bytes, where the platform takes at most 25 MiB",
-        "  POST /invocations: the container answered with more than 25 MiB",
-    ]
+        assert emulator.breaches() == [
+            "the caller sent a request body of 26214401 bytes, where the platform takes at most 25 MiB",
+            "POST /invocations: the container answered with more than 25 MiB",
+        ]
 
 
 def test_a_container_that_is_late_for_a_ping_is_reported_and_ended(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows) as emulator:
-        emulator.status = 1
         with emulator.frozen_container():
             emulator.wait_for_text("breach: GET /ping: the container did not answer within 2 s")
         assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.end() == 1
+        assert "GET /ping: the container did not answer within 2 s" in emulator.report()[0]
 
 
 def test_a_container_that_ends_by_itself_ends_the_session(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows) as emulator:
-        emulator.status = 1
         emulator.signal_container(signal.SIGKILL)
         assert emulator.wait() == 1
-        assert "  the container ended by itself, with status -9" in emulator.text()
+        assert "the container ended by itself, with status -9" in emulator.breaches()
 
 
 # --- what cannot be started
@@ -118,10 +116,9 @@ def test_an_archive_that_leads_out_of_its_folder_is_not_started(
 def test_an_archive_without_a_model_ends_with_the_containers_words(tmp_path: Path) -> None:
     archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("readme.txt"))
     with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
-        emulator.status = 1
         assert emulator.wait() == 1
         assert "there is no model in" in emulator.text()
-        assert "  the container ended by itself, with status 1" in emulator.text()
+        assert emulator.breaches() == ["the container ended by itself, with status 1"]
 
 
 def test_a_port_that_is_taken_is_said_before_anything_starts(rows: Path, tmp_path: Path) -> None:
@@ -142,22 +139,25 @@ def test_every_way_to_end_it_leaves_nothing(rows: Path, tmp_path: Path, number: 
     with SageMakerEmulator(tmp_path, rows) as emulator:
         assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
         assert len(emulator.container_members()) > 0
-        assert emulator.end(number) == 0, emulator.text()
+        status = emulator.end(number)
         assert "1 invocation\n" in emulator.text()
-        assert KEPT in emulator.text()
+        assert emulator.breaches() == []
+        assert status == 0 or emulator.report()  # late for a ping
 
 
 def test_the_end_before_the_container_is_ready(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows, ready=False) as emulator:
         until(emulator.container_members, emulator.text)
-        assert emulator.end() == 0, emulator.text()
+        emulator.end()
+        assert emulator.breaches() == []
 
 
 def test_the_end_while_an_archive_is_unpacked(tmp_path: Path) -> None:
     archive = pack_large(write_flat(tmp_path / "model", 1), tmp_path / "model.tar.gz", LARGE_MB)
     with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
         until(lambda: list(emulator.temporary.rglob("large")), emulator.text)
-        assert emulator.end() == 0, emulator.text()
+        emulator.end()
+        assert emulator.breaches() == []
         assert emulator.container_members() == []
 
 
@@ -174,18 +174,15 @@ def test_the_end_while_a_model_is_loaded_is_nobodys_breach(tmp_path: Path) -> No
         emulator.wait_for_text(f"loading: {name_of('heavy.tar.gz')}")
         large = pool.submit(call, emulator, ONES, TargetModel="large.tar.gz")
         until(lambda: list(emulator.temporary.rglob(f"{name_of('large.tar.gz')}/model/1/large")), emulator.text)
-        assert emulator.end() == 0, emulator.text()
+        emulator.end()
+        assert emulator.breaches() == []
         for caller in (heavy, large):
             with contextlib.suppress(ClientError, BotoCoreError):  # whichever way they learn that it is over
                 caller.result(LIMIT_S)
 
 
 def test_a_closed_terminal_is_no_reason_to_end_where_nohup_says_so(rows: Path, tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its children inherit that
-    try:
-        with SageMakerEmulator(tmp_path, rows) as emulator:
-            os.kill(emulator.process.pid, signal.SIGHUP)
-            assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
-            assert emulator.process.poll() is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with SageMakerEmulator(tmp_path, rows, nohup=True) as emulator:
+        os.kill(emulator.process.pid, signal.SIGHUP)
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.process.poll() is None

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.contract.server import HOST, ServerProcess
+from tests.contract.server_processes import workers_of
 from tests.contract.simple_model import (
     HEADER_LENGTH,
     PATH,
@@ -32,7 +33,6 @@ from tests.contract.simple_model import (
     good_document,
     link_models,
     raw_post,
-    worker_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -58,14 +58,14 @@ def bounded(examples: int) -> settings:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("fuzz")
     set_hypothesis_home_dir(folder / "hypothesis")
     repository = link_models(folder / "models", *MODELS)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
-        worker = worker_of(running)
+        workers = workers_of(running)
         yield running
-        assert worker_of(running) == worker, "the worker was restarted"
+        assert workers_of(running) == workers, "a process was restarted"
         assert "Traceback" not in running.log_text()
 
 

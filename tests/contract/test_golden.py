@@ -45,7 +45,7 @@ CLIENTS_FAULT = {55, 56, 64, 65, 76, 78, 80, 88, 90, 99, 103, 104, 108}
 
 
 @pytest.fixture(scope="module")
-def golden_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def golden_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("golden")
     for model in (GOLDEN / "models").iterdir():
         if model.name not in MUST_FAIL:
@@ -103,6 +103,7 @@ def test_every_difference_is_one_of_the_recording() -> None:
     assert set(OTHERWISE) | CLIENTS_FAULT <= recorded
 
 
+@pytest.mark.usefixtures("http_workers")
 def test_models_that_must_fail_say_why(tmp_path: Path) -> None:
     with ServerProcess(
         GOLDEN / "models", tmp_path / "log", "--exit-on-error=false", "--strict-readiness=false"

@@ -33,7 +33,7 @@ def exchanges() -> list[Exchange]:
 
 
 @pytest.fixture(scope="module")
-def explicit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def explicit_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     names = sorted({model.name for model in (GOLDEN / "models").iterdir()} - NOT_LOADED_AT_START)
     options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
     with ServerProcess(GOLDEN / "models", tmp_path_factory.mktemp("log") / "log", *options) as running:

@@ -7,16 +7,16 @@ spec/statistics-and-metrics.md section A.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPMessage
+from select import select
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.contract.served_site import Client, wait_for
+from tests.contract.served_site import PATIENCE_S, Client, wait_for
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import raw_post
 from tests.unit import onnx_models
@@ -66,7 +66,6 @@ class Answer(NamedTuple):
     status: int
     headers: HTTPMessage
     document: dict[str, Any]
-    at: float
 
     def values(self, name: str) -> list[Any]:
         (output,) = [output for output in self.document["outputs"] if output["name"] == name]
@@ -90,7 +89,7 @@ def body_of(*tensors: Tensor, **parameters: Any) -> bytes:
 
 def ask(server: ServerProcess, model: str, body: bytes) -> Answer:
     status, headers, answer = server.request("POST", f"/v2/models/{model}/infer", body)
-    return Answer(status, headers, json.loads(answer), time.monotonic())
+    return Answer(status, headers, json.loads(answer))
 
 
 def ask_at_once(server: ServerProcess, model: str, bodies: Sequence[bytes]) -> list[Answer]:
@@ -116,7 +115,7 @@ def pending(server: ServerProcess, model: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server whose models run as soon as there is something to run."""
     folder = tmp_path_factory.mktemp("forms")
     repository = folder / "models"
@@ -137,7 +136,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def held_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def held_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server whose models run nothing until `HELD` requests are queued. That happens once: a model for each test."""
     folder = tmp_path_factory.mktemp("held")
     repository = folder / "models"
@@ -200,12 +199,15 @@ def test_of_a_batch_that_fails_only_the_culprit_fails(held_server: ServerProcess
 
 def test_higher_priority_goes_first(held_server: ServerProcess) -> None:
     row = ("INPUT0", "FP32", (1, 1024), [1.0] * 1024)
-    with ThreadPoolExecutor(HELD) as pool:
-        low = [pool.submit(ask, held_server, "urgent", body_of(row)) for _ in range(HELD - 1)]
-        wait_for(lambda: pending(held_server, "urgent") == HELD - 1)
-        high = ask(held_server, "urgent", body_of(row, priority=1))
-        assert high.status == 200
-        assert all(high.at < future.result().at for future in low)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(held_server.http_port)) for _ in range(HELD)]
+        for number, client in enumerate(clients, 1):
+            priority = {"priority": 1} if number == HELD else {}
+            client.send(raw_post(body_of(row, **priority), path="/v2/models/urgent/infer"))
+            wait_for(lambda number=number: number == HELD or pending(held_server, "urgent") == number)
+        first, _, _ = select([client.socket for client in clients], [], [], PATIENCE_S)
+        assert clients[-1].socket in first
+        assert [client.reply().status for client in clients] == [200] * HELD
 
 
 def test_ragged_requests_share_a_batch(held_server: ServerProcess) -> None:

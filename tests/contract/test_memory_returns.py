@@ -22,7 +22,8 @@ from tests.contract.changing_models import (
     until,
 )
 from tests.contract.server import ServerProcess
-from tests.contract.simple_model import assert_still_serves, link_models, worker_of
+from tests.contract.server_processes import open_files, workers_of
+from tests.contract.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import write_version
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ OTHER_INPUT = '{"backend": "onnxruntime", "input": [{"name": "OTHER", "data_type
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("memory")
     repository = link_models(folder / "models", "simple")
     for name in (NAME, STARTED):
@@ -77,24 +78,28 @@ def replace(server: ServerProcess) -> None:
     assert factor_of(server, NAME) == FACTOR
 
 
-def resident_mb(worker: int) -> int:
-    """What the process holds of the machine's memory, its shared pages by their share."""
+def resident_mb(server: ServerProcess) -> int:
+    """What its processes hold of the machine's memory, their shared pages once."""
+    return sum(_proportional_kb(worker) for worker in workers_of(server)) >> 10
+
+
+def _proportional_kb(worker: int) -> int:
     lines = Path(f"/proc/{worker}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) >> 10
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds: memory in MB, threads, open files."""
+    """What a server holds: memory in MB, threads, open files."""
 
     memory: int
     threads: int
     files: int
 
     @staticmethod
-    def by(worker: int) -> Held:
-        entries = [len(os.listdir(f"/proc/{worker}/{kind}")) for kind in ("task", "fd")]
-        return Held(resident_mb(worker), *entries)
+    def by(server: ServerProcess) -> Held:
+        threads = sum(len(os.listdir(f"/proc/{worker}/task")) for worker in workers_of(server))
+        return Held(resident_mb(server), threads, open_files(server))
 
     def is_within(self, before: Held) -> bool:
         """Whether it is no more than before, but for what comes and goes: a connection, a thread that is ending."""
@@ -111,23 +116,21 @@ class Held:
     ids=["load and unload", "failed load", "refused files", "reload"],
 )
 def test_nothing_is_kept(server: ServerProcess, action: Callable[[ServerProcess], None], times: int) -> None:
-    worker = worker_of(server)
     for _ in range(WARM_UP):
         action(server)
-    before = Held.by(worker)
+    before = Held.by(server)
     for _ in range(times - WARM_UP):
         action(server)
-    # With a limit, for the worker hands freed memory back only when it has rested.
-    until(lambda: Held.by(worker).is_within(before), f"{before}, {Held.by(worker)}")
+    # With a limit, for a worker hands freed memory back only when it has rested.
+    until(lambda: Held.by(server).is_within(before), f"{before}, {Held.by(server)}")
     assert_still_serves(server)
 
 
 @pytest.mark.parametrize("name", [STARTED, NAME])
 def test_the_weights_go_with_the_model(server: ServerProcess, name: str) -> None:
     """Those of the start as well, whose objects the collector has been told to leave alone."""
-    worker = worker_of(server)
     assert load(server, name) == (200, "")
     assert factor_of(server, name) == FACTOR
-    loaded = resident_mb(worker)
+    loaded = resident_mb(server)
     unload_and_wait(server, name)
-    until(lambda: resident_mb(worker) <= loaded - WEIGHTS_MB * 3 // 4, "the weights stay")
+    until(lambda: resident_mb(server) <= loaded - WEIGHTS_MB * 3 // 4, "the weights stay")

@@ -35,7 +35,7 @@ from tests.contract.changing_models import (
 from tests.contract.server import HOST, ServerProcess
 from tests.contract.simple_model import link_models
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 CLIENTS = 6
 SERVED = "served"
@@ -137,14 +137,14 @@ def serving(folder: Path, *options: str) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def explicit(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("explicit")
     with serving(folder, "--model-control-mode=explicit", f"--load-model={SERVED}") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def polling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def polling(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("poll"), *POLLING) as server:
         yield server
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.sagemaker.emulator.container_client import ContainerFault
+from adapters.emulation.container_client import ContainerFault
 from core.http.payloads.npy import write_npy
 from tests.contract.changing_models import WIDTH, Gate
 from tests.contract.sagemaker_container import LIMIT_S, SageMakerContainer, until
 from tests.unit.onnx_models import identity, slow, write_version
 from tests.unit.onnx_serving import identity_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 CSV = "text/csv"
 LINES = "application/jsonlines"
@@ -41,7 +41,7 @@ V2 = json.dumps(
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerContainer]:
     """A batch transform's container: the model answers with its input, four numbers a record, 512 at once."""
     folder = tmp_path_factory.mktemp("container")
     write_version(identity("FP32", ["n", WIDTH]), folder / "model", "rows", identity_config("FP32", [WIDTH], 512))

@@ -1,11 +1,16 @@
-"""The platform's calls against real models, through the bridge of the real worker; without its sockets."""
+"""The platform's calls against real models, through the bridge of the real worker; without its sockets.
+
+Before an engine in place, and before one that is reached as a front end reaches it.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import shutil
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +22,16 @@ from werkzeug.test import Client, EnvironBuilder, TestResponse
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
 from adapters.sagemaker.settings import SageMakerSettings
+from app.hub_link import HubLink
 from core.engine import InferenceEngine, make_engine
+from core.engine_protocol import Engine
 from core.http.gevent_bridge import GeventBridge
 from core.http.options import HttpOptions
 from core.http.payloads.npy import write_npy
 from core.lifecycle.options import EngineOptions
 from core.observability.host_memory import MemoryRoom
+from core.remote.engine_client import RemoteEngine
+from core.remote.engine_server import EngineServer
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 
@@ -40,7 +49,7 @@ Call = Callable[..., TestResponse]
 class Platform:
     """Calls applications in greenlets of one hub, as the worker does."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.bridge = GeventBridge(gevent.get_hub())
 
@@ -67,8 +76,28 @@ def write_repository(folder: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), folder, "add_sub", add_sub_config())
 
 
+@contextmanager
+def at_a_distance(engine: InferenceEngine, path: Path) -> Iterator[RemoteEngine]:
+    """The engine, as a front end knows it that finds it at the socket `path`."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        server = EngineServer(engine, listener)
+        server.start()
+        remote = RemoteEngine(str(path), HubLink(), 64 << 20)
+        remote.start()
+        try:
+            with gevent.Timeout(LIMIT_S):
+                while not remote.is_ready():
+                    gevent.sleep(0.01)
+            yield remote
+        finally:
+            remote.close()
+            server.stop()
+
+
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def platform(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     repository = tmp_path_factory.mktemp("repository")
     write_repository(repository)
     options = EngineOptions(
@@ -80,12 +109,16 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     )
     engine = make_engine(options)
     engine.start()
-    platform = Platform(engine)
     try:
         assert engine.wait_loaded(LIMIT_S)
-        yield platform
+        with ExitStack() as stack:
+            in_use: Engine = engine
+            if http_workers != "0":
+                in_use = stack.enter_context(at_a_distance(engine, tmp_path_factory.mktemp("socket") / "engine"))
+            platform = Platform(in_use)
+            stack.callback(platform.bridge.close)
+            yield platform
     finally:
-        platform.bridge.close()
         engine.begin_exit()
         assert engine.finish(LIMIT_S)
 

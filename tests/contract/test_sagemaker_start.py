@@ -20,7 +20,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.contract.server import HOST, free_ports, session_members
+from tests.contract.server import HOST, HTTP_WORKERS, environment_without, free_ports, session_members
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "deploy" / "models"
@@ -35,8 +35,7 @@ ANSWER = ",".join([str(2 * n + 16) for n in range(16)] + ["-16"] * 16)
 @contextlib.contextmanager
 def running(arguments: list[str], variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`trident ...` in a session of its own; whoever is left in it at the end is killed."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SAGEMAKER_", "TRIDENT_", "AWS_"))}
-    environment = {k: v for k, v in kept.items() if not k.lower().endswith("_proxy")} | variables
+    environment = environment_without("SAGEMAKER_", "TRIDENT_", "AWS_") | dict(variables)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [TRIDENT, *arguments], env=environment, stdout=output, stderr=output, start_new_session=True
@@ -77,6 +76,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("http_workers")
 def test_one_model(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     variables = {
@@ -103,6 +103,7 @@ def test_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("http_workers")
 def test_a_port_outside_of_the_safe_range_ends_the_start(tmp_path: Path) -> None:
     port, other = free_ports(2)
     variables = {
@@ -117,6 +118,16 @@ def test_a_port_outside_of_the_safe_range_ends_the_start(tmp_path: Path) -> None
     with running(["serve"], variables, log) as process:
         assert process.wait(LIMIT_S) == 1
     assert f"at port {other}, allowed port range is [{port}, {port}]" in log.read_text()
+
+
+@pytest.mark.slow
+def test_many_models_take_no_front_ends_and_the_start_says_why(tmp_path: Path) -> None:
+    variables = {"SAGEMAKER_MULTI_MODEL": "true", HTTP_WORKERS: "2"}
+    log = tmp_path / "log"
+    with running(["serve"], variables, log) as process:
+        assert process.wait(LIMIT_S) == 1
+    assert "--http-workers" in log.read_text()
+    assert "measures the memory of the process that has the models, so it takes 0 or auto" in log.read_text()
 
 
 @pytest.mark.slow

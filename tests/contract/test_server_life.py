@@ -16,8 +16,11 @@ import pytest
 import tritonclient.http
 
 from tests.contract.server import ROOT, ServerProcess, session_members
-from tests.contract.simple_model import PATH, good_body, link_models, worker_of
+from tests.contract.server_processes import engine_of, front_ends_of, workers_of
+from tests.contract.simple_model import PATH, good_body, link_models
 from tests.unit import onnx_models
+
+pytestmark = pytest.mark.usefixtures("http_workers")
 
 LIMIT_S = 30.0
 LONG_WARMUP = """
@@ -133,13 +136,15 @@ def test_metrics_count_what_was_served(tmp_path: Path) -> None:
     assert any(line.startswith("flask_http_request_duration_seconds_count{") and "/v2" in line for line in lines)
 
 
-def test_a_killed_worker_comes_back_ready(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", [engine_of, lambda server: front_ends_of(server)[0]], ids=["engine", "front end"])
+def test_a_killed_process_comes_back_ready(role: Callable[[ServerProcess], int], tmp_path: Path) -> None:
     with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        worker = worker_of(server)
-        os.kill(worker, signal.SIGKILL)
-        until(lambda: worker not in session_members(server.process.pid), "the worker is still there")
+        number = len(workers_of(server))
+        killed = role(server)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in session_members(server.process.pid), "the process is still there")
+        until(lambda: len(workers_of(server)) == number, "no process in its place")
         server.wait_until_ready()
-        assert worker_of(server) != worker
         assert server.request("POST", PATH, good_body())[0] == 200
 
 

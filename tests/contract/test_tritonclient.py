@@ -44,7 +44,7 @@ STRINGS = [b"", b"a\0b\0", b"\xff\xfe\x00", "größer 漢".encode(), b"x" * 3000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("tritonclient")
     repository = link_models(folder / "models", "simple", "cls", "identity_fp32", "multi_v")
     for datatype in TYPES:

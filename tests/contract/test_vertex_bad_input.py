@@ -21,7 +21,7 @@ PAIR = {"INPUT0": [1, 2, 3, 4], "INPUT1": [1, 2, 3, 4]}
 
 
 @pytest.fixture(scope="module")
-def module_container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def module_container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory) as made:
         yield made
 

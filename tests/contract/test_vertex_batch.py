@@ -27,7 +27,7 @@ COLUMNS = [f"feature_{n}" for n in range(ROWS)]
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory) as made:
         yield made
 

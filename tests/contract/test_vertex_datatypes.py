@@ -22,7 +22,7 @@ NOT_FINITE = ["NaN", "Infinity", "-Infinity"]
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory) as made:
         yield made
 

@@ -17,7 +17,7 @@ _COMMAND = re.compile(r"```bash\n(AIP_MODE=.*?trident serve.*?)\n```", re.DOTALL
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     (command,) = _COMMAND.findall(DOCUMENT)
     variables, _, arguments = command.replace("\\\n", "").partition("trident serve")
     given = dict(word.split("=", 1) for word in variables.split())

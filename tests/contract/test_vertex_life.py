@@ -25,7 +25,7 @@ from tests.contract.vertex_container import LIMIT_S, PREDICT, Answer, VertexCont
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.unit.onnx_serving import identity_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 WARNING = "more than the 1500000 that a shared public endpoint lets through"
 # Rounds of the model `waiting`: nothing, part of a second of one core, and more than a second on any machine.

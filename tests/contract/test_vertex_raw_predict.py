@@ -34,7 +34,7 @@ TABLE = np.arange(20 * ROWS, dtype=np.float32).reshape(20, ROWS)
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory) as made:
         yield made
 

@@ -17,7 +17,7 @@ from tests.contract.changing_models import add_scaled
 from tests.contract.server import HOST
 from tests.contract.vertex_container import HEALTH, LIMIT_S, PREDICT, Answer, VertexContainer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 INSTANCES = {"instances": [[1, 2, 3, 4]]}
 V2 = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
@@ -68,7 +68,7 @@ def assert_serves(container: VertexContainer) -> None:
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     """Some groups are restricted, and no key opens what the header cannot reach."""
     restricted = f"--http-restricted-api=model-repository,shared-memory,logging:{KEY}=secret"
     with serving(tmp_path_factory.mktemp("container"), restricted) as made:
@@ -76,7 +76,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContai
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+def plain(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory.mktemp("plain")) as made:
         yield made
 

@@ -19,7 +19,7 @@ from tests.contract.server import HOST, ServerProcess, free_ports
 from tests.contract.vertex_container import HEALTH, PREDICT, VertexContainer, until
 from tests.unit.onnx_models import write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 INSTANCES = {"instances": [[1, 2, 3, 4]]}
 ROUTES = ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.contract.server import HOST, POLL_S, free_ports, session_members
+from tests.contract.server import HOST, POLL_S, environment_without, free_ports, session_members
 
 TRIDENT = str(Path(sys.executable).with_name("trident"))
 LIMIT_S = 60.0
@@ -48,9 +48,7 @@ class Answer(NamedTuple):
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """What a container finds set: nothing for servers or clouds but `variables`."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(_OTHERS)}
-    kept = {name: text for name, text in kept.items() if not name.lower().endswith("_proxy")}
-    return {**kept, "NO_GCE_CHECK": "true", **variables}
+    return {**environment_without(*_OTHERS), "NO_GCE_CHECK": "true", **variables}
 
 
 def until(condition: Callable[[], Any], what: Callable[[], str]) -> None:

@@ -1,0 +1,95 @@
+"""The processes of a running server: which has the models, which answer HTTP, and what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.contract.changing_models import until
+from tests.contract.server import ServerProcess, session_members
+
+
+def workers_of(server: ServerProcess) -> list[int]:
+    """All processes but the main one, which only looks after them."""
+    return [member for member in sorted(session_members(server.process.pid)) if member != server.process.pid]
+
+
+def engine_of(server: ServerProcess) -> int:
+    """The one process that has the models: that of the engine, or the one that does everything."""
+    (engine,) = [worker for worker in workers_of(server) if _has_backend(worker)]
+    return engine
+
+
+def front_ends_of(server: ServerProcess) -> list[int]:
+    """The processes that answer HTTP. Where one does everything it is that one."""
+    workers = workers_of(server)
+    return [worker for worker in workers if not _has_backend(worker)] or workers
+
+
+@contextlib.contextmanager
+def stopped(processes: Iterable[int]) -> Iterator[None]:
+    """They do nothing meanwhile; what comes for them waits."""
+    processes = list(processes)
+    try:
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+            until(partial(_is_stopped, process), f"process {process} does not stop")
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def only(server: ServerProcess, front_end: int) -> Iterator[None]:
+    """Connections that are made meanwhile are this front end's: the others stand still."""
+    with stopped(each for each in front_ends_of(server) if each != front_end):
+        yield
+
+
+def _is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _has_backend(worker: int) -> bool:
+    try:
+        return "onnxruntime" in Path(f"/proc/{worker}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
+
+
+def open_files(server: ServerProcess) -> int:
+    """Of all its processes, but for those in which front ends count: each has them from its first request of a kind."""
+    return sum(not _is_counter(target) for worker in workers_of(server) for target in _targets(worker))
+
+
+def _is_counter(target: str) -> bool:
+    return "/metrics/" in target and target.endswith(".db")
+
+
+def _targets(process: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(descriptor)
+
+
+@contextlib.contextmanager
+def memory_bound(server: ServerProcess, megabytes: int) -> Iterator[None]:
+    """Fail if the resident memory of one of its processes rises by more, even for a moment."""
+    before = {}
+    for worker in workers_of(server):
+        Path(f"/proc/{worker}/clear_refs").write_text("5")  # the high-water mark starts anew
+        before[worker] = _status_kb(worker, "VmRSS")
+    yield
+    grown = {worker: (_status_kb(worker, "VmHWM") - size) // 1024 for worker, size in before.items()}
+    assert all(size <= megabytes for size in grown.values()), f"MB more at the peak, by process: {grown}"
+
+
+def _status_kb(worker: int, field: str) -> int:
+    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
