@@ -1,0 +1,121 @@
+"""The real Prometheus, over servers of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+
+from tests.contract.external_tool import external_tool
+from tests.contract.server import HOST, POLL_S, ROOT, free_ports
+
+MONITORING = ROOT / "deploy" / "monitoring"
+LIMIT_S = 120.0
+_STOP_LIMIT_S = 30.0
+
+
+def with_targets(config: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration, asking `addresses` (by the names that it finds its targets by) instead of a name server."""
+    jobs = []
+    for job in config["scrape_configs"]:
+        named = [name for found in job["dns_sd_configs"] for name in found["names"] if name in addresses]
+        fixed = [{"targets": [addresses[name]], "labels": {"__meta_dns_name": name}} for name in named]
+        jobs.append({**{key: job[key] for key in job if key != "dns_sd_configs"}, "static_configs": fixed})
+    return {**config, "scrape_configs": jobs}
+
+
+def shipped_config(addresses: Mapping[str, str], interval: str = "1s") -> dict[str, Any]:
+    """deploy/monitoring/prometheus.yml over these servers, scraping faster than a person would."""
+    config = with_targets(yaml.safe_load((MONITORING / "prometheus.yml").read_text()), addresses)
+    config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
+    config["rule_files"] = [str(MONITORING / name) for name in config["rule_files"]]
+    return config
+
+
+def finite(result: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The values of an answer that are numbers."""
+    return [value for value in (float(series["value"][1]) for series in result) if math.isfinite(value)]
+
+
+class Prometheus:
+    """A context manager: answers queries on entry, gone on exit. `options` beat those that it is given here."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._binary = external_tool("prometheus", "prometheus")
+        (self.port,) = free_ports(1)
+        self._log = folder / "prometheus.log"
+        self._config = folder / "prometheus.json"
+        self._storage = folder / "prometheus"
+        self._config.write_text(json.dumps(config))  # YAML, too
+
+    def __enter__(self) -> Prometheus:
+        command = [
+            self._binary,
+            f"--config.file={self._config}",
+            f"--storage.tsdb.path={self._storage}",
+            f"--web.listen-address={HOST}:{self.port}",
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series that it answers with now; AssertionError with its text where the query is wrong."""
+        status, answer = self._get(f"/api/v1/query?{urlencode({'query': expression})}")
+        document = json.loads(answer)
+        assert status == 200, f"{expression}: {document.get('error')}"
+        assert document["data"]["resultType"] == "vector", expression
+        found: list[dict[str, Any]] = document["data"]["result"]
+        return found
+
+    def wait_for(self, expression: str, is_enough: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+        """Its answer once that is enough; AssertionError with the last one after LIMIT_S."""
+        deadline = time.monotonic() + LIMIT_S
+        while not is_enough(result := self.query(expression)):
+            assert time.monotonic() < deadline, f"no answer to {expression}: {result}"
+            time.sleep(0.2)
+        return result
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, self._log.read_text()[-4000:]
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if self._get("/-/ready")[0] == 200:
+                    return
+            time.sleep(POLL_S)
+        raise AssertionError(f"Prometheus is not ready after {LIMIT_S} s\n{self._log.read_text()[-4000:]}")
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
