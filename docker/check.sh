@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds the cpu image without an engine, runs it in all three roles and asks it: `make image-check`.
+#
+#     docker/check.sh [FOLDER]
+#
+# Wants root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv, as `make check` makes it (or PYTHON).
+# The base is a stand-in: Debian 12 with its Python 3.11, made once and kept in FOLDER (build/image-check) with the wheels.
+# Nothing else stays: the store of images is removed at the end.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+folder=$(realpath -m "${1:-build/image-check}")
+python=${PYTHON:-.venv/bin/python}
+base=localhost/trident-check-base
+image=localhost/trident-check
+
+[ "$(id -u)" = 0 ] || { echo "root is needed, to make a root file system and to run in it" >&2; exit 1; }
+for tool in buildah debootstrap unshare; do
+  command -v "$tool" > /dev/null || { echo "$tool is missing: apt-get install buildah debootstrap util-linux" >&2; exit 1; }
+done
+
+mkdir -p "$folder"
+store=$(mktemp -d "$folder/store.XXXXXX")
+buildah() { command buildah --root "$store/root" --runroot "$store/run" --storage-driver "${STORAGE_DRIVER:-vfs}" "$@"; }
+finish() {
+  buildah rm --all > /dev/null 2>&1 || true
+  rm -rf "$store"
+}
+trap finish EXIT
+
+echo "== the stand-in for the base image"
+if [ ! -e "$folder/base.tar" ]; then
+  root="$store/debian"
+  debootstrap --variant=minbase --include=ca-certificates,python3,python3-dev,python3-venv bookworm "$root" \
+    > "$folder/debootstrap.log" || { tail "$folder/debootstrap.log" >&2; exit 1; }
+  # Where the official image has its interpreter, and nothing that it does not have.
+  ln -s /usr/bin/python3 "$root/usr/local/bin/python"
+  rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc
+  tar --create --file "$folder/base.tar.part" --directory "$root" --one-file-system .
+  mv "$folder/base.tar.part" "$folder/base.tar"
+  rm -rf "$root"
+fi
+container=$(buildah from scratch)
+buildah add --quiet "$container" "$folder/base.tar" / > /dev/null
+buildah commit --quiet --rm "$container" "$base" > /dev/null
+
+echo "== the wheels, with this machine's pip"
+for target in build cpu; do
+  "$python" -m pip download --quiet --no-deps --require-hashes --dest "$folder/wheels" -r "docker/requirements-$target.lock"
+done
+printf '[global]\nno-index = true\nfind-links = /wheels\n' > "$store/pip.conf"
+
+echo "== the image"
+buildah build --isolation chroot --network host --format docker --target cpu --tag "$image" \
+  --build-arg BASE_IMAGE="$base" --file docker/Dockerfile \
+  --volume "$folder/wheels:/wheels:ro" --volume "$store/pip.conf:/etc/pip.conf:ro" . \
+  > "$folder/build.log" 2>&1 || { tail -n 40 "$folder/build.log" >&2; exit 1; }
+
+container=$(buildah from "$image")
+buildah inspect --type image "$image" > "$store/image.json"
+root=$(buildah mount "$container")
+"$python" docker/probe.py "$root" "$store/image.json" "$container" -- \
+  "$(command -v buildah)" --root "$store/root" --runroot "$store/run" --storage-driver "${STORAGE_DRIVER:-vfs}" \
+  run --isolation chroot --network host
+echo "image-check: passed"

@@ -1,0 +1,84 @@
+"""What the image's HEALTHCHECK runs: asks the server of this container whether it is ready.
+
+    python healthcheck.py [PID]
+
+PID is the server's process, 1 by default; what it was started with says which port and route to ask. Ends with status 0
+when the answer is 200 or there is nothing to ask, with 1 and a line on stdout when not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from app.options import BadOption
+from app.settings import ServerSettings, read_settings
+
+_LIMIT_S = 4.0
+_COMMAND = "trident"
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class Question(NamedTuple):
+    address: str
+    port: int
+    path: str
+
+
+def server_arguments(command_line: bytes) -> list[str] | None:
+    """What the server was started with, after `serve`, from /proc/PID/cmdline; None if no server was.
+
+    What stands before the command, an interpreter or a small init process, is skipped.
+    """
+    words = [word.decode(errors="surrogateescape") for word in command_line.split(b"\0")[:-1]]
+    names = [Path(word).name for word in words]
+    if _COMMAND not in names:
+        return None
+    arguments = words[names.index(_COMMAND) + 1 :]
+    if arguments[:1] == ["serve"]:
+        return arguments[1:]
+    return arguments if arguments and arguments[0].startswith("-") else None
+
+
+def question(settings: ServerSettings) -> Question | None:
+    """What a platform would ask this server; None where it has no port that answers."""
+    address = _ANY.get(settings.http_address, settings.http_address)
+    if settings.allow_sagemaker:
+        return Question(address, settings.sagemaker_port, "/ping")
+    if settings.allow_vertex_ai and settings.vertex is not None:
+        return Question(address, settings.vertex_ai_port, settings.vertex.health_route)
+    return Question(address, settings.http_port, "/v2/health/ready") if settings.allow_http else None
+
+
+def main(arguments: list[str]) -> int:
+    pid = int(arguments[0]) if arguments else 1
+    started_with = server_arguments(Path(f"/proc/{pid}/cmdline").read_bytes())
+    if started_with is None:
+        return 0
+    try:
+        asked = question(read_settings(started_with))
+    except BadOption as error:
+        return _unhealthy(str(error))
+    if asked is None:
+        return 0
+    connection = http.client.HTTPConnection(asked.address, asked.port, timeout=_LIMIT_S)
+    try:
+        connection.request("GET", asked.path)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        return _unhealthy(f"port {asked.port}: {error}")
+    finally:
+        connection.close()
+    return 0 if response.status == 200 else _unhealthy(f"{response.status} {body.decode(errors='replace')}")
+
+
+def _unhealthy(reason: str) -> int:
+    print(reason)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""Removes from an installation what no server needs at run time.
+
+    python leave_out.py SITE_PACKAGES
+
+Runs while an image is built, and in docker/size.py, so that both agree. Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+
+class LeftOut(NamedTuple):
+    """What goes: a pattern below site-packages, and for whom it would have been."""
+
+    pattern: str
+    reason: str
+
+
+LEFT_OUT = (
+    LeftOut("**/tests", "the dependencies' own tests"),
+    LeftOut("**/*.pyi", "type checkers"),
+    LeftOut("**/*.pyx", "compilers: sources of extension modules"),
+    LeftOut("**/*.pxd", "compilers: sources of extension modules"),
+    LeftOut("**/*.c", "compilers: sources of extension modules"),
+    LeftOut("**/*.cpp", "compilers: sources of extension modules"),
+    LeftOut("**/*.h", "compilers: headers"),
+    LeftOut("**/*.hpp", "compilers: headers"),
+    LeftOut("**/*.a", "linkers: static libraries"),
+    LeftOut("nvidia/**/include", "compilers: headers"),
+    LeftOut("numpy/f2py", "Fortran programmers"),
+    LeftOut("boto3/examples", "readers of boto3's pages"),
+    LeftOut("onnxruntime/datasets", "examples"),
+    LeftOut("onnxruntime/quantization", "those who make models"),
+    LeftOut("onnxruntime/tools", "those who make models"),
+    LeftOut("onnxruntime/transformers", "those who make models"),
+    LeftOut("onnxruntime/capi/libonnxruntime_providers_tensorrt.so", "TensorRT, which is not in the image"),
+    LeftOut("nvidia/**/libnvblas.so.*", "programs that call BLAS; ONNX Runtime calls cuBLAS"),
+    LeftOut("nvidia/**/libcufftw.so.*", "programs that call FFTW; ONNX Runtime calls cuFFT"),
+)
+# Of the 400 services that boto3 knows: storage, and what gives a process its credentials.
+KEPT_SERVICES = frozenset({"s3", "signin", "sso", "sso-oidc", "sts"})
+SERVICES_REASON = "callers of AWS services other than S3 and those that give credentials"
+
+
+def leave_out(site_packages: Path) -> dict[str, int]:
+    """Remove it all. Returns the bytes that were saved, by reason."""
+    saved: dict[str, int] = {}
+    for pattern, reason in LEFT_OUT:
+        for path in list(site_packages.glob(pattern)):
+            saved[reason] = saved.get(reason, 0) + _remove(path)
+    services = site_packages / "botocore" / "data"
+    for path in list(services.iterdir()) if services.is_dir() else []:
+        if path.is_dir() and path.name not in KEPT_SERVICES:
+            saved[SERVICES_REASON] = saved.get(SERVICES_REASON, 0) + _remove(path)
+    return saved
+
+
+def _remove(path: Path) -> int:
+    if path.is_dir() and not path.is_symlink():
+        size = sum(each.lstat().st_size for each in path.rglob("*") if not each.is_dir())
+        shutil.rmtree(path)
+        return size
+    if not path.is_symlink() and not path.exists():
+        return 0  # went with a folder that another pattern names
+    size = path.lstat().st_size
+    path.unlink()
+    return size
+
+
+if __name__ == "__main__":
+    for why, size in leave_out(Path(sys.argv[1])).items():
+        print(f"{size / 1e6:7.1f} MB left out: {why}")

@@ -1,0 +1,257 @@
+"""Runs a built image in its three roles and asks it, as docker/check.sh wants.
+
+    probe.py ROOT IMAGE_JSON CONTAINER -- BUILDAH RUN...
+
+ROOT is the mounted file system of the container of that name, IMAGE_JSON what `buildah inspect` says of its image; the
+rest, with the name and a command, runs the command in it. The process is put together from the image's own entrypoint,
+command, environment, user and folder, as an engine does. Ends with status 1 and the reason at the first thing that is
+wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from roles import Role, Wrong, call, expect, roles
+from size import BASE_ALLOWANCE, BUDGETS, image_size, read_sizes
+
+SEVEN = 7
+# Every module of the project, and the clients of the cloud storages: what is left out must be missed by none of them.
+IMPORT_ALL = """
+import importlib, pkgutil
+import boto3
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+import adapters, app, core
+names = [each.name for package in (adapters, app, core)
+         for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+for service in ("s3", "sts", "sso", "sso-oidc"):
+    boto3.client(service, region_name="us-east-1")
+storage.Client(project="none", credentials=AnonymousCredentials())
+print(len(names), "modules")
+"""
+START_LIMIT_S = 120.0
+# A platform kills 30 s after SIGTERM.
+STOP_LIMIT_S = 30.0
+
+
+class Image:
+    """What an image says of itself, in the words that an engine reads."""
+
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        config = described["Docker"]["config"]
+        self.entrypoint: list[str] = config["Entrypoint"]
+        self.command: list[str] = config["Cmd"]
+        self.environment: list[str] = config["Env"]
+        self.user: str = config["User"]
+        self.folder: str = config["WorkingDir"]
+        self.labels: dict[str, str] = config["Labels"]
+        self.ports: set[str] = set(config["ExposedPorts"])
+        self.health: list[str] = config["Healthcheck"]["Test"]
+
+    def process(self, arguments: Sequence[str]) -> list[str]:
+        """What an engine runs for `docker run IMAGE ARGUMENTS`."""
+        return [*self.entrypoint, *(arguments or self.command)]
+
+
+class Container:
+    """Runs commands of an image with `buildah run`, which knows its environment, user and folder."""
+
+    def __init__(self, run: Sequence[str], name: str) -> None:
+        self._run = list(run)
+        self._name = name
+
+    def command(self, role: Role, process: Sequence[str], user: str = "") -> list[str]:
+        variables = [word for name, value in role.environment.items() for word in ("--env", f"{name}={value}")]
+        mounts = [word for each in role.mounts for word in ("--volume", f"{each.source}:{each.target}:ro")]
+        as_user = ["--user", user] if user else []
+        return [*self._run, *as_user, *variables, *mounts, self._name, "--", *process]
+
+
+def first_process_command(root: Path, image: Image, role: Role) -> list[str]:
+    """The same in namespaces of its own: the server is process 1 there, and nothing stands before it."""
+    for each in role.mounts:
+        (root / each.target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    mounts = [f"mount --bind {each.source} {root}{each.target}" for each in role.mounts]
+    steps = ["[ $$ = 1 ] || exit 97", f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev", *mounts]
+    script = " && ".join([*(f"{{ {step}; }}" for step in steps), 'exec "$@"'])
+    variables = [*image.environment, *(f"{name}={value}" for name, value in role.environment.items())]
+    enter = ["chroot", f"--userspec={image.user}", "--groups=", str(root), "env", "-i", "-C", image.folder, *variables]
+    inside = ["sh", "-c", script, "sh", *enter, *image.process(role.arguments)]
+    return ["unshare", "--mount", "--pid", "--fork", "--kill-child", *inside]
+
+
+@contextlib.contextmanager
+def started(role: Role, command: Sequence[str]) -> Iterator[int]:
+    """Runs the server, ready on entry: gives its process number on this machine. Stops it, and wants status 0 of it."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_until_ready(role, process)
+            pid = server_process(process.pid)
+            yield pid
+            os.kill(pid, signal.SIGTERM)
+            status = process.wait(STOP_LIMIT_S)
+            expect(status == 0, f"status {status} after SIGTERM")
+            expect(call_fails(role), "the port is still open after the end")
+        except (Wrong, subprocess.TimeoutExpired, OSError) as error:
+            log.seek(0)
+            raise Wrong(f"{error}\n{log.read().decode(errors='replace')[-4000:]}") from error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_until_ready(role: Role, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        expect(process.poll() is None, f"ended with status {process.returncode} before it was ready")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if call(role.port, "GET", role.health)[0] == 200:
+                return
+        time.sleep(0.1)
+    raise Wrong(f"not ready after {START_LIMIT_S} s")
+
+
+def call_fails(role: Role) -> bool:
+    try:
+        call(role.port, "GET", role.health)
+    except OSError:
+        return True
+    return False
+
+
+def server_process(ancestor: int) -> int:
+    """The first process below `ancestor` that is the interpreter with the entrypoint's script. Raises Wrong."""
+    level = [ancestor]
+    while level:
+        for pid in level:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[:2] == [b"/opt/trident/bin/python", b"/opt/trident/bin/trident"]:
+                return pid
+        level = [child for pid in level for child in children(pid)]
+    raise Wrong("no server process was found")
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def user_of(pid: int) -> int:
+    return os.stat(f"/proc/{pid}").st_uid
+
+
+def check_description(image: Image) -> None:
+    capabilities = "com.amazonaws.sagemaker.capabilities."
+    for label in ("multi-models", "accept-bind-to-port"):
+        expect(image.labels.get(capabilities + label) == "true", f"label {label}")
+    expect({"8000/tcp", "8001/tcp", "8002/tcp", "8080/tcp"} <= image.ports, f"ports {sorted(image.ports)}")
+    expect(image.user == "1000:1000", f"user {image.user}")
+    expect(image.health[:1] == ["CMD"], f"health {image.health}")
+
+
+def check_files(root: Path) -> None:
+    """Readable by whoever runs it, writable by nobody but root, no compiler, no pip, within the budget."""
+    venv = root / "opt" / "trident"
+    size = 0
+    for path in venv.rglob("*"):
+        if path.is_symlink():
+            continue
+        mode = path.lstat().st_mode
+        wanted = 0o555 if path.is_dir() else 0o444
+        expect(mode & wanted == wanted, f"not readable by all: {path}")
+        expect(not mode & 0o022 and path.lstat().st_uid == 0, f"writable by others than root: {path}")
+        size += 0 if path.is_dir() else path.lstat().st_size
+    for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
+        expect(not (root / absent).exists(), f"/{absent} is in the image")
+    estimate = image_size(read_sizes()["cpu"]) - BASE_ALLOWANCE
+    print(f"   /opt/trident: {size / 1e6:.1f} MB; added up beforehand: {estimate / 1e6:.1f} MB")
+    expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is not true: docker/size.py --measure")
+    expect(BASE_ALLOWANCE + size < BUDGETS["cpu"], "over the budget")
+
+
+def check_roles(container: Container, image: Image) -> None:
+    # A user that no file of the image knows, as some clusters have it; the one that the image names; root.
+    for role, user in zip(roles(), ("12345:0", "", "0:0"), strict=True):
+        uid = int((user or image.user).partition(":")[0])
+        with started(role, container.command(role, image.process(role.arguments), user)) as pid:
+            expect(user_of(pid) == uid, f"runs as user {user_of(pid)}")
+            expect(role.ask(role) == SEVEN, "the picture of a seven is not read as one")
+            subprocess.run(container.command(role, [*image.health[1:], str(pid)], user), check=True)
+        print(f"   {role.name}, as user {uid}: ready, answers, is healthy, stops")
+
+
+def check_first_process(root: Path, image: Image) -> None:
+    for workers in ("0", "2"):
+        plain = roles()[0]
+        role = replace(plain, environment={**plain.environment, "TRIDENT_HTTP_WORKERS": workers})
+        with started(role, first_process_command(root, image, role)) as pid:
+            expect(user_of(pid) == 1000, f"runs as user {user_of(pid)}")
+            expect(role.ask(role) == SEVEN, "the picture of a seven is not read as one")
+        print(f"   process 1 with --http-workers={workers}: answers, stops at SIGTERM")
+
+
+def check_commands(container: Container, image: Image) -> None:
+    """Any other command, and a start without anything to serve: status 1 with what to do."""
+    plain = roles()[0]
+    nothing = replace(plain, environment={})
+    for role, arguments, status, text in (
+        (plain, ["--version"], 0, f"trident {image.labels['org.opencontainers.image.version']}"),
+        (plain, ["validate", "/models"], 0, ""),
+        (nothing, [], 1, "--model-repository must be specified"),
+    ):
+        process = image.process(arguments)
+        expect_end(container.command(role, process), status, text)
+        print(f"   {' '.join(process)}: status {status}")
+    expect_end(container.command(nothing, ["python", "-c", IMPORT_ALL]), 0, " modules")
+    print("   all modules and the clients of the storages can be imported")
+
+
+def expect_end(command: Sequence[str], status: int, text: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
+    output = done.stdout + done.stderr
+    expect(done.returncode == status and text in output, f"{command}: status {done.returncode}, {output}")
+
+
+def main(arguments: list[str]) -> int:
+    root, described, container, separator, *run = arguments
+    expect(separator == "--", "usage: probe.py ROOT IMAGE_JSON CONTAINER -- BUILDAH RUN...")
+    image = Image(json.loads(Path(described).read_text()))
+    inside = Container(run, container)
+    try:
+        check_description(image)
+        check_files(Path(root))
+        check_commands(inside, image)
+        check_roles(inside, image)
+        check_first_process(Path(root), image)
+    except (Wrong, subprocess.SubprocessError) as error:
+        print(f"image-check: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

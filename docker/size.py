@@ -1,0 +1,137 @@
+"""How large the images are, and whether they keep their budgets.
+
+    python docker/size.py              adds up docker/sizes.json; status 1 when an image is over its budget
+    python docker/size.py --measure    writes that file anew: installs what the lock files name into a temporary folder,
+                                       as the images do (2 GB of downloads, 6 GB of disk)
+
+Bytes of files, as an engine counts an image; the base image's are an allowance.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from leave_out import leave_out
+from lock import ROOT, lock_file, normalized, read_pins
+
+SIZES = ROOT / "docker" / "sizes.json"
+BUDGETS = {"cpu": 450_000_000, "gpu": 4_000_000_000}
+# python:3.11-slim-bookworm, rounded up. docker/check.sh measures what it builds on its own base.
+BASE_ALLOWANCE = 140_000_000
+
+# Of each distribution, as name==version: the bytes that stay and those that are left out.
+Sizes = dict[str, tuple[int, int]]
+
+
+def read_sizes() -> dict[str, Sizes]:
+    return {
+        target: {pin: (kept, left_out) for pin, (kept, left_out) in sizes.items()}
+        for target, sizes in json.loads(SIZES.read_text()).items()
+    }
+
+
+def write_sizes(sizes: dict[str, Sizes]) -> None:
+    """One line for each distribution, so that a change of one is seen."""
+    images = []
+    for target, of_target in sizes.items():
+        lines = ",\n".join(f"  {json.dumps(pin)}: [{kept}, {left}]" for pin, (kept, left) in sorted(of_target.items()))
+        images.append(f" {json.dumps(target)}: {{\n{lines}\n }}")
+    SIZES.write_text("{\n" + ",\n".join(images) + "\n}\n")
+
+
+def project_size() -> int:
+    """The project itself: its sources, and as much again for what they are compiled to."""
+    paths = [path for package in ("app", "adapters", "core") for path in (ROOT / package).rglob("*.py")]
+    return 2 * sum(path.stat().st_size for path in paths)
+
+
+def image_size(sizes: Sizes) -> int:
+    return BASE_ALLOWANCE + project_size() + sum(kept for kept, _ in sizes.values())
+
+
+def report(target: str, sizes: Sizes) -> list[str]:
+    """The lines for a person, the largest first."""
+    rows = sorted(sizes.items(), key=lambda row: -row[1][0])
+    rest = project_size() + sum(kept for _, (kept, _) in rows[12:])
+    shown = [f"{pin:40} {_mb(kept)}   left out {_mb(left_out)}" for pin, (kept, left_out) in rows[:12]]
+    left_out = sum(left_out for _, left_out in sizes.values())
+    total = f"{_mb(image_size(sizes))} of {_mb(BUDGETS[target])}, {_mb(left_out)} left out"
+    return [
+        f"{target}:",
+        *shown,
+        f"{'others, the project among them':40} {_mb(rest)}",
+        f"{'base image':40} {_mb(BASE_ALLOWANCE)}",
+        total,
+        "",
+    ]
+
+
+def measure(target: str) -> Sizes:
+    """Install as the image's build stage does. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv = Path(folder, "venv")
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes"]
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        subprocess.run([*pip, "-r", str(lock_file("build"))], check=True)
+        subprocess.run([*pip, "--no-build-isolation", "-r", str(lock_file(target))], check=True)
+        (site_packages,) = venv.glob("lib/python3*/site-packages")
+        pinned = read_pins(lock_file(target))
+        found = {normalized(each.metadata["Name"]): each for each in distributions(path=[str(site_packages)])}
+        before = {name: list(_files(found[name])) for name in pinned}
+        sizes = {path: path.stat().st_size for paths in before.values() for path in paths}
+        leave_out(site_packages)
+        subprocess.run(
+            [str(venv / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(site_packages)], check=True
+        )
+        result: Sizes = {}
+        for name, paths in before.items():
+            kept = [path for path in paths if path.exists()]
+            compiled = sum(each.stat().st_size for each in _compiled(kept))
+            left_out = sum(sizes[path] for path in paths if not path.exists())
+            result[f"{name}=={pinned[name]}"] = (sum(sizes[path] for path in kept) + compiled, left_out)
+        return result
+
+
+def _files(distribution: Distribution) -> Iterable[Path]:
+    for each in distribution.files or []:
+        path = Path(str(distribution.locate_file(each)))
+        if path.is_file():
+            yield path
+
+
+def _compiled(paths: Iterable[Path]) -> Iterable[Path]:
+    for path in paths:
+        if path.suffix == ".py":
+            yield from (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:8.1f} MB"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--measure"]:
+        measured = {target: measure(target) for target in BUDGETS}
+        write_sizes(measured)
+    elif arguments:
+        print(__doc__, file=sys.stderr)
+        return 1
+    all_sizes = read_sizes()
+    for target, sizes in all_sizes.items():
+        print("\n".join(report(target, sizes)))
+    over = [target for target, sizes in all_sizes.items() if image_size(sizes) > BUDGETS[target]]
+    for target in over:
+        print(f"the {target} image is over its budget", file=sys.stderr)
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

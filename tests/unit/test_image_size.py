@@ -1,0 +1,67 @@
+"""docker/size.py and docker/leave_out.py: what the images weigh, and what is not in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docker import size
+from docker.leave_out import KEPT_SERVICES, leave_out
+from docker.lock import lock_file, read_pins
+from docker.size import BASE_ALLOWANCE, BUDGETS, Sizes, image_size, main, read_sizes
+
+
+@pytest.mark.parametrize("image", BUDGETS)
+def test_everything_that_is_installed_is_added_up(image: str) -> None:
+    pins = {f"{name}=={version}" for name, version in read_pins(lock_file(image)).items()}
+    assert read_sizes()[image].keys() == pins, "docker/size.py --measure"
+    assert all(kept > 0 for kept, _ in read_sizes()[image].values())
+
+
+@pytest.mark.parametrize("image", BUDGETS)
+def test_the_image_keeps_its_budget(image: str) -> None:
+    assert BASE_ALLOWANCE < image_size(read_sizes()[image]) < BUDGETS[image]
+
+
+def test_an_image_over_its_budget_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes: dict[str, Sizes] = {"cpu": {"big==1": (BUDGETS["cpu"], 0)}, "gpu": {"small==1": (1, 5)}}
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    monkeypatch.setattr(size, "SIZES", tmp_path / "sizes.json")
+    assert main([]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "the cpu image is over its budget\n"
+    assert "big==1" in printed.out
+
+
+def test_what_no_server_needs_goes_and_the_rest_stays(tmp_path: Path) -> None:
+    gone = [
+        "numpy/linalg/tests/test_linalg.py",
+        "numpy/_core/include/numpy/arrayobject.h",
+        "numpy/__init__.pyi",
+        "gevent/greenlet.pyx",
+        "botocore/data/ec2/2016-11-15/service-2.json.gz",
+        "onnxruntime/transformers/optimizer.py",
+        "onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
+        "nvidia/cu13/lib/libnvblas.so.13",
+    ]
+    kept = [
+        "numpy/testing/__init__.py",
+        "numpy/__init__.py",
+        "botocore/data/endpoints.json",
+        *(f"botocore/data/{service}/service-2.json.gz" for service in KEPT_SERVICES),
+        "onnxruntime/capi/libonnxruntime_providers_cuda.so",
+        "nvidia/cu13/lib/libcublas.so.13",
+    ]
+    for name in (*gone, *kept):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("12345")
+    saved = leave_out(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == set(kept)
+    assert sum(saved.values()) == 5 * len(gone)
+    assert leave_out(tmp_path) == {}
