@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
 
 .DELETE_ON_ERROR:
-.PHONY: serve test check bench format clean
+.PHONY: serve test check bench format image-check clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve $(SERVE_ARGS)
@@ -27,6 +27,10 @@ check: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+# Builds the image without Docker and runs it in its three roles; as root, with buildah and debootstrap from apt.
+image-check: $(VENV)/.installed-test
+	docker/check.sh
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -45,7 +45,7 @@ buildah commit --quiet --rm "$container" "$base" > /dev/null
 
 echo "== the wheels, with this machine's pip"
 for target in build cpu; do
-  "$python" -m pip download --quiet --no-deps --require-hashes --dest "$folder/wheels" -r "docker/requirements-$target.lock"
+  "$python" -m pip download -qq --no-deps --require-hashes --dest "$folder/wheels" -r "docker/requirements-$target.lock"
 done
 printf '[global]\nno-index = true\nfind-links = /wheels\n' > "$store/pip.conf"
 
