@@ -167,7 +167,7 @@ class EngineServer:
         try:
             goes_on = front_end.read()
         except BadFrame as error:
-            _log.error("a front end was cut off, it sent %s", error)
+            _log.error("a front end was cut off, it sent %s", str(error))  # not the error, which knows the arena
             goes_on = False
         except Exception:  # the request boundary: whatever one of them sends, the others are served on
             _log.exception("a front end was cut off, what it sent led to an unexpected error")
