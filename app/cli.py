@@ -28,8 +28,10 @@ def serve(settings: ServerSettings) -> int:
     """Serve until the end; the exit status. What the settings have to say is said first."""
     import logging
 
+    from app.settings import disable_telemetry
     from core.observability.logging import configure_logging
 
+    disable_telemetry()
     try:
         configure_logging(settings.log_options)
         log = logging.getLogger("trident.cli")

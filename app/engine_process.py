@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 
 from app.engine_child import EXIT_ENGINE_FAILED
 from app.engine_options import engine_options
@@ -44,13 +45,15 @@ class EngineProcess:
         self._settings = settings
         self._directory = directory
         self._parent = parent
-        self._stop = threading.Event()
+        # A queue and not an event: a signal may come while the main thread holds the event's lock.
+        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._is_stopping = False
         self._failure = ""
         self._restored = threading.Event()
 
     def run(self) -> int:
         """Serve until SIGTERM, or until the parent is gone; the exit status."""
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+        signal.signal(signal.SIGTERM, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
         tempfile.tempdir = str(self._directory.new_files())
@@ -77,7 +80,7 @@ class EngineProcess:
 
     def _wait(self, server: EngineServer) -> None:
         trim = IdleTrim()
-        while not self._stop.wait(_TICK_S):
+        while not self._stopped_within(_TICK_S):
             trim.tick(time.monotonic(), server.last_work)
             if self._failure:
                 print(f"error: creating server: {self._failure}", file=sys.stderr, flush=True)
@@ -85,6 +88,14 @@ class EngineProcess:
             if os.getppid() != self._parent:
                 _log.error("the server's main process is gone: the engine ends")
                 return
+
+    def _stopped_within(self, seconds: float) -> bool:
+        try:
+            self._stop.get(timeout=seconds)
+        except Empty:
+            return False
+        self._is_stopping = True
+        return True
 
     def _end(self, engine: InferenceEngine, server: EngineServer) -> int:
         engine.begin_exit()
@@ -101,7 +112,7 @@ class EngineProcess:
         changes = journal.changes()
         try:
             while changes and not engine.wait_loaded(_TICK_S):
-                if self._stop.is_set():
+                if self._is_stopping:
                     return
             for call, arguments in changes:
                 try:

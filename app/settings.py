@@ -351,6 +351,11 @@ def announce_metrics_directory(path: str) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
 
 
+def disable_telemetry() -> None:
+    """Keep ONNX Runtime from reporting home. It looks for this when it is imported; its own call comes too late."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def process_environment() -> dict[str, str]:
     """The variables of this process, for a child that is to have some of them."""
     return dict(os.environ)

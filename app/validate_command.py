@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from app.command_line import CommandLine
 from app.option_kinds import BadValue, choice, integer
 from app.options import BadOption, Option
-from app.settings import SERVER_OPTIONS
+from app.settings import SERVER_OPTIONS, disable_telemetry
 from app.settings_rules import split_backend_settings
 from app.validation_report import Finding, Report, json_report, text_report
 from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
@@ -61,6 +61,7 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
     """
     options = read_validate_options(arguments)
     _log_warnings_only()
+    disable_telemetry()
     report = examine(options.repositories, check or _checker(options))
     sys.stdout.write(json_report(report) if options.format == "json" else text_report(report))
     return 1 if report.findings else 0

@@ -64,11 +64,12 @@ class VertexApplication(V2Application):
         self.default_version = version_number(named["version"] if name == named["model"] else "")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
-        path = request_path(environ)
-        route = self._platform_routes.get(path)
+        routes = self._platform_routes
+        # Nearly always the target is the path as it stands.
+        route = routes.get(environ.get("RAW_URI", "")) or routes.get(request_path(environ))
         if route is None:
             return super().__call__(environ, start_response)
-        if HEADER_KEY in environ and path == self.settings.predict_route:
+        if HEADER_KEY in environ and request_path(environ) == self.settings.predict_route:
             route = REDIRECT
         return send(self.answer(environ, route, {}), environ, start_response)
 

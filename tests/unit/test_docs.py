@@ -67,9 +67,9 @@ def test_routes_are_documented_and_no_others() -> None:
 
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     documents = "".join(document.read_text() for document in DOCUMENTS)
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)", documents, re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", documents, re.MULTILINE))
     assert {"serve", "test"} <= named <= targets
 
 
