@@ -67,9 +67,9 @@ class RemoteEngine:
 
     def close(self) -> None:
         """End the connection; what still waits is answered with EngineGone."""
+        self._is_exiting = True
         self._link.close()
-        if self._connection is not None:
-            self._lose("this server stops")
+        self._lose("this server stops")
 
     def allocate(self, size: int) -> Array | None:
         """Memory that the engine reads in place, for a request's body of `size` bytes; None if there is none now."""

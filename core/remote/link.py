@@ -110,8 +110,9 @@ class ThreadLink:
                     selector.register(sock, selectors.EVENT_READ | write)
                 ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
             if self._awake in ready:
-                self._asked = False
+                # In this order: a signal that comes in between, and is taken, must not be thought to be on its way.
                 self._awake.recv(4096)
+                self._asked = False
                 linked.flush()
             events = ready.get(sock, 0) if sock is not None else 0
             if events & selectors.EVENT_WRITE:
