@@ -140,7 +140,12 @@ class V2Application(Flask):
                 mime = self.early_error_mime
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
-            return self._refuse(error, mime, environ)
+            try:
+                return self._refuse(error, mime, environ)
+            finally:
+                # It knows the frames that it went through, and one of them the response that has it: the cycle would
+                # keep the body, and the memory that it has of the engine's, until the collector comes round.
+                error.__traceback__ = None
 
     def binary_offset(self, environ: Environ) -> int:
         """Where in the body the tensors begin, as far as the headers tell: our worker aligns them in memory by it."""

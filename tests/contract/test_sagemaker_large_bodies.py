@@ -20,7 +20,7 @@ from tests.contract.server import HOST
 from tests.unit.onnx_models import identity, write_version
 from tests.unit.onnx_serving import identity_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 NPY = "application/x-npy"
 WIDTH = 1024

@@ -11,13 +11,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPMessage
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.contract.changing_models import base64_of
+from tests.contract.changing_models import INDEX, base64_of, until
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import GOLDEN_MODELS, PATH, good_body, good_document
 from tests.unit.onnx_models import add_sub, write_version
@@ -48,6 +49,11 @@ class Both(NamedTuple):
         """The two answers, each with what a client may see: status, headers but for the date, body."""
         return _ask(self.one, request), _ask(self.several, request)
 
+    def wait_for_unloads(self) -> None:
+        """An unload is answered when it has begun: its end is waited for, for one server may come to it sooner."""
+        for server in self:
+            until(partial(_is_settled, server), "an unload does not end")
+
 
 def _ask(server: ServerProcess, request: Request) -> tuple[int, list[tuple[str, str]], bytes]:
     port = server.metrics_port if request.metrics else server.http_port
@@ -55,6 +61,10 @@ def _ask(server: ServerProcess, request: Request) -> tuple[int, list[tuple[str, 
         request.method, request.path, request.body or None, dict(request.headers), port=port
     )
     return status, sorted(_without_date(headers)), answer
+
+
+def _is_settled(server: ServerProcess) -> bool:
+    return "UNLOADING" not in str(server.json("POST", INDEX))
 
 
 def _without_date(headers: HTTPMessage) -> Iterator[tuple[str, str]]:
@@ -155,6 +165,8 @@ def test_the_recorded_exchanges(both: Both) -> None:
         if request.path != "/metrics":
             one, several = both.ask(request)
             assert one == several, request
+            if request.path.endswith("/unload"):
+                both.wait_for_unloads()
 
 
 def test_what_is_refused(both: Both) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,31 @@ def test_who_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) ->
         found = [hand.next_of(17) for _ in range(count)]
         sender.join()
     assert [number for _, _, _, number, _ in found] == list(range(count))
+    assert all(array.tobytes() in bytes(content) for *_, content in found)
+
+
+def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine, tmp_path: Path) -> None:
+    """Whoever finds the socket full leaves the rest to the server's thread, which sends while others find it full."""
+    array = np.arange(2500, dtype=np.int32)
+
+    def submit(request: InferenceRequest, on_response: Callable[[InferenceResponse], None]) -> None:
+        def answer() -> None:
+            on_response(InferenceResponse("simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)]))
+            assert request.flush is not None
+            request.flush()
+
+        pool.submit(answer)
+
+    engine.submit = submit  # type: ignore[method-assign]
+    count = 1000
+    with ThreadPoolExecutor(4) as pool, served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
+        sender = threading.Thread(
+            target=lambda: [hand.send(write_request(numbers(SMALL), n, lambda content: None)) for n in range(count)]
+        )
+        sender.start()
+        found = [hand.next_of(17) for _ in range(count)]
+        sender.join()
+    assert sorted(number for _, _, _, number, _ in found) == list(range(count))
     assert all(array.tobytes() in bytes(content) for *_, content in found)
 
 
