@@ -106,15 +106,16 @@ class SageMakerApplication(V2Application):
 
     def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
         if model:
-            return invocations.invoke(self, environ, self.loaded_models().engine_name(model))
+            spec = self.engine.model_spec(self.loaded_models().engine_name(model))
+            return invocations.invoke(self, environ, spec)
         if self._loaded is not None:
             raise RouteAbsent(
                 "this endpoint serves many models: POST /models/{name}/invoke names the one that is meant"
             )
-        name = self._default_model.name()
+        spec = self._default_model.spec()
         if self.settings.inference_type != "infer":
-            return invocations.generate(self, environ, name)
-        return invocations.invoke(self, environ, name)
+            return invocations.generate(self, environ, spec)
+        return invocations.invoke(self, environ, spec)
 
     def status_of(self, error: Exception) -> int:
         for kind, status in _STATUSES:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from adapters.sagemaker.response_type import BINARY, other_than_v2
 from adapters.sagemaker.settings import INFERENCE_TYPE
+from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
-from core.http.infer import infer_body, open_request
+from core.http.infer import infer_body, read_whole, servable
 from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of
 from core.http.reply import Environ, Reply
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 _LATEST = -1
 
 
-def invoke(application: SageMakerApplication, environ: Environ, model: str) -> Reply:
-    """Run the request in `environ` on the engine's `model`. Raises ServerError."""
-    spec, body = open_request(application, environ, model, _LATEST)
+def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec) -> Reply:
+    """Run the request in `environ` on the model of `spec`. Raises ServerError."""
+    servable(spec)
+    body = read_whole(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
     content_type: str = environ.get("CONTENT_TYPE") or ""
@@ -47,7 +49,7 @@ def invoke(application: SageMakerApplication, environ: Environ, model: str) -> R
     return infer_body(application, environ, spec, body, _LATEST, size_text)
 
 
-def generate(application: SageMakerApplication, environ: Environ, model: str) -> Reply:
+def generate(application: SageMakerApplication, environ: Environ, spec: ModelSpec) -> Reply:
     """The answers of a model that gives many, as `settings.inference_type` says: all at once, or as they come.
 
     Here is where models that stream will be asked; there are none yet, so it raises Unsupported.
@@ -56,5 +58,5 @@ def generate(application: SageMakerApplication, environ: Environ, model: str) ->
     raise Unsupported(
         f"{INFERENCE_TYPE} is '{kind}', which this server does not support yet",
         hint=f"set {INFERENCE_TYPE} to 'infer', or leave it out",
-        model=model,
+        model=spec.name,
     )

@@ -45,15 +45,23 @@ def predict(application: VertexApplication, environ: Environ) -> Reply:
     application.limits.check_request(len(body))
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
-    target = _named_target(application, content_type, body) if size_text is None else DEFAULT_TARGET
-    name, version = target.model, target.version
-    if not name:
-        name = application.default_model.name()
+    is_v2 = size_text is not None or _is_plainly_v2(application, content_type, body)
+    target = DEFAULT_TARGET if is_v2 else _named_target(application, content_type, body)
+    version = target.version
+    if target.model:
+        spec = application.engine.model_spec(target.model, version)
+    else:
         version = application.default_version if version == DEFAULT_TARGET.version else version
-    spec = servable(application, name, version)
+        spec = application.default_model.spec(version)
+    servable(spec)
     if wants_stream(environ.get("HTTP_ACCEPT")):
         raise no_stream(spec)
-    reply = _answer(application, environ, spec, body, version, content_type, size_text)
+    if is_v2:
+        if size_text is not None and not _SIZE.fullmatch(size_text):
+            raise BINARY.missing_size()
+        reply = infer_body(application, environ, spec, body, version, size_text)
+    else:
+        reply = _answer(application, environ, spec, body, version, content_type)
     application.limits.check_response(sum(map(len, reply.body)))
     return reply
 
@@ -85,22 +93,18 @@ def _named_target(application: VertexApplication, content_type: str, body: Buffe
     return off_hub(application, len(body), read_target, body)
 
 
+def _is_plainly_v2(application: VertexApplication, content_type: str, body: Buffer) -> bool:
+    """Whether one look tells it; `_decoder` takes longer, and finds all that may be meant as the v2 protocol's."""
+    return content_type == JSON.media_types[0] and application.settings.payload == "auto" and starts_as_v2(body)
+
+
 def _answer(
-    application: VertexApplication,
-    environ: Environ,
-    spec: ModelSpec,
-    body: Buffer,
-    version: int,
-    content_type: str,
-    size_text: str | None,
+    application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, version: int, content_type: str
 ) -> Reply:
-    if size_text is None:
-        decode = _decoder(application, content_type, body, spec)
-        if decode is not None:
-            return _predictions(application, environ, spec, body, version, decode)
-    elif not _SIZE.fullmatch(size_text):
-        raise BINARY.missing_size()
-    return infer_body(application, environ, spec, body, version, size_text)
+    decode = _decoder(application, content_type, body, spec)
+    if decode is not None:
+        return _predictions(application, environ, spec, body, version, decode)
+    return infer_body(application, environ, spec, body, version, None)
 
 
 def _decoder(application: VertexApplication, content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:

@@ -5,9 +5,10 @@ Source: spec/sagemaker.md (b) B5, spec/vertex.md (b) B4.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from core.errors import InvalidRequest
 from core.http.payloads.media_type import parse_media_type
-from core.http.reply import JSON
 
 SIZE = "json-header-size"
 
@@ -18,15 +19,17 @@ class BinaryType:
     def __init__(self, essence: str) -> None:
         self.essence = essence
         self.prefix = f"{essence};{SIZE}="
+        # Clients send the same few types again and again.
+        self.size_text = lru_cache(maxsize=256)(self._size_text)
 
-    def size_text(self, content_type: str) -> str | None:
+    def _size_text(self, content_type: str) -> str | None:
         """What stands for the length, whatever it is; None for another type. Never raises.
 
         "" where the type is somewhere in the header but not as it must be: no length, so that the request is refused.
         """
         if content_type.startswith(self.prefix):
             return content_type[len(self.prefix) :]
-        if content_type == JSON or self.essence not in content_type.lower():
+        if self.essence not in content_type.lower():
             return None
         try:
             media_type = parse_media_type(content_type)

@@ -5,6 +5,7 @@ Source: spec/sagemaker.md (b) B1 and B2; spec/vertex.md (b) B2.
 
 from __future__ import annotations
 
+from core.config.model_spec import ModelSpec
 from core.engine_protocol import Engine
 from core.errors import ConfigInvalid, ModelNotReady, ServerError
 from core.http.bridge import Bridge
@@ -21,20 +22,24 @@ class DefaultModel:
         self.configured = name
         self._cure = cure
         self._only = ""
-        self._is_there = False  # once it was: what happens to it later is for the engine to say
 
-    def name(self) -> str:
-        """Raises ModelNotReady where there is none yet, ConfigInvalid where there are several.
+    def spec(self, version: int = -1) -> ModelSpec:
+        """Raises ModelNotReady where there is none yet, ConfigInvalid where there are several, and what the engine
+        says where it does not serve `version`.
 
         The only model is looked for once, and again when it is gone.
         """
-        if self.configured:
-            if not self._is_there:
-                self._is_there = self._serves(self.configured)
-                if not self._is_there:
+        name = self.configured or self._only
+        if name:
+            try:
+                return self._engine.model_spec(name, version)
+            except ServerError:
+                if self.configured:
                     self._refuse_while_loading()
-            return self.configured
-        return self._only if self._only and self._serves(self._only) else self._find()
+                    raise
+                if self._serves(name):
+                    raise
+        return self._engine.model_spec(self._find(), version)
 
     def is_ready(self) -> bool:
         """Whether the model that was named serves, or where none was, any at all."""

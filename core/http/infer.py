@@ -1,8 +1,8 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
 Flask's route and the short way of `V2Application.__call__` both end here, and so do the adapters' own infer routes.
-What those share that read other formats than the v2 protocol's stands here too: `open_request` and its parts,
-`prepare`, `run`, `finish` and `off_hub`.
+What those share that read other formats than the v2 protocol's stands here too: `servable`, `read_whole`, `prepare`,
+`run`, `finish` and `off_hub`.
 Source: spec/http.md section 4 "Processing order".
 """
 
@@ -47,15 +47,24 @@ _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 
 
 def infer(application: V2Application, environ: Environ, model: str, version: int) -> Reply:
-    """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError."""
-    spec, body = open_request(application, environ, model, version)
+    """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError.
+
+    What fails before the body is read is marked with `plain_text`, because Triton answers it as text/plain.
+    """
+    try:
+        spec = servable(application.engine.model_spec(model, version))
+        body = _received(environ)
+    except ServerError:
+        environ[PLAIN_TEXT_KEY] = True
+        raise
+    body = _inflated(application, environ, body)
     return infer_body(application, environ, spec, body, version, application.binary_header(environ))
 
 
 def infer_body(
     application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, header: str | None
 ) -> Reply:
-    """As `infer`, for a request that was opened: `body` is the v2 protocol's. Raises ServerError.
+    """As `infer`, for a `body` that was read: it is the v2 protocol's. Raises ServerError.
 
     `header` is what `application.binary_header` gives.
     """
@@ -102,23 +111,8 @@ def finish(
     return Reply(200, headers, parts)
 
 
-def open_request(application: V2Application, environ: Environ, model: str, version: int) -> tuple[ModelSpec, Buffer]:
-    """The model asked for, and the whole body, inflated.
-
-    What fails before the body is read is marked with `plain_text`, because Triton answers it as text/plain.
-    """
-    try:
-        spec = servable(application, model, version)
-        body = _received(environ)
-    except ServerError:
-        environ[PLAIN_TEXT_KEY] = True
-        raise
-    return spec, _inflated(application, environ, body)
-
-
-def servable(application: V2Application, model: str, version: int) -> ModelSpec:
-    """The model, if it gives one response to a request. Raises ModelNotFound, ModelNotReady, Unsupported."""
-    spec = application.engine.model_spec(model, version)
+def servable(spec: ModelSpec) -> ModelSpec:
+    """The model, if it gives one response to a request. Raises Unsupported."""
     if spec.decoupled:
         raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
     return spec

@@ -29,39 +29,39 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
 
 def test_the_one_that_is_named_whatever_there_is() -> None:
     engine = Index("a", "b")
-    assert default_of(engine, "c").name() == "c"
+    assert default_of(engine, "b").spec().name == "b"
     assert engine.looks == 0
 
 
 def test_the_only_one_is_looked_for_once_and_again_when_it_is_gone() -> None:
     engine = Index("a")
     default = default_of(engine)
-    assert [default.name(), default.name()] == ["a", "a"]
+    assert [default.spec().name, default.spec().name] == ["a", "a"]
     assert engine.looks == 1
     engine.versions = {"b": (1,)}
-    assert default.name() == "b"
+    assert default.spec().name == "b"
 
 
 def test_none() -> None:
     with pytest.raises(ModelNotReady, match="no model is loaded"):
-        default_of(Index()).name()
+        default_of(Index()).spec()
 
 
 def test_several() -> None:
     with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
-        default_of(Index("b", "a")).name()
+        default_of(Index("b", "a")).spec()
     assert caught.value.hint == "the cure"
     with pytest.raises(ConfigInvalid, match=r"…$"):
-        default_of(Index(*map(str, range(20)))).name()
+        default_of(Index(*map(str, range(20)))).spec()
 
 
 def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
     engine = Index("a")
     engine.serving = ServingPhase(name="loading", done=1, total=2)
     with pytest.raises(ModelNotReady, match="still being loaded"):
-        default_of(engine).name()
+        default_of(engine).spec()
     engine.serving = ServingPhase(name="ready")
-    assert default_of(engine).name() == "a"
+    assert default_of(engine).spec().name == "a"
 
 
 def test_what_was_named_is_ready_when_it_serves() -> None:
@@ -80,6 +80,6 @@ def test_where_none_was_named_any_that_serves_will_do() -> None:
     engine.versions = {"b": (1,)}
     assert default.is_ready()
     assert engine.looks == 3
-    default.name()
+    default.spec()
     assert default.is_ready()
     assert engine.looks == 4  # now it is known by name
