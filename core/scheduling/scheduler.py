@@ -26,6 +26,7 @@ from core.inference import InferenceRequest, InferenceResponse
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, deliver, flush
 from core.scheduling.instance import Clock, ModelInstance, OnPoisoned
+from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.ordering import ResponseOrder
 from core.scheduling.policy import Run, Wait, form_batch, limits_of
 from core.scheduling.queue import Rejection, RequestQueue
@@ -63,8 +64,8 @@ class Scheduler:
         # --- guarded by the lock
         self._queue = RequestQueue(spec.batching)
         self._delay_until = delay_until
-        self._idle: list[_InstanceThread] = []
-        self._holder: _InstanceThread | None = None
+        self._idle: list[InstanceThread] = []
+        self._holder: InstanceThread | None = None
         self._waking = 0
         self._in_flight = 0
         self._drainers = 0
@@ -75,11 +76,11 @@ class Scheduler:
         self._started = False
         self._threads = [self._thread_for(instance) for instance in instances]
 
-    def _thread_for(self, instance: BackendInstance) -> _InstanceThread:
+    def _thread_for(self, instance: BackendInstance) -> InstanceThread:
         model_instance = ModelInstance(
             instance, self._spec, self._statistics, self._respond, clock=self._clock, on_poisoned=self._on_poisoned
         )
-        return _InstanceThread(self, instance, model_instance)
+        return InstanceThread(instance, model_instance, self._serve)
 
     @property
     def queued(self) -> int:
@@ -133,7 +134,7 @@ class Scheduler:
         with self._changing:
             self._threads.remove(thread)
 
-    def _thread_of(self, instance: BackendInstance) -> _InstanceThread | None:
+    def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)
 
     def submit(self, request: InferenceRequest) -> None:
@@ -173,17 +174,26 @@ class Scheduler:
         if self._idle and self._queue.items > self._waking * self._limits.max_batch_size:
             self._wake(self._idle.pop())
 
-    def _wake_holder(self, holder: _InstanceThread) -> None:
+    def _wake_holder(self, holder: InstanceThread) -> None:
         self._holder = None
         self._wake(holder)
 
-    def _wake(self, thread: _InstanceThread) -> None:
+    def _wake(self, thread: InstanceThread) -> None:
         """Give a thread just taken out of the resting ones its token. Under the lock: it never gets two."""
         self._waking += 1
         thread.woken = True
         thread.token.release()
 
-    def next_work(self, thread: _InstanceThread) -> Work | None:
+    def _serve(self, thread: InstanceThread) -> None:
+        """The life of an instance's thread."""
+        while (work := self._next_work(thread)) is not None:
+            for rejection in work.rejections:
+                self._reject(rejection)
+            if work.batch:
+                thread.instance.execute(work.batch)
+            del work  # while the thread rests, the requests of its last batch must be free to go
+
+    def _next_work(self, thread: InstanceThread) -> Work | None:
         """Count off what `thread` has finished, and wait for its next work; None when it shall end."""
         while True:
             with self._lock:
@@ -204,7 +214,7 @@ class Scheduler:
                 timeout_s = self._rest(thread, wait)
             thread.token.acquire(timeout=timeout_s)
 
-    def _finish(self, thread: _InstanceThread) -> None:
+    def _finish(self, thread: InstanceThread) -> None:
         self._in_flight -= thread.taken
         thread.taken = 0
         if self._drainers and not self._in_flight and not self._queue.size:
@@ -241,7 +251,7 @@ class Scheduler:
             self._idle.append(self._holder)
             self._holder = None
 
-    def _rest(self, thread: _InstanceThread, wait: Wait | None) -> float:
+    def _rest(self, thread: InstanceThread, wait: Wait | None) -> float:
         """Enter `thread` among the resting ones; returns for how many seconds, -1 for any. Under the lock.
 
         Of several that decided to wait, the last one holds.
@@ -255,7 +265,7 @@ class Scheduler:
         thread.wait = wait
         return min(max(0, wait.until_ns - self._clock()) / 1e9, threading.TIMEOUT_MAX)
 
-    def _rise(self, thread: _InstanceThread) -> None:
+    def _rise(self, thread: InstanceThread) -> None:
         """Undo `_rest` after the token came or the time was over. Under the lock."""
         thread.resting = False
         if thread.woken:
@@ -265,14 +275,14 @@ class Scheduler:
         else:
             self._withdraw(thread)
 
-    def _withdraw(self, thread: _InstanceThread) -> None:
+    def _withdraw(self, thread: InstanceThread) -> None:
         """Take `thread`, which rests and was not woken, out of the resting ones. Under the lock."""
         if thread is self._holder:
             self._holder = None
         else:
             self._idle.remove(thread)
 
-    def _retire(self, thread: _InstanceThread) -> None:
+    def _retire(self, thread: InstanceThread) -> None:
         """Have `thread` end when it next looks for work. Under the lock.
 
         One that rests is woken for it, but not counted as on its way: a request that comes meanwhile wakes another.
@@ -287,13 +297,6 @@ class Scheduler:
         """Leave to another what a retired thread was woken for, or held. Under the lock."""
         if self._queue.size and self._holder is None:
             self._wake_idle()
-
-    def do(self, thread: _InstanceThread, work: Work) -> None:
-        """Answer the rejected and execute the batch, on the instance's thread."""
-        for rejection in work.rejections:
-            self._reject(rejection)
-        if work.batch:
-            thread.instance.execute(work.batch)
 
     def _reject(self, rejection: Rejection) -> None:
         request, error = rejection
@@ -350,47 +353,6 @@ class Work(NamedTuple):
 
     batch: list[InferenceRequest]
     rejections: list[Rejection]
-
-
-class _InstanceThread:
-    """One instance's native thread, and what the scheduler notes of it under its lock.
-
-    `token` is a binary semaphore: locked while there is nothing to wake for. A lock costs no more than any other way
-    to wake a thread (29 µs there and back on the reference machine, as `SimpleQueue`) and waits with a time limit.
-    """
-
-    def __init__(self, scheduler: Scheduler, backend: BackendInstance, instance: ModelInstance) -> None:
-        self.backend = backend
-        self.instance = instance
-        self.token = threading.Lock()
-        self.token.acquire()
-        self.resting = False
-        self.woken = False
-        self.retired = False
-        self.taken = 0
-        self.wait = Wait(0, 0, None)
-        self._scheduler = scheduler
-        self._thread = threading.Thread(target=self._run, name=f"trident-{instance.name}", daemon=True)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this is asked on the thread itself."""
-        return self._thread is threading.current_thread()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self, timeout_s: float | None) -> bool:
-        """Whether the thread has ended; does not wait for the calling thread itself, nor for one never started."""
-        if self._thread.ident is not None and not self.is_current:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        scheduler = self._scheduler
-        while (work := scheduler.next_work(self)) is not None:
-            scheduler.do(self, work)
-            del work  # while the thread rests, the requests of its last batch must be free to go
 
 
 def _reason(error: ServerError) -> FailureReason:
