@@ -209,8 +209,9 @@ def main() -> None:
         family(sys.argv[2:])
         return
     options = parse()
-    if options.show:
-        results = Results.read(options.show)
+    file: Path = options.show
+    if file:
+        results = Results.read(file)
     else:
         try:
             wrk.require_wrk()
@@ -218,13 +219,14 @@ def main() -> None:
             raise SystemExit(str(missing)) from None
         results = run(options)
         options.results.mkdir(parents=True, exist_ok=True)
-        stem = options.results / f"{results.date}-{machine.slug()}"
-        stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-        stem.with_name(f"{stem.name}.md").write_text(report.markdown(results))
-        print(f"wrote {stem}.json and .md", file=sys.stderr)
+        file = options.results / f"{results.date}-{machine.slug()}.json"
+        file.write_text(results.to_json())
+        file.with_suffix(".md").write_text(report.markdown(results))
+        print(f"wrote {file} and .md", file=sys.stderr)
     print(report.markdown(results))
     if options.update_readme:
-        report.update_readme(ROOT / "README.md", report.markdown(results))
+        full = file.with_suffix(".md").resolve().relative_to(ROOT)
+        report.update_readme(ROOT / "README.md", report.brief(results, str(full)))
 
 
 if __name__ == "__main__":

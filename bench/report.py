@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.cases import CASES
@@ -92,6 +93,29 @@ def bare_text(results: Results) -> str:
 def markdown(results: Results) -> str:
     parts = [machine_text(results), cells_table(results), bare_text(results), targets_table(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def brief(results: Results, full: str) -> str:
+    """What README carries: a row for each case and server. `full` is the path of the page with all figures."""
+    servers = sorted({(cell.case, cell.server) for cell in results.cells}, key=_place(results))
+    counts = sorted({cell.connections for cell in results.cells})
+    header = ["case", "server", *(f"requests/s, {count} conn." for count in counts)]
+    header += [f"p99 ms, {counts[-1]} conn.", f"CPU µs/request, {counts[-1]} conn."]
+    rows = []
+    for case, server in servers:
+        cells = {cell.connections: cell for cell in results.cells if (cell.case, cell.server) == (case, server)}
+        last = cells.get(counts[-1])
+        figures = [cells[count].requests_per_second if count in cells else None for count in counts]
+        figures += [last.p99_ms, last.cpu_us] if last else [None, None]
+        rows.append([TITLES[case], server, *("" if figure is None else number(figure) for figure in figures)])
+    more = f"All figures of this run, and what was to be reached: [{full}]({full})."
+    return "\n\n".join([machine_text(results), table(header, rows), bare_text(results), more]) + "\n"
+
+
+def _place(results: Results) -> Callable[[tuple[str, str]], int]:
+    """Where a case's server first stands among the cells."""
+    order = [(cell.case, cell.server) for cell in results.cells]
+    return order.index
 
 
 def update_readme(readme: Path, text: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.report import number, table, target_row
 from bench.targets import Target
+
+_NUMBERS = re.compile(r"\[[\d\s.,e+-]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,11 @@ class RepositoryResults:
         self.targets.append(Target(case, what, goal, False, measured))
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        document = dataclasses.asdict(self)
+        for figure in document["figures"]:
+            figure["values"] = [float(f"{value:.6g}") for value in figure["values"]]
+        # A list of numbers is a line.
+        return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(document, indent=1)) + "\n"
 
     def markdown(self) -> str:
         header = ["case", "what", "unit", "median", "least", "most", "times"]

@@ -1,6 +1,6 @@
 """The figures of Vertex AI's container, printed as two tables and written to bench/results/<date>-<cpu>-vertex.*.
 
-    python -m bench vertex                      all of it, about 4 minutes
+    python -m bench vertex                      all of it, about 7 minutes
     python -m bench vertex --only predict --rounds 20
     make bench BENCH_ARGS='vertex --only raw'
 
@@ -36,8 +36,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m bench vertex", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=names_among(tuple(CASES)), default=list(CASES), help=", ".join(CASES))
-    parser.add_argument("--rounds", type=positive, default=60, help="pairs of turns; the median of their ratios counts")
-    parser.add_argument("--turn", type=float, default=0.5, help="seconds of each turn")
+    parser.add_argument(
+        "--rounds", type=positive, default=400, help="pairs of turns; the median of their ratios counts"
+    )
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds of each turn")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
     return parser.parse_args(arguments)
 

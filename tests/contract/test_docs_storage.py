@@ -1,4 +1,4 @@
-"""README's ways to serve from cloud storage, run as they stand there, against the emulators that they start."""
+"""The ways to serve from cloud storage that the docs show, run as they stand, against the emulators they start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.server import HOST, free_ports, session_members
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = re.compile(r"^<!-- storage: (\w+) -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SCRIPTS = dict(SCRIPT.findall((ROOT / "README.md").read_text()))
+SCRIPTS = dict(SCRIPT.findall((ROOT / "docs" / "model-repository.md").read_text()))
 EMULATOR_PORTS = {"s3": "5000", "gs": "9023"}
 LIMIT_S = 90.0
 
