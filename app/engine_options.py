@@ -21,6 +21,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         poll_secs=settings.repository_poll_secs,
         namespacing=settings.model_namespacing,
         any_layout=settings.any_layout,
+        single_model=settings.single_model,
         cache_directory=settings.model_cache_directory,
         cache_bytes=settings.model_cache_bytes,
         credential_path=settings.cloud_credential_path,

@@ -115,6 +115,14 @@ class RepositorySettings:
         "Use configs/<name>.pbtxt of a model where it has one, config.pbtxt where not.",
         section=_REPOSITORY,
     )
+    single_model: str = option(
+        "",
+        "single-model",
+        TEXT,
+        "The repository may also be one model, its folder or a folder with model.onnx in it: serve it by this name.",
+        section=_REPOSITORY,
+        own=True,
+    )
     model_load_thread_count: int = option(
         4,
         "model-load-thread-count",

@@ -340,7 +340,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
         without_effect=given.without_effect,
         sagemaker=found.sagemaker,
         vertex=found.vertex,
-        any_layout=found.any_layout,
+        any_layout=found.any_layout or bool(given.values.get("single_model")),
     )
     check(settings)
     return settings

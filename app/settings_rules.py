@@ -13,6 +13,7 @@ from app.cache_directory import default_cache_directory
 from app.option_kinds import BadValue, Kind
 from app.options import BadOption
 from core.errors import ConfigInvalid
+from core.repository.object_names import name_problem
 
 if TYPE_CHECKING:
     from app.settings import ServerSettings
@@ -66,10 +67,23 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:
         raise BadOption("Error: empty argument for --model-config-name")
+    _check_single_model(settings)
     if settings.multi_model and settings.model_control_mode != "explicit":
         raise BadOption.of("--model-control-mode", "a multi-model container loads what it is told to: explicit")
     if not any(settings.model_repository) and not settings.multi_model:
         raise BadOption("--model-repository must be specified")
+
+
+def _check_single_model(settings: ServerSettings) -> None:
+    name = settings.single_model
+    if not name and "single_model" in settings.sources:
+        raise BadOption.of("--single-model", "the model's name is missing")
+    if not name:
+        return
+    if problem := name_problem(name):
+        raise BadOption.of("--single-model", f"{problem} is no name of a model")
+    if len(settings.model_repository) > 1:
+        raise BadOption.of("--single-model", "there are several repositories; it names the model of one")
 
 
 def _check_http(settings: ServerSettings) -> None:
@@ -105,7 +119,9 @@ def _check_ports(settings: ServerSettings) -> None:
     taken: dict[tuple[str, int], str] = {}
     for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
-        if other != service and port:  # with port 0 the system finds one for each
+        if not port:
+            raise BadOption(f"The server cannot listen to {service} requests at port 0: name the one that clients use")
+        if other != service:
             raise BadOption(
                 f"The server cannot listen to {other} requests and {service} requests at the same address and port "
                 f"{address}:{port}"

@@ -231,5 +231,6 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
             credential_path=options.credential_path,
         )
     )
-    lifecycle = Lifecycle(options, loader, partial(sources.open, any_layout=options.any_layout))
+    open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
+    lifecycle = Lifecycle(options, loader, open_source)
     return InferenceEngine(options, lifecycle, hardware, sources)

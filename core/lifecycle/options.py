@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 class EngineOptions:
     """`backend_settings` maps a backend's name to its --backend-config values; "" holds those for all backends.
 
-    With `any_layout` a repository may also be a single model. `control_mode` is none, poll or explicit; `load_models`
-    are those of the start in explicit mode. What comes from cloud storage is kept in `cache_directory`, up to
-    `cache_bytes` (0: without limit); `credential_path` names a file with its credentials. `min_compute_capability` and
-    `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None where it is not set) say which GPUs count. `delay_scheduler`
-    holds batches until that many requests are queued, once (a hook of test suites). `settings` is what the engine
-    shows of its settings, by option name.
+    With `any_layout` a repository may also be a single model, called `single_model` if that is not empty.
+    `control_mode` is none, poll or explicit; `load_models` are those of the start in explicit mode. What comes from
+    cloud storage is kept in `cache_directory`, up to `cache_bytes` (0: without limit); `credential_path` names a
+    file with its credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None
+    where it is not set) say which GPUs count. `delay_scheduler` holds batches until that many requests are queued,
+    once (a hook of test suites). `settings` is what the engine shows of its settings, by option name.
     """
 
     repositories: tuple[str, ...]
@@ -29,6 +29,7 @@ class EngineOptions:
     poll_secs: float = 0.0
     namespacing: bool = False
     any_layout: bool = False
+    single_model: str = ""
     cache_directory: str = ""
     cache_bytes: int = 0
     credential_path: str = ""

@@ -65,16 +65,19 @@ def can_be_model(paths: Iterable[str]) -> bool:
 class AnyLayoutSource:
     """The Source of the folder `folder` of `parent`, whatever its shape; `repository` is the same folder as a Source.
 
-    What it is, is decided once, when something is first found in it. A single model has the name in its configuration,
-    or else `model`. `required`: a folder without a model is an error where all its models are asked for, because a
-    platform hands over nothing else.
+    What it is, is decided once, when something is first found in it. A single model is called `name`; where that is
+    empty, as its configuration says, or else `model`. `required`: a folder without a model is an error where all
+    its models are asked for, because a platform hands over nothing else.
     """
 
-    def __init__(self, parent: Source, folder: str, repository: Source, *, required: bool = False) -> None:
+    def __init__(
+        self, parent: Source, folder: str, repository: Source, *, name: str = "", required: bool = False
+    ) -> None:
         self.location = repository.location
         self._parent = parent
         self._folder = folder
         self._repository = repository
+        self._name = name
         self._required = required
         self._lock = threading.Lock()
         self._decided: Source | None = None
@@ -117,7 +120,7 @@ class AnyLayoutSource:
             return self._decided
 
     def _placed(self, shape: Shape, files: Sequence[SourceFile]) -> PlacedModel:
-        name = self._configured_name([file for file in files if file.path == CONFIG_FILE])
+        name = self._name or self._configured_name([file for file in files if file.path == CONFIG_FILE])
         _log.info("%s is one model without a repository around it: it is served as '%s'", self.location, name)
         return PlacedModel(self._parent, self._folder, name, bare=shape is Shape.FILES)
 

@@ -24,12 +24,13 @@ class ModelDirectory:
     """One candidate model: a sub-directory of a repository. `path` is on the local disk.
 
     `listed` are all its sub-directories with the names in each, where not all of them are on the disk; None where
-    they are.
+    they are. With `is_renamed` the model is called `name` whatever its configuration says.
     """
 
     name: str
     path: Path
     listed: Mapping[str, frozenset[str]] | None = None
+    is_renamed: bool = False
 
     def folders(self) -> list[str]:
         """The names of the sub-directories, sorted; none where there is no such directory. Raises OSError."""

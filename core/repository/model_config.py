@@ -156,7 +156,10 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
     except UnicodeDecodeError as error:
         message = f"failed to read text proto from {path}: byte {error.start} is not UTF-8"
         raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
-    return parse_model_config(text, str(path))
+    config = parse_model_config(text, str(path))
+    if directory.is_renamed:
+        config.name = directory.name
+    return config
 
 
 def _read_file(path: Path) -> bytes:

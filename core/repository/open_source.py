@@ -43,12 +43,12 @@ class SourceOpener:
         self._lock = threading.Lock()
         self._downloader: Downloader | None = None
 
-    def open(self, text: str, *, any_layout: bool = False) -> Source:
+    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
         """Asks no storage. Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do.
 
-        With `any_layout` what is there may also be a single model, and must not be nothing; not so at the root of a
-        bucket or a file system, which has no name. RepositoryUnavailable where the credential file has nothing for it
-        or the cache directory cannot be used.
+        With `any_layout` what is there may also be a single model, which is then called `single_model` if that is not
+        empty, and must not be nothing; not so at the root of a bucket or a file system, which has no name.
+        RepositoryUnavailable where the credential file has nothing for it or the cache directory cannot be used.
         """
         location = parse_location(text)
         source = self._open(location, location)
@@ -56,12 +56,14 @@ class SourceOpener:
             return source
         if location.scheme == "local":
             path = Path(location.text).absolute()
-            return AnyLayoutSource(LocalSource(path.parent), path.name, source, required=True) if path.name else source
+            if not path.name:
+                return source
+            return AnyLayoutSource(LocalSource(path.parent), path.name, source, name=single_model, required=True)
         outer, _, folder = location.prefix.rpartition("/")
         if not folder:
             return source
         parent = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-        return AnyLayoutSource(self._open(parent, location), folder, source, required=True)
+        return AnyLayoutSource(self._open(parent, location), folder, source, name=single_model, required=True)
 
     def _open(self, location: Location, credited: Location) -> Source:
         """`credited` is the location that the credentials are for."""

@@ -49,7 +49,7 @@ class PlacedModel:
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
             fetched = self._inner.fetch(self._folder, files, version)
-            return Fetched(replace(fetched.directory, name=self._name), fetched.release)
+            return Fetched(replace(fetched.directory, name=self._name, is_renamed=True), fetched.release)
         inner = [replace(file, path=file.path.removeprefix(f"{_VERSION}/")) for file in files]
         fetched = self._inner.fetch(self._folder, inner, None)
         try:
@@ -64,7 +64,7 @@ class PlacedModel:
             shutil.rmtree(around, ignore_errors=True)
             fetched.release()
 
-        return Fetched(ModelDirectory(self._name, around), release)
+        return Fetched(ModelDirectory(self._name, around, is_renamed=True), release)
 
 
 def _surrounded(directory: Path, files: Sequence[SourceFile]) -> Path:

@@ -182,6 +182,8 @@ def test_the_engine_serves_one_model(tmp_path: Path, name: str, config: str | No
     onnx_models.write(onnx_models.add_sub(), path)
     if config is not None:
         (root / "config.pbtxt").write_text(config)
+    with serving(root, any_layout=True, single_model="dog") as engine:
+        assert infer(engine, "dog", ones(), ones()).error is None
     with serving(root, any_layout=True, control_mode="explicit", load_models=(model,)) as engine:
         assert engine.phase().name == "ready"
         assert infer(engine, model, ones(), ones()).error is None

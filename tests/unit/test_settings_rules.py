@@ -33,6 +33,19 @@ def refusal(*arguments: str) -> str:
             "Wildcard model name '*' must be the ONLY startup model if specified at all.",
         ),
         (["--model-config-name="], "Error: empty argument for --model-config-name"),
+        (["--single-model="], 'Bad option: "--single-model".\nthe model\'s name is missing'),
+        (
+            ["--single-model=a/b"],
+            'Bad option: "--single-model".\na name with a slash or a NUL is no name of a model',
+        ),
+        (
+            ["--single-model=a", "--model-repository=/other"],
+            'Bad option: "--single-model".\nthere are several repositories; it names the model of one',
+        ),
+        (
+            ["--http-port=0"],
+            "The server cannot listen to HTTP requests at port 0: name the one that clients use",
+        ),
         (["--http-max-input-size=0"], "Error: --http-max-input-size must be greater than 0."),
         (["--http-max-input-size=-1"], "Error: --http-max-input-size must be greater than 0."),
         (
@@ -115,7 +128,6 @@ def test_a_model_repository_is_needed(arguments: list[str]) -> None:
     [
         ["--http-port=8002", "--metrics-address=127.0.0.1"],
         ["--http-port=8002", "--allow-metrics=false"],
-        ["--http-port=0", "--metrics-port=0"],
         ["--platform=plain", "--model-control-mode=none"],
         ["--http-restricted-api=health,metadata:key=value", "--http-header-forward-pattern=my_.*"],
     ],
