@@ -21,7 +21,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")
 PARTS = ("aws", "gcp", "hpa", "keda", "monitoring", "namespace")
 OVERLAYS = tuple(sorted(path.name for path in (KUBERNETES / "overlays").iterdir()))
-# Three releases back, one that many clusters run, and the latest that there are schemas of.
+# An old one, one that many clusters run, and the latest that there are schemas of.
 KUBERNETES_VERSIONS = ("1.31", "1.34", kubernetes_validate.latest_version())
 _LIMIT_S = 60
 _UNITS = {"": 1, "Mi": 1 << 20, "Gi": 1 << 30}
