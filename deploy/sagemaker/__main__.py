@@ -1,0 +1,54 @@
+"""`python -m deploy.sagemaker`: make, update, scale, try out and remove endpoints on SageMaker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from deploy.sagemaker.clients import Clients
+from deploy.sagemaker.errors import DeployError
+from deploy.sagemaker.executor import Executor
+from deploy.sagemaker.options import parser
+from deploy.sagemaker.printer import Printer
+from deploy.sagemaker.settings import plan_of, smoke_of
+from deploy.sagemaker.smoke import SmokeRun
+from deploy.sagemaker.validation import check_plan
+
+
+def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sys.stderr) -> int:
+    """The exit status: 0 done, 1 AWS or the endpoint would not, 2 the command line is wrong.
+
+    argparse raises SystemExit with 2 for a command line that it cannot read.
+    """
+    given = parser().parse_args(arguments)
+    try:
+        return _run(given.action, given, Printer(out))
+    except DeployError as error:
+        print(error, file=errors)
+        if error.hint:
+            print(error.hint, file=errors)
+        return error.status
+    except KeyboardInterrupt:
+        print("interrupted: what was asked for goes on without you", file=errors)
+        return 130
+
+
+def _run(action: str, given: argparse.Namespace, printer: Printer) -> int:
+    smoke = smoke_of(given) if action == "smoke" else None
+    plan = smoke.plan() if smoke else plan_of(given, datetime.now(UTC))
+    check_plan(plan)
+    if given.dry_run:
+        printer.plan(plan)
+        return 0
+    with Clients(given.region, given.endpoint_url) as client_of:
+        if smoke:
+            SmokeRun(client_of, printer).run(smoke)
+            return 0
+        return 1 if Executor(client_of, printer).run(plan) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""boto3's clients, and what their errors mean for the person who deploys."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+
+from deploy.sagemaker.errors import BadSettings, CallFailed
+from deploy.sagemaker.plan import Call
+
+# A client waits for an answer of the container longer than the platform does, which is 60 seconds.
+_READ_TIMEOUT_S = 90
+_HINTS = {
+    "AccessDeniedException": "docs/deploy-sagemaker.md lists the rights that each action needs",
+    "AccessDenied": "docs/deploy-sagemaker.md lists the rights that each action needs",
+    "ExpiredTokenException": "sign in again",
+    "ExpiredToken": "sign in again",
+    "UnrecognizedClientException": "the credentials are not of this account or region",
+    "ResourceLimitExceeded": "a quota of the account: ask for more under Service Quotas, or take other instances",
+}
+_ABSENT = ("could not find", "does not exist", "not found", "no scalable target found")
+_EXISTING = ("already exist",)
+
+
+class Clients:
+    """A context manager and a function: from boto3's name of an API to its client, each made once and closed on exit.
+
+    Empty texts for region and address: boto3's own default.
+    """
+
+    def __init__(self, region: str, endpoint_url: str) -> None:
+        self._region = region
+        self._endpoint_url = endpoint_url
+        self._made: dict[str, Any] = {}
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for client in self._made.values():
+            client.close()
+
+    def __call__(self, service: str) -> Any:
+        """Raises BadSettings where boto3 makes none, as without a region."""
+        if service not in self._made:
+            self._made[service] = self._make(service)
+        return self._made[service]
+
+    def _make(self, service: str) -> Any:
+        config = Config(read_timeout=_READ_TIMEOUT_S, retries={"mode": "standard", "max_attempts": 5})
+        try:
+            session = boto3.session.Session(region_name=self._region or None)
+            return session.client(service, endpoint_url=self._endpoint_url or None, config=config)
+        except NoRegionError:
+            raise BadSettings("no region is given", hint="--region, or AWS_DEFAULT_REGION") from None
+        except (BotoCoreError, ValueError) as error:
+            raise BadSettings(str(error)) from None
+
+
+def call_failed(call: Call, error: Exception) -> CallFailed:
+    """What botocore raised, as a sentence with what to do."""
+    if isinstance(error, NoCredentialsError):
+        return CallFailed(f"{call.name}: there are no credentials", hint="aws configure, or AWS_PROFILE")
+    if not isinstance(error, ClientError):
+        return CallFailed(f"{call.name}: {error}")
+    code, message = error_of(error)
+    hint = _HINTS.get(code, "")
+    if call.operation == "CreateEndpoint" and is_existing(error):
+        hint = "an endpoint that is there takes a new model by the action update"
+    elif call.parameters.get("EndpointName") and is_absent(error):
+        hint = "the action create makes it; is it in this region and account?"
+    return CallFailed(f"{call.name}: {code}: {message}", hint=hint)
+
+
+def error_of(error: ClientError) -> tuple[str, str]:
+    """Code and message."""
+    found: Any = error.response.get("Error", {})
+    return str(found.get("Code", "")), str(found.get("Message", ""))
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether the thing that a call names is not there: the APIs say so under several codes."""
+    return _says(error, _ABSENT) or (isinstance(error, ClientError) and "NotFound" in error_of(error)[0])
+
+
+def is_existing(error: Exception) -> bool:
+    return _says(error, _EXISTING)
+
+
+def _says(error: Exception, texts: tuple[str, ...]) -> bool:
+    return isinstance(error, ClientError) and any(text in error_of(error)[1].lower() for text in texts)

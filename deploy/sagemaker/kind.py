@@ -1,0 +1,25 @@
+"""How a model is served: what kind of endpoint, or a batch transform job.
+
+Source: spec/deploy.md section 4, spec/sagemaker.md sections (a) A5 and A6.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    REAL_TIME = "real-time"
+    MULTI_MODEL = "multi-model"
+    ASYNC = "async"
+    SERVERLESS = "serverless"
+    BATCH = "batch"
+
+    @property
+    def has_endpoint(self) -> bool:
+        return self is not Kind.BATCH
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether somebody chooses the machines: nobody does for serverless."""
+        return self is not Kind.SERVERLESS

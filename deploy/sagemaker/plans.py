@@ -1,0 +1,175 @@
+"""The plans: which calls make, change and remove what a deployment consists of, in which order.
+
+What cannot be changed is made new before the old goes, so that a plan that stops halfway leaves a working endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.sagemaker.alarms import Alarms, alarm_names
+from deploy.sagemaker.answer import Answer
+from deploy.sagemaker.endpoint_config import EndpointConfig
+from deploy.sagemaker.model import Model
+from deploy.sagemaker.names import content_names, tagged
+from deploy.sagemaker.plan import INSERVICE_LIMIT_S, Call, Plan, Wait
+from deploy.sagemaker.rollout import Rollout
+from deploy.sagemaker.scaling import no_scaling
+from deploy.sagemaker.transform_job import TransformJob
+
+IN_SERVICE = "InService"
+_CHANGING = ("Creating", "Updating", "SystemUpdating", "RollingBack")
+_CONFIG = "EndpointConfigName"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Whether a plan waits for its end, and how long at most."""
+
+    waits: bool = True
+    limit_s: float = INSERVICE_LIMIT_S
+
+
+def create(
+    model: Model, config: EndpointConfig, alarms: Alarms | None, tags: list[dict[str, str]], waiting: Waiting
+) -> Plan:
+    names = {"EndpointName": model.endpoint, _CONFIG: config.name}
+    return (
+        model.call(tags),
+        config.call(tags),
+        _sagemaker("CreateEndpoint", **names, **tagged(tags)),
+        *(alarms.calls(tags) if alarms else ()),
+        *_in_service(config, waiting),
+    )
+
+
+def update(
+    model: Model,
+    config: EndpointConfig,
+    alarms: Alarms | None,
+    rollout: Rollout,
+    tags: list[dict[str, str]],
+    waiting: Waiting,
+    *,
+    keeps_instance_count: bool = False,
+    deletes_previous: bool = False,
+) -> Plan:
+    """`keeps_instance_count`: what autoscaling has made of it, not what the configuration says."""
+    same = "the endpoint already has this configuration: there is nothing to update"
+    before = Wait(
+        call=_sagemaker("DescribeEndpoint", EndpointName=model.endpoint),
+        status="EndpointStatus",
+        until=IN_SERVICE,
+        going_on=_CHANGING,
+        limit_s=waiting.limit_s,
+        refused={_CONFIG: (config.name, same)},
+    )
+    parameters: dict[str, Any] = {"EndpointName": model.endpoint, _CONFIG: config.name}
+    deployment = rollout.parameters(model.kind)
+    if deployment is not None:
+        parameters["DeploymentConfig"] = deployment
+    if keeps_instance_count:
+        parameters["RetainAllVariantProperties"] = True
+        parameters["ExcludeRetainedVariantProperties"] = [{"VariantPropertyType": "DataCaptureConfig"}]
+    patient = Waiting(waits=waiting.waits or deletes_previous, limit_s=max(waiting.limit_s, rollout.longest_secs))
+    return (
+        before,
+        *([_previous_config()] if deletes_previous else []),
+        model.call(tags),
+        config.call(tags),
+        *(alarms.calls(tags) if alarms else ()),
+        _sagemaker("UpdateEndpoint", **parameters),
+        *_in_service(config, patient),
+        *(_delete_previous(model, config) if deletes_previous else ()),
+    )
+
+
+def transform(model: Model, job: TransformJob, tags: list[dict[str, str]], waiting: Waiting) -> Plan:
+    done = Wait(
+        call=_sagemaker("DescribeTransformJob", TransformJobName=job.name),
+        status="TransformJobStatus",
+        until="Completed",
+        going_on=("InProgress", "Stopping"),
+        limit_s=waiting.limit_s,
+    )
+    return model.call(tags), job.call(tags), *((done,) if waiting.waits else ())
+
+
+def delete(endpoint: str, waiting: Waiting) -> Plan:
+    """All that any plan here may have made for `endpoint`, and what of it is left from earlier updates.
+
+    The endpoint goes before its configurations and these before their models. What is not there is passed over; but an
+    endpoint that stays ends the plan, since its configuration must stay as well.
+    """
+    alarms = Answer("DescribeAlarms", "MetricAlarms[].AlarmName", each=True)
+    gone = Wait(
+        call=_sagemaker("DescribeEndpoint", EndpointName=endpoint),
+        status="EndpointStatus",
+        until=None,
+        going_on=("Deleting",),
+        limit_s=waiting.limit_s,
+    )
+    return (
+        *no_scaling(endpoint, best_effort=True),
+        _best_effort("cloudwatch", "DescribeAlarms", AlarmNames=alarm_names(endpoint)),
+        _best_effort("cloudwatch", "DeleteAlarms", AlarmNames=[alarms]),
+        *_delete_listed(
+            endpoint, "TransformJob", "StopTransformJob", "TransformJobSummaries", StatusEquals="InProgress"
+        ),
+        _best_effort("sagemaker", "DeleteEndpoint", EndpointName=endpoint),
+        gone,
+        *_delete_listed(endpoint, "EndpointConfig", "DeleteEndpointConfig", "EndpointConfigs"),
+        *_delete_listed(endpoint, "Model", "DeleteModel", "Models"),
+    )
+
+
+def _in_service(config: EndpointConfig, waiting: Waiting) -> Sequence[Wait]:
+    """A rollback ends in service as well, but with the configuration from before."""
+    if not waiting.waits:
+        return ()
+    return (
+        Wait(
+            call=_sagemaker("DescribeEndpoint", EndpointName=config.endpoint),
+            status="EndpointStatus",
+            until=IN_SERVICE,
+            going_on=_CHANGING,
+            limit_s=waiting.limit_s,
+            expected={_CONFIG: config.name},
+        ),
+    )
+
+
+def _previous_config() -> Call:
+    return _sagemaker("DescribeEndpointConfig", **{_CONFIG: Answer("DescribeEndpoint", _CONFIG)})
+
+
+def _delete_previous(model: Model, config: EndpointConfig) -> Sequence[Call]:
+    """The configuration that served before, and its model unless the new one has it too; only if they are of here."""
+    ours = content_names(model.endpoint)
+    described = "DescribeEndpointConfig"
+    old = Answer(described, f"[{_CONFIG}]", each=True, matching=f"(?!{config.name}$){ours}")
+    models = Answer(described, "ProductionVariants[].ModelName", each=True, matching=f"(?!{model.name}$){ours}")
+    return (
+        _best_effort("sagemaker", "DeleteEndpointConfig", **{_CONFIG: old}),
+        _best_effort("sagemaker", "DeleteModel", ModelName=models),
+    )
+
+
+def _delete_listed(endpoint: str, what: str, operation: str, members: str, **only: str) -> Sequence[Call]:
+    """The API finds names that contain the endpoint's; those of endpoints with longer names are not ours."""
+    name = f"{what}Name"
+    found = Answer(f"List{what}s", f"{members}[].{name}", each=True, matching=content_names(endpoint))
+    return (
+        _best_effort("sagemaker", f"List{what}s", NameContains=endpoint, **only),
+        _best_effort("sagemaker", operation, **{name: found}),
+    )
+
+
+def _sagemaker(operation: str, **parameters: Any) -> Call:
+    return Call(service="sagemaker", operation=operation, parameters=parameters)
+
+
+def _best_effort(service: str, operation: str, **parameters: Any) -> Call:
+    return Call(service=service, operation=operation, parameters=parameters, best_effort=True)

@@ -1,0 +1,74 @@
+"""How an update takes over: in steps of traffic onto new instances, and back if an alarm goes off meanwhile.
+
+Source: spec/deploy.md section 4 "Guardrails"; the API's own model of DeploymentConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from deploy.sagemaker.errors import BadSettings
+from deploy.sagemaker.kind import Kind
+
+_LEAST_LIMIT_S = 600
+_MOST_LIMIT_S = 28800
+_MOST_STEP_PERCENT = 50
+_LEAST_LINEAR_PERCENT = 10
+
+
+class Shift(StrEnum):
+    CANARY = "canary"
+    LINEAR = "linear"
+    ALL_AT_ONCE = "all-at-once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """`step_percent` of the new capacity takes traffic first (canary), or at every step (linear).
+
+    `step_secs` lie between two steps, or before the old instances may go; these stay for `bake_secs` more, so that
+    going back is quick. `alarms` roll back while it lasts.
+    """
+
+    shift: Shift = Shift.CANARY
+    step_percent: int = 10
+    step_secs: int = 300
+    bake_secs: int = 300
+    alarms: tuple[str, ...] = ()
+
+    def parameters(self, kind: Kind) -> dict[str, Any] | None:
+        """The DeploymentConfig; None where the platform has none, as for serverless. Raises BadSettings."""
+        if kind is Kind.SERVERLESS:
+            return None
+        routing: dict[str, Any] = {
+            "Type": self.shift.replace("-", "_").upper(),
+            "WaitIntervalInSeconds": self.step_secs,
+        }
+        size = {"Type": "CAPACITY_PERCENT", "Value": self._checked_percent()}
+        if self.shift is Shift.CANARY:
+            routing["CanarySize"] = size
+        elif self.shift is Shift.LINEAR:
+            routing["LinearStepSize"] = size
+        policy = {
+            "TrafficRoutingConfiguration": routing,
+            "TerminationWaitInSeconds": self.bake_secs,
+            "MaximumExecutionTimeoutInSeconds": self.longest_secs,
+        }
+        found: dict[str, Any] = {"BlueGreenUpdatePolicy": policy}
+        if self.alarms:
+            found["AutoRollbackConfiguration"] = {"Alarms": [{"AlarmName": name} for name in self.alarms]}
+        return found
+
+    @property
+    def longest_secs(self) -> int:
+        """What the platform may take: all steps, the wait at the end, and half an hour for instances to start."""
+        steps = -(-100 // max(1, self.step_percent)) if self.shift is Shift.LINEAR else 2
+        return min(_MOST_LIMIT_S, max(_LEAST_LIMIT_S, steps * self.step_secs + self.bake_secs + 1800))
+
+    def _checked_percent(self) -> int:
+        least = _LEAST_LINEAR_PERCENT if self.shift is Shift.LINEAR else 1
+        if self.shift is not Shift.ALL_AT_ONCE and not least <= self.step_percent <= _MOST_STEP_PERCENT:
+            raise BadSettings(f"--step-percent is {self.step_percent}", hint=f"{least} to {_MOST_STEP_PERCENT}")
+        return self.step_percent

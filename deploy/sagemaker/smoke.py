@@ -1,0 +1,132 @@
+"""The smoke test: one request in every form, whose answers must say the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore import xform_name
+from botocore.exceptions import BotoCoreError, ClientError
+
+from deploy.sagemaker.clients import call_failed, error_of
+from deploy.sagemaker.errors import BadSettings, SmokeFailed
+from deploy.sagemaker.kind import Kind
+from deploy.sagemaker.plan import Call
+from deploy.sagemaker.printer import Printer
+from deploy.sagemaker.request_forms import HEADER_SIZE, Form, Request
+from deploy.sagemaker.response_forms import Rows, difference, read_rows
+
+_POLL_S = 2.0
+_MISSING = ("NoSuchKey", "404", "AccessDenied")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoke:
+    """`target_model` is the key of an archive of a multi-model endpoint. `limit_s`: for a queued answer."""
+
+    endpoint: str
+    kind: Kind
+    request: Request
+    forms: Sequence[Form] = tuple(Form)
+    target_model: str = ""
+    limit_s: float = 300.0
+
+    def plan(self) -> tuple[Call, ...]:
+        """A call for each form. Raises BadSettings."""
+        if not self.kind.has_endpoint:
+            raise BadSettings("a batch transform job has no endpoint", hint="look at the objects below its --output")
+        if (self.kind is Kind.MULTI_MODEL) != bool(self.target_model):
+            raise BadSettings("--target-model belongs to --kind multi-model", hint="the archive's key below the prefix")
+        return tuple(self._call(form) for form in self.forms)
+
+    def _call(self, form: Form) -> Call:
+        body = self.request.body(form)
+        parameters: dict[str, Any] = {
+            "EndpointName": self.endpoint,
+            "ContentType": body.content_type,
+            "Accept": body.accept,
+            "Body": body.content,
+        }
+        if self.target_model:
+            parameters["TargetModel"] = self.target_model
+        operation = "InvokeEndpointAsync" if self.kind is Kind.ASYNC else "InvokeEndpoint"
+        return Call(service="sagemaker-runtime", operation=operation, parameters=parameters)
+
+
+class SmokeRun:
+    """Makes the calls of a smoke test. `pause` and `clock` (seconds) are for answers that take their time."""
+
+    def __init__(
+        self,
+        client_of: Callable[[str], Any],
+        printer: Printer,
+        *,
+        pause: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client_of = client_of
+        self._printer = printer
+        self._pause = pause
+        self._clock = clock
+
+    def run(self, smoke: Smoke) -> None:
+        """Raises SmokeFailed where an answer is none, or not that of the first form; CallFailed where there is none."""
+        expected: Rows | None = None
+        for form, call in zip(smoke.forms, smoke.plan(), strict=True):
+            started = self._clock()
+            content, content_type = self._answer(call, smoke)
+            rows = read_rows(form, content, content_type)
+            if expected is None:
+                expected = rows
+            problem = difference(rows, expected)
+            if not problem and len(rows) != smoke.request.item_count:
+                problem = f"{len(rows)} rows, and the request has {smoke.request.item_count}"
+            if problem:
+                raise SmokeFailed(f"{form}: {problem}", hint=f"the first answer was in the form {smoke.forms[0]}")
+            took = (self._clock() - started) * 1000
+            self._printer.line(f"{form}: {len(rows)} rows of {len(rows[0])} values, {took:.0f} ms")
+
+    def _answer(self, call: Call, smoke: Smoke) -> tuple[bytes, str]:
+        """Body and content type."""
+        client = self._client_of(call.service)
+        try:
+            answer = getattr(client, xform_name(call.operation))(**call.parameters)
+        except (ClientError, BotoCoreError) as error:
+            raise call_failed(call, error) from error
+        if smoke.kind is Kind.ASYNC:
+            content, stored_type = self._queued_answer(answer, smoke.limit_s)
+            # What type the object has is nowhere promised, and only the binary one says more than its name.
+            return content, stored_type if HEADER_SIZE in stored_type else call.parameters["Accept"]
+        return answer["Body"].read(), answer["ContentType"]
+
+    def _queued_answer(self, answer: dict[str, Any], limit_s: float) -> tuple[bytes, str]:
+        """What the endpoint writes to S3 in its own time. Where nothing may be listed, what is not there is refused."""
+        deadline = self._clock() + limit_s
+        while True:
+            found = self._object(answer["OutputLocation"])
+            if found is not None:
+                return found
+            failure = self._object(answer["FailureLocation"]) if answer.get("FailureLocation") else None
+            if failure is not None:
+                raise SmokeFailed(f"the endpoint wrote a failure: {failure[0].decode(errors='replace')[:2000]}")
+            if self._clock() >= deadline:
+                raise SmokeFailed(
+                    f"no answer at {answer['OutputLocation']} after {limit_s:g} s",
+                    hint="an endpoint without instances needs some minutes; --wait-secs waits longer",
+                )
+            self._pause(_POLL_S)
+
+    def _object(self, location: str) -> tuple[bytes, str] | None:
+        bucket, _, key = location.removeprefix("s3://").partition("/")
+        call = Call(service="s3", operation="GetObject", parameters={"Bucket": bucket, "Key": key})
+        try:
+            found = self._client_of("s3").get_object(**call.parameters)
+        except ClientError as error:
+            if error_of(error)[0] in _MISSING:
+                return None
+            raise call_failed(call, error) from error
+        except BotoCoreError as error:
+            raise call_failed(call, error) from error
+        return found["Body"].read(), found["ContentType"]
