@@ -1,0 +1,52 @@
+"""`python -m deploy.vertex`: reads its command line, and shows or applies the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from app.options import BadOption
+from deploy.vertex.call import CheckFailed
+from deploy.vertex.clients import Clients
+from deploy.vertex.command_line import ACTIONS, circumstances, read_options
+from deploy.vertex.gcloud import shell_command
+from deploy.vertex.plan import CallFailed, Plan
+from deploy.vertex.shown import shown
+
+_BAD_USAGE = 2
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def run(
+    arguments: Sequence[str],
+    out: TextIO,
+    errors: TextIO,
+    *,
+    now: Callable[[], datetime] = _now,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """The exit status: 0, 1 if a call failed, 2 for a command line that cannot be used."""
+    try:
+        options = read_options(arguments)
+        at = circumstances(options, now())
+        plan = Plan(ACTIONS[options.action].steps(options, at))
+        if options.dry_run:
+            print("\n\n".join(shown(call) for call in plan.calls()), file=out)
+            return 0
+        if options.gcloud:
+            for call in plan.calls():
+                wait = f"sleep {call.after_s:g}\n" if call.after_s else ""
+                print(f"# {call.title}\n{wait}{shell_command(call, at.place, at.api)}", file=out)
+            return 0
+        return 1 if plan.apply(Clients(at.api, options.timeout_secs), out, sleep) else 0
+    except BadOption as error:
+        print(f"error: {error}", file=errors)
+        return _BAD_USAGE
+    except (CallFailed, CheckFailed) as error:
+        print(f"error: {error}", file=errors)
+        return 1

@@ -1,0 +1,96 @@
+"""`deploy`: a model on machines behind an endpoint.
+
+Source: spec/deploy.md section 5.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+from typing import Any
+
+from google.cloud.aiplatform_v1 import DeployedModel, DeployModelRequest, DeployModelResponse, Endpoint
+
+from app.options import BadOption
+from deploy.vertex.call import Call
+from deploy.vertex.endpoint import add_endpoint_options, check_endpoint_options, create_request
+from deploy.vertex.expiry import LABEL, expiry_labels, parse_ttl
+from deploy.vertex.labels import labels
+from deploy.vertex.machine import add_machine_options, add_online_options, dedicated_resources
+from deploy.vertex.place import Place
+from deploy.vertex.plan import Steps
+
+# What the API calls the model that is being deployed.
+_THIS = "0"
+_DEPLOYED_ID = re.compile(r"[1-9][0-9]{0,9}")
+
+
+def add_deploy_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model; its default version")
+    add_endpoint_options(parser)
+    parser.add_argument("--deployed-model-id", default="", metavar="N", help="up to 10 digits; else the platform's own")
+    parser.add_argument("--display-name", default="", metavar="TEXT", help="of the deployed model")
+    parser.add_argument("--all-traffic", action="store_true", help="all of it at once; a new endpoint has no other")
+    parser.add_argument("--service-account", default="", metavar="EMAIL", help="that the container runs as")
+    parser.add_argument("--access-logging", action="store_true", help="a line of log for each request; it costs")
+    add_machine_options(parser, least="--min-replicas")
+    add_online_options(parser)
+
+
+def deploy(options: Namespace, place: Place, now: datetime) -> Steps:
+    """Raises BadOption."""
+    check_endpoint_options(options)
+    request = _deploy_request(options, place)
+    if options.new:
+        ttl = _ttl(options.ttl)
+        create = create_request(options, place, {**labels(options.label), **expiry_labels(ttl, now)})
+        yield Call(
+            title=f"make the {options.new} endpoint {options.endpoint}",
+            request=create,
+            stand_in=Endpoint(name=request.endpoint),
+            report=lambda answer: _endpoint_told(answer, create.endpoint),
+        )
+    yield Call(
+        title=f"deploy {options.model} to {options.endpoint}, which takes minutes",
+        request=request,
+        stand_in=DeployModelResponse(deployed_model=DeployedModel(id=options.deployed_model_id or "1")),
+        report=_deployed_told,
+    )
+
+
+def _deploy_request(options: Namespace, place: Place) -> DeployModelRequest:
+    identity = options.deployed_model_id
+    if identity and not _DEPLOYED_ID.fullmatch(identity):
+        raise BadOption.of("--deployed-model-id", f"it takes up to 10 digits, the first not 0, not '{identity}'")
+    model = place.model(options.model)
+    return DeployModelRequest(
+        endpoint=place.endpoint(options.endpoint),
+        deployed_model=DeployedModel(
+            id=identity,
+            model=model,
+            display_name=options.display_name or model.rpartition("/")[2].replace("@", "-"),
+            dedicated_resources=dedicated_resources(options),
+            service_account=options.service_account,
+            enable_access_logging=options.access_logging,
+        ),
+        # Without a split nothing changes for those that are there already.
+        traffic_split={_THIS: 100} if options.new or options.all_traffic else {},
+    )
+
+
+def _ttl(text: str) -> Any:
+    try:
+        return parse_ttl(text)
+    except ValueError as error:
+        raise BadOption.of("--ttl", str(error)) from None
+
+
+def _endpoint_told(answer: Endpoint, asked: Endpoint) -> str:
+    until = asked.labels.get(LABEL)
+    limit = f"delete --expired removes it from {until} on" if until else "nothing removes it by itself"
+    return f"--endpoint={answer.name}\n{limit}"
+
+
+def _deployed_told(answer: DeployModelResponse) -> str:
+    return f"the deployed model's id is {answer.deployed_model.id}"

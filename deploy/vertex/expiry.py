@@ -1,0 +1,35 @@
+"""Until when an endpoint may stay: a label that `delete --expired` reads. An endpoint costs until it is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+LABEL = "trident-expires"
+NEVER = "none"
+# Labels know lower case only.
+_FORM = "%Y%m%dt%H%M%Sz"
+_SPAN = re.compile(r"(\d{1,4})([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_ttl(text: str) -> timedelta | None:
+    """How long `30m`, `4h` or `7d` is; None for `none`. Raises ValueError."""
+    if text == NEVER:
+        return None
+    found = _SPAN.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise ValueError(f"it takes 30m, 4h, 7d or the like, or {NEVER}, not '{text}'")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def expiry_labels(ttl: timedelta | None, now: datetime) -> dict[str, str]:
+    """The label of what expires `ttl` after `now`; none for what stays."""
+    return {} if ttl is None else {LABEL: (now + ttl).astimezone(UTC).strftime(_FORM)}
+
+
+def expiry_of(labels: Mapping[str, str]) -> datetime | None:
+    """None without the label. Raises ValueError for a label that is no time."""
+    text = labels.get(LABEL)
+    return None if text is None else datetime.strptime(text, _FORM).replace(tzinfo=UTC)

@@ -1,0 +1,102 @@
+"""`shift`: how much of an endpoint's traffic each of its deployed models gets; those with none are undeployed.
+
+Source: spec/deploy.md section 5.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+
+from google.cloud.aiplatform_v1 import (
+    DeployedModel,
+    Endpoint,
+    GetEndpointRequest,
+    UndeployModelRequest,
+    UpdateEndpointRequest,
+)
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from app.options import BadOption
+from deploy.vertex.call import Call, CheckFailed
+from deploy.vertex.labels import pairs
+from deploy.vertex.place import Place
+from deploy.vertex.plan import Steps
+
+_ALL = 100
+_DRAIN_S = 60.0
+
+
+def add_shift_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
+    parser.add_argument(
+        "--traffic", action="append", required=True, metavar="DEPLOYED_ID=PERCENT", help="of every deployed model"
+    )
+    parser.add_argument("--keep", action="store_true", help="undeploy nothing: the way back stays open, and costs")
+    parser.add_argument(
+        "--drain-secs", type=float, default=_DRAIN_S, metavar="S", help=f"before one is undeployed; {_DRAIN_S:g}"
+    )
+
+
+def shift(options: Namespace, place: Place) -> Steps:
+    """Raises BadOption."""
+    split = read_split(options.traffic)
+    name = place.endpoint(options.endpoint)
+    there = Endpoint(
+        name=name, deployed_models=[DeployedModel(id=each) for each in split], traffic_split={next(iter(split)): _ALL}
+    )
+    yield Call(
+        title=f"look at {options.endpoint}",
+        request=GetEndpointRequest(name=name),
+        stand_in=there,
+        report=lambda endpoint: _checked(endpoint, split),
+    )
+    yield Call(
+        title=f"shift the traffic to {text_of(split)}",
+        request=UpdateEndpointRequest(
+            endpoint=Endpoint(name=name, traffic_split=split), update_mask=FieldMask(paths=["traffic_split"])
+        ),
+        stand_in=there,
+    )
+    wait_s = options.drain_secs
+    for identity in () if options.keep else idle(split):
+        yield Call(
+            title=f"undeploy {identity}, which gets no traffic any more",
+            request=UndeployModelRequest(endpoint=name, deployed_model_id=identity),
+            after_s=wait_s,
+        )
+        wait_s = 0.0
+
+
+def read_split(texts: list[str]) -> dict[str, int]:
+    """The percentage of each deployed model, by its id; the sum is 100. Raises BadOption."""
+    found = {}
+    for identity, text in pairs(texts, "--traffic").items():
+        if not identity.isdecimal() or not text.isdecimal() or int(text) > _ALL:
+            raise BadOption.of("--traffic", f"it takes DEPLOYED_ID=PERCENT, such as 1=90, not '{identity}={text}'")
+        found[identity] = int(text)
+    if sum(found.values()) != _ALL:
+        raise BadOption.of("--traffic", f"the shares are {sum(found.values())} % together, not {_ALL}")
+    return found
+
+
+def idle(split: Mapping[str, int]) -> list[str]:
+    """The ids of those that get nothing."""
+    return [identity for identity, share in split.items() if not share]
+
+
+def text_of(split: Mapping[str, int]) -> str:
+    return ", ".join(f"{identity}={share} %" for identity, share in sorted(split.items()))
+
+
+def _checked(endpoint: Endpoint, split: Mapping[str, int]) -> str:
+    """Whether `split` is about all that is deployed there, and nothing else; what gets the traffic until now."""
+    deployed = {model.id for model in endpoint.deployed_models}
+    told = ", ".join(f"{model.id} ({model.display_name})" for model in endpoint.deployed_models) or "nothing"
+    if unknown := [identity for identity in split if identity not in deployed]:
+        raise CheckFailed(f"{unknown[0]} is not deployed there; these are: {told}")
+    if missing := deployed - set(split):
+        raise CheckFailed(
+            f"--traffic says nothing of {sorted(missing)[0]}, which is deployed there too: give it a share, or 0"
+        )
+    return f"until now: {text_of(dict(endpoint.traffic_split)) or 'nothing'}"
