@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from app.collector import settle_collector
 from app.progress_bar import ProgressBar
@@ -18,6 +18,11 @@ _log = logging.getLogger("trident.server")
 
 # How often the start is looked at; a progress bar moves as often.
 _LOOK_SECONDS = 0.25
+_SHOWN = 3
+_NO_MODEL = (
+    "there is no model in %s: a model repository has a folder for each model, and in that one for each version; "
+    "--single-model=NAME serves a repository that is one model"
+)
 
 
 class StartReport:
@@ -47,9 +52,12 @@ class StartReport:
             for v in self._engine.overview()
         ]
         log_table(_log, "models", models_table(rows))
-        if self._engine.phase().name == "failed" and self._settings.exit_on_error:
-            self._fail("Internal - failed to load all models")
+        phase = self._engine.phase()
+        if phase.name == "failed" and self._settings.exit_on_error:
+            self._fail(f"Internal - failed to load all models{_reasons(phase.failures)}")
             return
+        if not rows and self._settings.model_control_mode != "explicit":
+            _log.warning(_NO_MODEL, ", ".join(self._settings.model_repository))
         log_table(_log, "addresses", addresses_table(self._addresses()))
 
     def _log_settings(self) -> None:
@@ -64,3 +72,12 @@ class StartReport:
     def _addresses(self) -> list[tuple[str, str]]:
         services = self._settings.services()
         return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
+
+
+def _reasons(failures: Mapping[str, str]) -> str:
+    """What failed and why, for the last line that a person reads; the lines before have it all."""
+    if not failures:
+        return ""
+    shown = [f"{name}: {reason}" for name, reason in sorted(failures.items())[:_SHOWN]]
+    more = len(failures) - len(shown)
+    return f" ({'; '.join(shown)}{f'; and {more} more' if more else ''})"

@@ -203,7 +203,8 @@ class Lifecycle:
             )
             located = self._models_of_start()
         except ServerError as error:
-            _log.error("%s", error.message, extra={"hint": error.hint})
+            # The hint names places of this machine: that is for the log, not for who asks whether the server is ready.
+            _log.error("%s: %s" if error.hint else "%s%s", error.message, error.hint)
             self._end_loading({"model repository": error.reason})
             return
         except Exception as error:  # a storage's bug: without this the server would be starting for ever

@@ -78,7 +78,20 @@ def test_a_model_that_fails_ends_the_start_and_is_named(tmp_path: Path) -> None:
         server.kill()
     log = server.log_text()
     assert "failed to load 'badcfg' version 1: Invalid argument: unexpected inference input 'WRONG'" in log
-    assert "error: creating server: Internal - failed to load all models" in log
+    assert "error: creating server: Internal - failed to load all models (badcfg: " in log
+
+
+def test_a_place_without_a_model_is_named(tmp_path: Path) -> None:
+    """As Triton does, it serves none; a person who meant the file hears what to do."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "model.onnx").write_bytes(
+        (ROOT / "deploy" / "models" / "simple" / "1" / "model.onnx").read_bytes()
+    )
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        until(lambda: "--single-model=NAME" in server.log_text(), "nothing was said")
+    one = ("--single-model=adder", "--shutdown-grace-secs=0")
+    with ServerProcess(tmp_path / "models", tmp_path / "log", *one) as server:
+        assert server.request("GET", "/v2/models/adder/ready")[0] == 200
 
 
 def test_without_exit_on_error_the_others_serve(tmp_path: Path) -> None:
