@@ -98,6 +98,7 @@ def ask_options(said: Said, folder: Path) -> None:
         (["--load-model=m", repository], {}),
         (["--http-port=8002", repository], {}),
         (["--allow-sagemaker=true", "--sagemaker-safe-port-range=9000-9010", repository], {}),
+        (["--http-port=0", repository], {}),
         ([repository], both),
         ([repository], {"SAGEMAKER_MULTI_MODEL": "perhaps"}),
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
