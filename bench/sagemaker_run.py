@@ -47,8 +47,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", type=names_among(CASES), default=list(CASES), help=", ".join(CASES))
-    parser.add_argument("--rounds", type=positive, default=120, help="invocations: pairs of turns; the median counts")
-    parser.add_argument("--turn", type=float, default=0.25, help="invocations: seconds of each turn")
+    parser.add_argument("--rounds", type=positive, default=400, help="invocations: pairs of turns; the median counts")
+    parser.add_argument("--turn", type=float, default=0.1, help="invocations: seconds of each turn")
     parser.add_argument("--seconds", type=positive, default=60, help="ping: seconds of load")
     parser.add_argument("--models", type=positive, default=200, help="multi-model: how many")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")

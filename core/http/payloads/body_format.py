@@ -21,6 +21,7 @@ from core.tensors import Buffer
 OCTETS = "application/octet-stream"
 # How nearly all clients of the v2 protocol begin; to look for that costs 2 µs less than the pattern.
 _V2_STARTS = (b'{"inputs":[', b'{"inputs": [')
+_LONGEST_START = max(map(len, _V2_STARTS))
 _V2_START = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?"inputs"\s*:\s*\[')
 _V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[')
 _OBJECT = re.compile(rb"\s*\{")
@@ -32,8 +33,6 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
     Raises UnsupportedMediaType that lists what is supported, `also` among it: what the platform itself reads.
     """
     is_v2 = starts_as_v2(body)
-    if is_v2 and content_type == "application/json":
-        return None
     known = known_format(content_type)
     if known is JSON:
         return None if is_v2 or document_form(body) is DocumentForm.V2 else JSON.decode
@@ -52,7 +51,7 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
 
 def starts_as_v2(body: Buffer) -> bool:
     """Whether the first members of a JSON document are those of the v2 protocol; its other members may still be."""
-    return bytes(body[:12]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
+    return bytes(body[:_LONGEST_START]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
 
 
 @lru_cache(maxsize=256)
