@@ -15,8 +15,8 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
 from core.http.infer import infer_body, read_whole, servable
 from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
-from core.http.payloads.body_format import decoder_of, starts_as_v2
-from core.http.reply import JSON, Environ, Reply
+from core.http.payloads.body_format import decoder_of, is_plainly_v2
+from core.http.reply import Environ, Reply
 
 if TYPE_CHECKING:
     from adapters.sagemaker.application import SageMakerApplication
@@ -33,9 +33,8 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
-        # One look tells nearly all requests of the v2 protocol; `decoder_of` finds the others.
-        is_v2 = content_type == JSON and starts_as_v2(body)
-        decode = None if is_v2 else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
+        plain = is_plainly_v2(content_type, body)
+        decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
         if decode is not None:
             media_type = application.response_types.of(accept, decode)

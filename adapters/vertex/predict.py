@@ -18,7 +18,7 @@ from core.errors import InvalidRequest, Unsupported
 from core.http.binary_type import BinaryType
 from core.http.infer import infer_body, off_hub, read_whole, servable
 from core.http.payload_inference import decode_payload, infer_payload, payload_reply
-from core.http.payloads.body_format import decoder_of, known_format, starts_as_v2
+from core.http.payloads.body_format import decoder_of, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, Decode, format_for, is_json
 from core.http.payloads.json_decoder import document_form
 from core.http.payloads.media_type import choose
@@ -45,7 +45,7 @@ def predict(application: VertexApplication, environ: Environ) -> Reply:
     application.limits.check_request(len(body))
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
-    is_v2 = size_text is not None or _is_plainly_v2(application, content_type, body)
+    is_v2 = size_text is not None or (application.settings.payload == "auto" and is_plainly_v2(content_type, body))
     target = DEFAULT_TARGET if is_v2 else _named_target(application, content_type, body)
     version = target.version
     if target.model:
@@ -91,11 +91,6 @@ def _named_target(application: VertexApplication, content_type: str, body: Buffe
     if not names_model(body) or document_form(body) is DocumentForm.V2:
         return DEFAULT_TARGET
     return off_hub(application, len(body), read_target, body)
-
-
-def _is_plainly_v2(application: VertexApplication, content_type: str, body: Buffer) -> bool:
-    """Whether one look tells it; `_decoder` takes longer, and finds all that may be meant as the v2 protocol's."""
-    return content_type == JSON.media_types[0] and application.settings.payload == "auto" and starts_as_v2(body)
 
 
 def _answer(

@@ -49,6 +49,11 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 
+def is_plainly_v2(content_type: str, body: Buffer) -> bool:
+    """Whether one look tells, as of nearly all requests of the v2 protocol; `decoder_of` finds the others."""
+    return content_type == JSON.media_types[0] and starts_as_v2(body)
+
+
 def starts_as_v2(body: Buffer) -> bool:
     """Whether the first members of a JSON document are those of the v2 protocol; its other members may still be."""
     return bytes(body[:_LONGEST_START]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
