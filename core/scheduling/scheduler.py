@@ -187,11 +187,15 @@ class Scheduler:
     def _serve(self, thread: InstanceThread) -> None:
         """The life of an instance's thread."""
         while (work := self._next_work(thread)) is not None:
-            for rejection in work.rejections:
-                self._reject(rejection)
-            if work.batch:
-                thread.instance.execute(work.batch)
-            del work  # while the thread rests, the requests of its last batch must be free to go
+            self._do(thread, work)
+            del work  # while the thread rests, the requests of its last work must be free to go
+
+    def _do(self, thread: InstanceThread, work: Work) -> None:
+        """Answer the rejected and execute the batch, on the instance's thread."""
+        for rejection in work.rejections:
+            self._reject(rejection)
+        if work.batch:
+            thread.instance.execute(work.batch)
 
     def _next_work(self, thread: InstanceThread) -> Work | None:
         """Count off what `thread` has finished, and wait for its next work; None when it shall end."""

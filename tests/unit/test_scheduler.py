@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import pytest
 from core.config.model_spec import QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from core.observability.statistics import FailureReason
-from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, benches
+from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, benches, until
 
 
 @pytest.fixture
@@ -322,3 +323,16 @@ def check_counts(bench: Bench, total: int) -> None:
     sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in page["batch_stats"]}
     assert sum(sizes.values()) == counted.execution_count
     assert sum(size * times for size, times in sizes.items()) == counted.inference_count
+
+
+def test_a_thread_that_rests_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
+    bench = make_bench(batching())
+    request = bench.request("a")
+    request.cancelled = True
+    gone = weakref.ref(request)
+    bench.scheduler.start()
+    bench.scheduler.submit(request)
+    del request
+    bench.wait(1)
+    bench.answers.clear()
+    until(lambda: gone() is None)
