@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
+import gevent
 from gunicorn.http.wsgi import base_environ
 
 from app.head import HeadParser
 from app.response_head import ResponseHeads
+from app.send_turns import SendTurns
 from app.site import Allocate
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Service:
         self.cfg = cfg
         self.connections = connections
         self.response_heads = ResponseHeads()
+        self.send_turns = SendTurns(gevent.get_hub())
         self.logs_access = bool(cfg.accesslog)
         self.clock = connections.clock
         self.limits = connections.limits
