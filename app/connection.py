@@ -280,7 +280,8 @@ class Connection:
                 if size <= _JOINED_SIZE:
                     whole = b"".join(parts)
                     parts = [whole]
-                    self._service.send_turns.wait()
+                    if len(self._service.connections) > 1:
+                        self._service.send_turns.wait()
                     sent = self._sock.send(whole)
                 else:
                     sent = self._sock.sendmsg(parts[:_IOV_MAX])

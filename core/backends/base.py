@@ -18,7 +18,7 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.inference import InferenceRequest, OutputTensor
+from core.inference import InferenceRequest, Outputs
 
 __all__ = [
     "Backend",
@@ -40,7 +40,7 @@ class Execution:
     caused. Times are monotonic ns: inputs gathered, run finished (the scheduler notes start and end itself).
     """
 
-    outputs: Sequence[list[OutputTensor] | Exception]
+    outputs: Sequence[Outputs | Exception]
     input_end_ns: int
     output_start_ns: int
 

@@ -18,7 +18,8 @@ from core.backends.batch_inputs import BatchInputSpec, input_named
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed
 from core.inference import InferenceRequest
-from core.tensors import BYTES, Array, Shape
+from core.tensor_layout import TensorLayout
+from core.tensors import BY_NAME, BYTES, Array, Shape
 
 # Called with an input's name and the buffer that it is staged in from now on; None: it is not staged any more.
 OnBuffer = Callable[[str, Array | None], None]
@@ -92,6 +93,11 @@ class Gatherer:
             if on_buffer is None and i.datatype is not BYTES and -1 not in i.dims and not i.allow_ragged_batch
         )
         self._as_they_are = not (self._scalars or self._ragged or self._batch_inputs)
+        self._joins_blocks = (
+            self._as_they_are
+            and on_buffer is None
+            and all(i.datatype is not BYTES and i.model_dims is None for i in spec.inputs.values())
+        )
 
     def gather(self, requests: Sequence[InferenceRequest], total: int) -> dict[str, Array]:
         """The feed for `requests`, which hold `total` items: concatenated in order along the batch dimension.
@@ -104,6 +110,8 @@ class Gatherer:
             if self._as_they_are:
                 return feed
             feed = {name: self._alone(name, array) for name, array in feed.items()}
+        elif self._joins_blocks and (layout := _common_layout(requests)) is not None:
+            return _joined(requests, layout, total)
         else:
             feed = {
                 tensor.name: self._together(tensor.name, _column(requests, position, tensor.name), total)
@@ -143,6 +151,25 @@ class Gatherer:
                 f"the inputs '{name}' of a batch for '{self._spec.name}' do not fit together: {exc}",
                 model=self._spec.name,
             ) from exc
+
+
+def _common_layout(requests: Sequence[InferenceRequest]) -> TensorLayout | None:
+    """How the inputs of all requests lie in their content, if it is the same for all and they are small."""
+    layout = requests[0].layout
+    if layout is None or layout.size * len(requests) > _JOINED_BYTES_AT_MOST:
+        return None
+    return layout if len({request.layout for request in requests}) == 1 else None
+
+
+def _joined(requests: Sequence[InferenceRequest], layout: TensorLayout, total: int) -> dict[str, Array]:
+    """The feed for small requests that all have the same layout: their contents are the rows of a block, and each input
+    is some columns of it."""
+    rows = np.frombuffer(b"".join([request.content for request in requests]), np.uint8)
+    rows = rows.reshape(len(requests), layout.size)
+    return {
+        name: np.ndarray((total, *shape[1:]), BY_NAME[datatype].dtype, np.ascontiguousarray(rows[:, start:end]).data)
+        for name, datatype, shape, start, end in layout.entries
+    }
 
 
 def _column(requests: Sequence[InferenceRequest], position: int, name: str) -> list[Array]:

@@ -7,28 +7,24 @@ request, finding it here 3.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 from core.http.response_plan import ResponsePlan
-from core.inference import InferenceRequest, InputTensor
-from core.tensors import Shape
+from core.inference import InferenceRequest
+from core.tensor_layout import layout_of
 
 _MAX_HEADERS = 512
 _MAX_HEADER_SIZE = 2048
 
 
 class _KnownHeader:
-    """What a header said: the request but for its tensors, and of each tensor its description and place in the tail."""
+    """What a header said: the request but for its tensors, and how those lie in the tail."""
 
-    __slots__ = ("inputs", "plan", "request", "size")
+    __slots__ = ("layout", "plan", "request")
 
     def __init__(self, request: InferenceRequest, plan: ResponsePlan) -> None:
-        self.plan = plan
-        self.inputs: list[tuple[str, str, Shape, int, int]] = []
-        self.size = 0
-        for tensor in request.inputs:
-            end = self.size + len(tensor.data)
-            self.inputs.append((tensor.name, tensor.datatype, tensor.shape, self.size, end))
-            self.size = end
+        self.plan = replace(plan, texts={})
+        self.layout = layout_of([(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs])
         # A copy without the tensors: they are views of a body that must be free to go.
         self.request = copy(request)
         self.request.inputs = []
@@ -45,21 +41,19 @@ class HeaderCache:
     ) -> tuple[InferenceRequest, ResponsePlan] | None:
         """The request that `header` and the tensors in `tail` make; None if it has not been seen, or does not fit."""
         known = self._known.get((model, header))
-        if known is None or known.size != len(tail):
+        if known is None or known.layout.size != len(tail):
             return None
         before = known.request
-        inputs = [
-            InputTensor(name, datatype, shape, tail[start:end]) for name, datatype, shape, start, end in known.inputs
-        ]
         request = InferenceRequest(
             model,
-            inputs,
             model_version=version,
             id=before.id,
             outputs=before.outputs,
             priority=before.priority,
             timeout_us=before.timeout_us,
         )
+        request.layout = known.layout
+        request.content = tail
         if before.parameters is not None:
             request.parameters = before.parameters.copy()
         if before.correlation_id:

@@ -33,6 +33,20 @@ class EncodedResponse:
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
     """Raises InvalidRequest for an output that cannot be had in the form asked for."""
+    packed = response.packed
+    if packed is None or plan.texts is None or response.parameters:
+        return _encode(response, plan, spec)
+    key = (response.model_version, response.id, packed.layout)
+    text = plan.texts.get(key)
+    if text is not None:
+        return EncodedResponse([text, packed.content], len(text))
+    encoded = _encode(response, plan, spec)
+    if len(encoded.parts) == 1 + len(packed.layout.entries):  # all of them went as bytes
+        plan.remember(key, encoded.parts[0])
+    return encoded
+
+
+def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
     document: dict[str, Any] = {}
     if response.id:
         document["id"] = response.id

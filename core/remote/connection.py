@@ -34,7 +34,7 @@ from core.remote.frames import (
 )
 from core.remote.plain_values import from_plain, read_plain
 from core.remote.remote_error import EngineGone
-from core.remote.request_message import write_request
+from core.remote.request_message import RequestWriter
 from core.remote.response_message import ResponseReader
 from core.remote.slots import Slots
 from core.tensors import Array, Buffer
@@ -75,6 +75,7 @@ class Connection:
         self._reader = FrameReader(TO_FRONT_END)
         self._buffer = bytearray(_RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
+        self._requests = RequestWriter()
         self._responses = ResponseReader(self._borrow)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
@@ -126,7 +127,7 @@ class Connection:
         number = next(self._numbers)
         held: list[Array] = []
         try:
-            content = write_request(request, number, partial(self._place, held))
+            content = self._requests.write(request, number, partial(self._place, held))
         except TypeError as error:  # what JSON cannot say
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         request.number = number

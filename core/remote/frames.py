@@ -13,7 +13,8 @@
     CALL     another method
     RELEASE  memory of a response
 
-Everything starts on a multiple of 16, so that tensors in a frame are aligned as numpy and ONNX Runtime like them.
+Frames start on a multiple of 16, and so do the tensors in them, so that the first one, mostly the only one, is aligned
+as numpy and ONNX Runtime like it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable
 
 from core.tensors import Buffer
 
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]

@@ -15,18 +15,58 @@ from core.inference import InferenceRequest, InputTensor, Parameter
 from core.remote.frames import REQUEST, BadFrame
 from core.remote.plain_values import write_plain
 from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
+from core.tensor_layout import TensorLayout, layout_of
 from core.tensors import Buffer, Shape, wire_bytes
+
+_HEADS_REMEMBERED = 1024
 
 Place = Callable[[Buffer], int | None]
 ViewOf = Callable[[int, int], memoryview]
+_Described = tuple[str, str, Shape, int, bool]
 
 
-def write_request(request: InferenceRequest, number: int, place: Place) -> bytes:
-    """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
-    frame. What it raises is raised."""
+class RequestWriter:
+    """Any thread."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[object, ...], bytes] = {}
+
+    def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
+        """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
+        frame. What it raises is raised."""
+        layout = request.layout
+        if layout is None or layout.size >= LARGE or not _is_plain(request):
+            return _write(request, number, place)
+        key = (
+            layout,
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+        )
+        head = self._heads.get(key)
+        if head is None:
+            inputs = [
+                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
+            ]
+            if len(self._heads) >= _HEADS_REMEMBERED:
+                self._heads.clear()
+            self._heads[key] = head = block_head(_meta(request, inputs))
+        return write_block(REQUEST, number, head, (request.content,))
+
+
+def _is_plain(request: InferenceRequest) -> bool:
+    """Whether it has nothing that differs from request to request but its tensors."""
+    return not (
+        request.id or request.parameters or request.correlation_id or request.sequence_start or request.sequence_end
+    )
+
+
+def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
     tensors: list[Buffer] = []
     places: list[int] = []
-    inputs: list[tuple[str, str, Shape, int, bool]] = []
+    inputs: list[_Described] = []
     for tensor in request.inputs:
         content = tensor.data
         if type(content) is not memoryview:
@@ -38,7 +78,12 @@ def write_request(request: InferenceRequest, number: int, place: Place) -> bytes
         else:
             places.append(at)
         inputs.append((tensor.name, tensor.datatype, tensor.shape, size, at is not None))
-    meta = write_plain(
+    text = request.id.encode("utf-8", "surrogatepass") if request.id else b""
+    return write_block(REQUEST, number, block_head(_meta(request, inputs), text, places), tensors, placed=len(places))
+
+
+def _meta(request: InferenceRequest, inputs: list[_Described]) -> bytes:
+    return write_plain(
         (
             request.model_name,
             request.model_version,
@@ -52,8 +97,6 @@ def write_request(request: InferenceRequest, number: int, place: Place) -> bytes
             inputs,
         )
     )
-    text = request.id.encode("utf-8", "surrogatepass") if request.id else b""
-    return write_block(REQUEST, number, block_head(meta, text, places), tensors, placed=len(places))
 
 
 class _Input(NamedTuple):
@@ -79,6 +122,7 @@ class _Pattern(NamedTuple):
     inputs: tuple[_Input, ...]
     is_sequence: bool
     in_arena: int
+    layout: TensorLayout
 
 
 def _pattern(meta: Any) -> _Pattern:
@@ -101,6 +145,7 @@ def _pattern(meta: Any) -> _Pattern:
         inputs,
         bool(correlation_id) or bool(start) or bool(end),
         sum(entry.in_arena for entry in inputs),
+        layout_of([entry[:4] for entry in inputs if not entry.in_arena]),
     )
 
 
@@ -126,24 +171,22 @@ class RequestReader:
     def read(self, content: memoryview, placed: int) -> InferenceRequest:
         """Raises BadFrame."""
         pattern, request_id, places, at = self._blocks.read(content, placed)
-        inputs: list[InputTensor] = []
-        if placed or pattern.in_arena:
-            inputs = self._inputs(pattern, content, places, at)
-        else:
-            for name, datatype, shape, size, _ in pattern.inputs:
-                inputs.append(InputTensor(name, datatype, shape, content[at : at + size]))
-                at += (size + 15) & -16
-            if at > len(content):
-                raise BadFrame("a request that is shorter than its inputs")
+        end = at + pattern.layout.size
+        if end > len(content):
+            raise BadFrame("a request that is shorter than its inputs")
         request = InferenceRequest(
             pattern.model_name,
-            inputs,
             model_version=pattern.model_version,
             id=request_id,
             outputs=pattern.outputs,
             priority=pattern.priority,
             timeout_us=pattern.timeout_us,
         )
+        if placed or pattern.in_arena:
+            request.inputs = self._inputs(pattern, content, places, at)
+        else:
+            request.layout = pattern.layout
+            request.content = content[at:end]
         if pattern.parameters is not None:
             request.parameters = pattern.parameters.copy()
         if pattern.is_sequence:
@@ -162,8 +205,6 @@ class RequestReader:
                 view = self._view_of(next(place), size)
             else:
                 view = content[at : at + size]
-                at += (size + 15) & -16
+                at += size
             inputs.append(InputTensor(name, datatype, shape, view))
-        if at > len(content):
-            raise BadFrame("a request that is shorter than its inputs")
         return inputs

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
-from core.inference import InferenceResponse, OutputTensor, Parameter
+from core.inference import InferenceResponse, Outputs, OutputTensor, PackedOutputs, Parameter, ReceivedOutput
 from core.remote.frames import FAILED, FINAL, RESPONSE, BadFrame
 from core.remote.remote_error import error_of, error_to_plain
 from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
-from core.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count, unpack_bytes
+from core.tensor_layout import TensorLayout, layout_of
+from core.tensors import BY_NAME, Array, Buffer, Shape
 
 # Where the bytes of a large output were put in the arena, None if there is no room.
 Place = Callable[[Buffer], int | None]
@@ -37,6 +37,12 @@ class ResponseWriter:
         """The frame. Raises TypeError for what JSON cannot say."""
         if response.error is not None:
             return failed_response(response, response.error, number)
+        flags = FINAL if response.final else 0
+        packed = response.packed
+        if packed is not None and packed.layout.size < LARGE and not response.parameters:
+            return write_block(
+                RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
+            )
         tensors: list[Buffer] = []
         places: list[int] = []
         outputs: list[tuple[str, str, Shape, int, bool]] = []
@@ -49,18 +55,17 @@ class ResponseWriter:
             else:
                 places.append(place)
             outputs.append((output.name, output.datatype, output.shape, size, place is not None))
-        flags = FINAL if response.final else 0
-        if places or response.parameters:
-            head = block_head(_meta(response, outputs), b"", places)
-        else:
-            head = self._known_head(response, outputs)
+        head = block_head(_meta(response, outputs), b"", places)
         return write_block(RESPONSE, number, head, tensors, flags=flags, placed=len(places))
 
-    def _known_head(self, response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+    def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
         """Those of a batch are all alike."""
-        key = (response.model_name, response.model_version, *outputs)
+        key = (layout, response.model_name, response.model_version)
         head = self._heads.get(key)
         if head is None:
+            outputs = [
+                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
+            ]
             if len(self._heads) >= _HEADS_REMEMBERED:
                 self._heads.clear()
             self._heads[key] = head = block_head(_meta(response, outputs))
@@ -78,54 +83,38 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
 
 
-class ReceivedOutput(OutputTensor):
-    """An output whose array is made when somebody wants it: what is sent on as bytes needs none."""
-
-    __slots__ = ("_content", "_type")
-
-    def __init__(self, name: str, datatype: Datatype, shape: Shape, content: memoryview) -> None:
-        self.name = name
-        self.datatype = datatype.name
-        self.shape = shape
-        self._type = datatype
-        self._content = content
-
-    @property
-    def array(self) -> Array:  # type: ignore[override]
-        if self._type is BYTES:
-            count = element_count(self.shape)
-            return bytes_array(unpack_bytes(self._content, count, name=self.name, model=""), self.shape)
-        return np.frombuffer(self._content, self._type.dtype).reshape(self.shape)
-
-    def content(self) -> Buffer:
-        return self._content
-
-
 class _Output(NamedTuple):
     name: str
-    datatype: Datatype
+    datatype: str
     shape: Shape
     size: int
     in_arena: bool
 
 
 class _Pattern(NamedTuple):
+    """What responses with the same meta document have in common."""
+
     model_name: str
     model_version: int
     parameters: dict[str, Parameter] | None
     outputs: tuple[_Output, ...]
     error: Any
+    in_arena: int
+    layout: TensorLayout  # of the outputs that lie in the frame
 
 
 def _pattern(meta: Any) -> _Pattern:
     if len(meta) == 3:
-        return _Pattern(meta[0], meta[1], None, (), meta[2])
-    name, version, parameters, outputs = meta
-    return _Pattern(name, version, parameters, tuple(_output(*entry) for entry in outputs), None)
+        return _Pattern(meta[0], meta[1], None, (), meta[2], 0, layout_of([]))
+    name, version, parameters, described = meta
+    outputs = tuple(_output(*entry) for entry in described)
+    in_arena = sum(output.in_arena for output in outputs)
+    layout = layout_of([output[:4] for output in outputs if not output.in_arena])
+    return _Pattern(name, version, parameters, outputs, None, in_arena, layout)
 
 
 def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Output:
-    return _Output(name, BY_NAME[datatype], tuple(shape), size, in_arena)
+    return _Output(name, BY_NAME[datatype].name, tuple(shape), size, in_arena)
 
 
 class ResponseReader:
@@ -140,24 +129,35 @@ class ResponseReader:
 
     def read(self, content: memoryview, flags: int, placed: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""
-        (name, version, parameters, described, plain), _, places, at = self._blocks.read(content, placed)
+        pattern, _, places, at = self._blocks.read(content, placed)
+        end = at + pattern.layout.size
+        if end > len(content):
+            raise BadFrame("a response that is shorter than its outputs")
+        outputs: Outputs
+        if placed or pattern.in_arena:
+            outputs = self._outputs(pattern, content, places, at)
+        else:
+            outputs = PackedOutputs(pattern.layout, content[at:end])
+        return InferenceResponse(
+            pattern.model_name,
+            pattern.model_version,
+            outputs,
+            id=request_id,
+            parameters=pattern.parameters.copy() if pattern.parameters else None,
+            error=error_of(pattern.error) if flags & FAILED else None,
+            final=bool(flags & FINAL),
+        )
+
+    def _outputs(self, pattern: _Pattern, content: memoryview, places: tuple[int, ...], at: int) -> list[OutputTensor]:
+        if pattern.in_arena != len(places):
+            raise BadFrame("a response with other places than outputs in the arena")
         outputs: list[OutputTensor] = []
         place = iter(places)
-        for output, datatype, shape, size, in_arena in described:
+        for name, datatype, shape, size, in_arena in pattern.outputs:
             if in_arena:
                 memory = self._borrow(next(place), size).data
             else:
                 memory = content[at : at + size]
-                at += (size + 15) & -16
-            outputs.append(ReceivedOutput(output, datatype, shape, memory))
-        if at > len(content):
-            raise BadFrame("a response that is shorter than its outputs")
-        return InferenceResponse(
-            name,
-            version,
-            outputs,
-            id=request_id,
-            parameters=parameters.copy() if parameters else None,
-            error=error_of(plain) if flags & FAILED else None,
-            final=bool(flags & FINAL),
-        )
+                at += size
+            outputs.append(ReceivedOutput(name, datatype, shape, memory))
+        return outputs

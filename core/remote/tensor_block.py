@@ -6,7 +6,8 @@ places      u64   one for each tensor in the arena, as many as the frame says
 meta        JSON  the same bytes for like requests, so that what they decode to can be remembered
 text        UTF-8 what differs from request to request: its id
 padding
-tensors     those that are not in the arena, each padded
+tensors     those that are not in the arena, one after the other
+padding
 """
 
 from __future__ import annotations
@@ -40,17 +41,9 @@ def write_block(
     kind: int, number: int, head: bytes, tensors: Sequence[Buffer], *, flags: int = 0, placed: int = 0
 ) -> bytes:
     """The whole frame. `tensors` are those that travel in it."""
-    size = len(head)
-    parts: list[Buffer] = [b"", head]
-    for content in tensors:
-        length = len(content)
-        parts.append(content)
-        size += length
-        if length & 15:
-            parts.append(PADDING[length & 15])
-            size += -length & 15
-    parts[0] = HEADER.pack(size, kind, flags, placed, number)
-    return b"".join(parts)
+    size = len(head) + sum(map(len, tensors))
+    padding = PADDING[size & 15]
+    return b"".join((HEADER.pack(size + len(padding), kind, flags, placed, number), head, *tensors, padding))
 
 
 class BlockReader(Generic[T]):

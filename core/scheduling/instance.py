@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, ServerError
-from core.inference import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference import InferenceRequest, InferenceResponse, Outputs, OutputTensor, PackedOutputs
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("trident.scheduling")
 
 Clock = Callable[[], int]
 OnPoisoned = Callable[[BackendInstance], None]
-Outcome = list[OutputTensor] | Exception
+Outcome = Outputs | Exception
 
 
 class ModelInstance:
@@ -157,7 +157,7 @@ def run_once(
             statistics.record_failure(request, FailureReason.BACKEND, clock())
             errors.append(outcome)
         else:
-            outputs.append(outcome)
+            outputs.append(outcome.tensors() if isinstance(outcome, PackedOutputs) else outcome)
     if errors:
         raise errors[0]
     return outputs

@@ -18,7 +18,7 @@ from core.config.placement import Placement
 from core.config.request_validation import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
-from core.inference import InferenceRequest, InputTensor, OutputTensor
+from core.inference import InferenceRequest, InputTensor, Outputs, OutputTensor, PackedOutputs
 from core.tensors import BY_NAME, Array
 from tests.unit.onnx_models import write_version
 
@@ -79,11 +79,15 @@ class Serving:
         for outcome in self.instance.execute(requests).outputs:
             if isinstance(outcome, Exception):
                 raise outcome
-            answers.append({checked(tensor).name: tensor.array for tensor in outcome})
+            answers.append({checked(tensor).name: tensor.array for tensor in tensors_of(outcome)})
         return answers
 
     def infer(self, arrays: dict[str, Array], outputs: tuple[str, ...] = ()) -> dict[str, Array]:
         return self.execute([self.request(arrays, outputs)])[0]
+
+
+def tensors_of(outputs: Outputs) -> list[OutputTensor]:
+    return outputs.tensors() if isinstance(outputs, PackedOutputs) else outputs
 
 
 def checked(tensor: OutputTensor) -> OutputTensor:

@@ -18,6 +18,7 @@ LINES_AT_MOST = 400
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("tensors",),
+    ("tensor_layout",),
     ("inference",),
     ("config",),
     ("repository",),

@@ -25,9 +25,9 @@ from core.remote import engine_server
 from core.remote.calls import encode_call
 from core.remote.engine_client import RemoteEngine
 from core.remote.engine_state import EngineState
-from core.remote.frames import CALL, HEADER, HELLO, LARGEST, RELEASE, REQUEST, STATE, Frame, frame
+from core.remote.frames import CALL, HEADER, HELLO, LARGEST, RELEASE, REQUEST, STATE, VERSION, Frame, frame
 from core.remote.plain_values import from_plain, read_plain
-from core.remote.request_message import write_request
+from core.remote.request_message import RequestWriter
 from core.remote.tensor_block import block_head, write_block
 from tests.unit.remote_parts import (
     ByHand,
@@ -125,13 +125,13 @@ HOSTILE: dict[str, Callable[[str], ByHand]] = {
     "a type of the engine's": unwelcome(frame(STATE, 1, (b"{}",))),
     "an odd length": unwelcome(HEADER.pack(17, HELLO, 0, 0, 0)),
     "a request at first": unwelcome(request_of(META)),
-    "no descriptor": greeting([1, 0], 0),
-    "two descriptors": greeting([1, 0], 2),
-    "memory that can shrink": greeting([1, 0], seals=0),
-    "another version": greeting([2, 0]),
-    "responses outside": greeting([1, 2**40]),
+    "no descriptor": greeting([VERSION, 0], 0),
+    "two descriptors": greeting([VERSION, 0], 2),
+    "memory that can shrink": greeting([VERSION, 0], seals=0),
+    "another version": greeting([VERSION + 1, 0]),
+    "responses outside": greeting([VERSION, 2**40]),
     "a greeting that is none": greeting("hello"),
-    "a second greeting": welcome(frame(HELLO, 1, (b"[1,0]",))),
+    "a second greeting": welcome(frame(HELLO, 1, (b"[%d,0]" % VERSION,))),
     "garbage after": welcome(bytes(random.Random(2).randbytes(1000))),
     "an unknown type after": welcome(frame(78, 1)),
     "a release of nothing": welcome(frame(RELEASE, 4096)),
@@ -162,7 +162,7 @@ def test_it_is_cut_off_and_told_and_nobody_else_notices(
 
 def test_half_a_frame_harms_nobody(path: str, neighbour: RemoteEngine) -> None:
     with ByHand.at(path).greet() as hand:
-        whole = write_request(numbers(SMALL), 1, lambda content: None)
+        whole = RequestWriter().write(numbers(SMALL), 1, lambda content: None)
         hand.send(whole[:50])
         assert_served(neighbour)
         hand.send(whole[50:])
@@ -182,7 +182,7 @@ def test_what_leads_to_an_unexpected_error(
 
     engine.respond = respond
     with ByHand.at(path).greet() as hand:
-        hand.send(write_request(numbers(SMALL, id="poison"), 1, lambda content: None))
+        hand.send(RequestWriter().write(numbers(SMALL, id="poison"), 1, lambda content: None))
         assert hand.is_cut_off()
     assert "ZeroDivisionError" in caplog.text
 
@@ -191,7 +191,7 @@ def test_random_changes_of_good_frames(path: str, neighbour: RemoteEngine) -> No
     """Whatever they make of a frame: it is served or its sender is cut off."""
     choice = random.Random(3)
     good = [
-        write_request(numbers(SMALL, id="an id"), 1, lambda content: None),
+        RequestWriter().write(numbers(SMALL, id="an id"), 1, lambda content: None),
         frame(CALL, 2, (encode_call("model_spec", ["simple", -1]),)),
         frame(RELEASE, 4096),
     ]
@@ -231,7 +231,7 @@ def test_who_does_not_read_is_asked_no_more_and_cut_off(
             sent = 0
             with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
                 for number in range(100_000):
-                    hand.send(write_request(numbers(SMALL, id="greedy"), number, lambda content: None))
+                    hand.send(RequestWriter().write(numbers(SMALL, id="greedy"), number, lambda content: None))
                     sent += 1
             # What was read before it was blocked is all that is answered.
             assert sent < 100_000
@@ -253,7 +253,7 @@ def test_who_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) ->
 
         def send() -> None:
             for number in range(count):
-                hand.send(write_request(numbers(SMALL), number, lambda content: None))
+                hand.send(RequestWriter().write(numbers(SMALL), number, lambda content: None))
 
         sender = threading.Thread(target=send)
         sender.start()
@@ -279,7 +279,9 @@ def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine,
     count = 1000
     with ThreadPoolExecutor(4) as pool, served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
         sender = threading.Thread(
-            target=lambda: [hand.send(write_request(numbers(SMALL), n, lambda content: None)) for n in range(count)]
+            target=lambda: [
+                hand.send(RequestWriter().write(numbers(SMALL), n, lambda content: None)) for n in range(count)
+            ]
         )
         sender.start()
         found = [hand.next_of(17) for _ in range(count)]

@@ -19,7 +19,7 @@ from core.remote.engine_client import RemoteEngine
 from core.remote.engine_state import EngineState
 from core.remote.frames import CALL, REQUEST, RESULT, STATE, Frame, frame
 from core.remote.plain_values import from_plain, read_plain
-from core.remote.request_message import write_request
+from core.remote.request_message import RequestWriter
 from core.remote.tensor_block import block_head, write_block
 from tests.unit.remote_parts import (
     ByHand,
@@ -180,7 +180,7 @@ def test_the_end_closes_all_connections(engine: ServedEngine, tmp_path: Path) ->
     engine.respond = lambda request: None
     with served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
         state_in(hand.next())
-        hand.send(write_request(numbers(SMALL), 1, lambda content: None))
+        hand.send(RequestWriter().write(numbers(SMALL), 1, lambda content: None))
         until(lambda: engine._pending)
     assert engine.calls == [("cancel", "simple")]
     assert descriptors() == before

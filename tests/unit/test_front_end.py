@@ -28,7 +28,7 @@ from core.remote.frames import (
     frame,
 )
 from core.remote.front_end import FrontEnd
-from core.remote.request_message import write_request
+from core.remote.request_message import RequestWriter
 from core.remote.tensor_block import LARGE, block_head, write_block
 from core.tensors import Buffer
 from tests.unit.remote_parts import ARENA, PAGE, ByHand, ServedEngine, descriptors, numbers, sealed_memory
@@ -62,7 +62,7 @@ class Pair:
         assert self.front_end.read()
 
     def ask(self, number: int, values: Any) -> None:
-        self.give(write_request(numbers(np.asarray(values, np.int32)), number, lambda content: None))
+        self.give(RequestWriter().write(numbers(np.asarray(values, np.int32)), number, lambda content: None))
 
     def close(self) -> None:
         self.front_end.close()

@@ -31,7 +31,7 @@ def test_recalls_all_of_a_request_with_the_tensors_of_another_body() -> None:
     recalled = cache.recall("m", 3, HEADER, tail)
     assert recalled is not None
     again, again_plan = recalled
-    assert again_plan is plan
+    assert again_plan == plan
     assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in again.inputs] == [
         ("A", "INT32", (1,), bytes(range(100, 104))),
         ("B", "INT32", (2,), bytes(range(104, 112))),

@@ -13,7 +13,7 @@ import pytest
 from core.errors import BackendFailed, OutOfMemory
 from core.tensors import BY_NAME, Array
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text, tensors_of
 
 PICKY = (
     "max_batch_size: 8\n" + tensor_text("input", "INDEX", "INT64", [1]) + tensor_text("output", "VALUE", "FP32", [1])
@@ -310,7 +310,7 @@ def test_one_session_runs_on_many_threads(tmp_path: Path) -> None:
                 value = np.full((2, 16), number * 1000 + turn, np.int32)
                 requests = [model.request({"INPUT0": value, "INPUT1": value}) for _ in range(2)]
                 for outcome in instances[number].execute(requests).outputs:
-                    if isinstance(outcome, Exception) or (outcome[0].array != 2 * value).any():
+                    if isinstance(outcome, Exception) or (tensors_of(outcome)[0].array != 2 * value).any():
                         wrong.append(number)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

@@ -10,7 +10,7 @@ import pytest
 
 from core.inference import InferenceRequest, InputTensor
 from core.remote.frames import HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
-from core.remote.request_message import RequestReader, write_request
+from core.remote.request_message import RequestReader, RequestWriter
 from core.remote.tensor_block import LARGE, block_head, write_block
 from core.tensors import BY_NAME, Buffer, pack_bytes
 
@@ -61,7 +61,7 @@ def test_every_field_arrives() -> None:
     request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
     request.correlation_id = "sequence"
     request.sequence_start = True
-    found = read(write_request(request, 1, no_place))
+    found = read(RequestWriter().write(request, 1, no_place))
     assert as_tuple(found) == as_tuple(request)
     (tensor,) = found.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
@@ -69,7 +69,7 @@ def test_every_field_arrives() -> None:
 
 
 def test_defaults_arrive_as_defaults() -> None:
-    found = read(write_request(InferenceRequest("m", []), 1, no_place))
+    found = read(RequestWriter().write(InferenceRequest("m", []), 1, no_place))
     assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
     assert found.inputs == []
 
@@ -81,7 +81,7 @@ def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
     for content in (array, array.tobytes(), array[::-1][::-1]):
         given = memoryview(content) if isinstance(content, bytes) else content
         request = InferenceRequest("m", [InputTensor("IN", datatype, (elements,), given)])
-        assert bytes(read(write_request(request, 1, no_place)).inputs[0].data) == array.tobytes()
+        assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == array.tobytes()
 
 
 def test_elements_of_bytes() -> None:
@@ -89,7 +89,7 @@ def test_elements_of_bytes() -> None:
     array = np.empty(4, object)
     array[:] = elements
     request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
-    assert bytes(read(write_request(request, 1, no_place)).inputs[0].data) == pack_bytes(elements)
+    assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == pack_bytes(elements)
 
 
 def test_large_ones_are_where_they_were_put() -> None:
@@ -103,7 +103,7 @@ def test_large_ones_are_where_they_were_put() -> None:
     large = np.arange(LARGE // 4, dtype=np.int32)
     inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
     inputs.insert(1, InputTensor("SMALL", "INT32", (2,), np.array([7, 8], np.int32)))
-    block = write_request(InferenceRequest("m", inputs), 1, put)
+    block = RequestWriter().write(InferenceRequest("m", inputs), 1, put)
     assert len(block) < 1000
     found = read(block)
     values = [np.frombuffer(tensor.data, np.int32) for tensor in found.inputs]
@@ -117,7 +117,7 @@ def test_large_ones_are_where_they_were_put() -> None:
 def test_just_below_they_travel_in_the_frame() -> None:
     value = np.zeros(LARGE - 1, np.uint8)
     asked: list[Buffer] = []
-    block = write_request(
+    block = RequestWriter().write(
         InferenceRequest("m", [InputTensor("IN", "UINT8", value.shape, value)]),
         1,
         asked.append,  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_parameters_are_each_requests_own() -> None:
     request = InferenceRequest("m", [])
     request.parameters = {"a": 1}
     reader = RequestReader(view_of)
-    first, second = (read(write_request(request, number, no_place), reader) for number in (1, 2))
+    first, second = (read(RequestWriter().write(request, number, no_place), reader) for number in (1, 2))
     assert first.parameters is not None
     first.parameters["b"] = 2
     assert second.parameters == {"a": 1}
@@ -198,7 +198,9 @@ def test_places_that_cannot_be_are_refused(places: tuple[int, ...]) -> None:
 
 def test_every_truncation_is_refused() -> None:
     value = np.arange(100, dtype=np.int32)
-    whole = write_request(InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_place)
+    whole = RequestWriter().write(
+        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_place
+    )
     content = memoryview(whole)[HEADER.size :]
     for size in range(0, len(content) - 16, 16):
         with pytest.raises(BadFrame):

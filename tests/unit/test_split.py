@@ -9,7 +9,7 @@ from core.backends.split import Splitter, scattered_outputs
 from core.errors import BackendFailed
 from core.inference import InferenceRequest, InputTensor
 from core.tensors import Array
-from tests.unit.onnx_serving import config_of, spec_of, tensor_text
+from tests.unit.onnx_serving import config_of, spec_of, tensor_text, tensors_of
 
 BATCHING = "max_batch_size: 8\n"
 
@@ -44,7 +44,9 @@ def test_pieces_are_views_of_the_result() -> None:
 def test_datatype_and_order_are_the_configuration_s() -> None:
     text = BATCHING + tensor_text("output", "Z", "FP32", [2]) + tensor_text("output", "A", "BF16", [2])
     answers = splitter(text).split([request(1, 2)] * 2, [numbers(2, 2), numbers(2, 2)], 2)
-    assert [[(t.name, t.datatype) for t in answer] for answer in answers] == [[("Z", "FP32"), ("A", "BF16")]] * 2
+    assert [[(t.name, t.datatype) for t in tensors_of(answer)] for answer in answers] == [
+        [("Z", "FP32"), ("A", "BF16")]
+    ] * 2
 
 
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
