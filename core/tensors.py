@@ -61,6 +61,20 @@ BY_NAME: dict[str, Datatype] = {row.name: row for row in DATATYPES}
 BY_CONFIG_NUMBER: dict[int, Datatype] = {row.config_number: row for row in DATATYPES}
 BY_ONNX_NAME: dict[str, Datatype] = {row.onnx_name: row for row in DATATYPES}
 
+# Those that JSON has as numbers, with the letters by which `struct` knows them.
+NUMBER_CODES: dict[str, str] = {
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP32": "f",
+    "FP64": "d",
+}
+
 BYTES = BY_NAME["BYTES"]
 MAX_ELEMENTS = 2**63 - 1
 

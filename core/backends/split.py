@@ -15,16 +15,20 @@ from core.config.model_spec import ModelSpec, OutputSpec
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed
 from core.inference import InferenceRequest, Outputs, OutputTensor, PackedOutputs
-from core.tensor_layout import layout_of
+from core.tensor_layout import TensorLayout, layout_of
 from core.tensors import BYTES, Array, Shape, element_count, shape_text
 
 _PACKED_BYTES_AT_MOST = 64 * 1024
+_LAYOUTS_AT_MOST = 256
+
+# The outputs that are wanted, the numbers of requests and items, and the shapes of the results.
+_LayoutKey = tuple[object, ...]
 
 
 class Splitter:
     """Cuts results for one model. `scattered` names the source input of each output that is cut by an input's shape.
 
-    Stateless between calls; any thread.
+    Any thread.
     """
 
     def __init__(self, spec: ModelSpec, scattered: Mapping[str, str]) -> None:
@@ -33,6 +37,7 @@ class Splitter:
         self._scattered = scattered
         self._outputs = [(output, output.name, output.datatype.name) for output in spec.outputs.values()]
         self._plain = not scattered and all(output.model_dims is None for output in spec.outputs.values())
+        self._layouts: dict[_LayoutKey, TensorLayout | None] = {}
         self._packs = self._plain and all(output.datatype is not BYTES for output in spec.outputs.values())
 
     def split(self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int) -> Sequence[Outputs]:
@@ -41,12 +46,12 @@ class Splitter:
         `results` are those of all configured outputs, in that order, for `total` items. Raises BackendFailed where a
         result cannot be cut.
         """
-        if len(requests) == 1:
-            return [self._of_one(requests[0], results, total)]
-        if self._packs and total == len(requests) and len({request.outputs for request in requests}) == 1:
-            packed = self._packed(requests[0].outputs, results, total)
+        if self._packs and len({request.outputs for request in requests}) == 1:
+            packed = self._packed(requests, results, total)
             if packed is not None:
                 return packed
+        if len(requests) == 1:
+            return [self._of_one(requests[0], results, total)]
         columns: list[list[OutputTensor]] = []
         for (output, name, datatype), result in zip(self._outputs, results, strict=True):
             pieces = self._cut(output, result, requests, total)
@@ -57,28 +62,47 @@ class Splitter:
             answers.append([tensor for tensor in row if tensor.name in wanted] if wanted else list(row))
         return answers
 
-    def _packed(self, wanted: tuple[str, ...], results: Sequence[Array], total: int) -> list[PackedOutputs] | None:
-        """The outputs of requests of one item each as the rows of one block; None where they are too large for that.
+    def _packed(
+        self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int
+    ) -> list[PackedOutputs] | None:
+        """The outputs of one request, or of requests of one item each, as runs of bytes; None where they are too large.
 
         Copying them together takes less than making an array, and later bytes, for each output of each request.
         """
-        entries: list[tuple[str, str, Shape, int]] = []
-        columns: list[Array] = []
+        count = len(requests)
+        if count > 1 and count != total:
+            return None
+        wanted = requests[0].outputs
+        key = (wanted, count, total, *[result.shape for result in results])
+        try:
+            layout = self._layouts[key]
+        except KeyError:
+            layout = self._layout(wanted, results, count, total)
+            if len(self._layouts) >= _LAYOUTS_AT_MOST:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        if layout is None:
+            return None
+        if wanted:
+            results = [result for (_, name, _), result in zip(self._outputs, results, strict=True) if name in wanted]
+        if count == 1:
+            return [PackedOutputs(layout, memoryview(b"".join([result.tobytes() for result in results])))]
+        columns = [result.reshape(count, -1).view(np.uint8) for result in results]
+        block = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
+        content, size = block.reshape(-1).data, layout.size
+        return [PackedOutputs(layout, content[start : start + size]) for start in range(0, size * count, size)]
+
+    def _layout(self, wanted: tuple[str, ...], results: Sequence[Array], count: int, total: int) -> TensorLayout | None:
+        """How what is wanted of such results lies for one of `count` requests; None if it is not to be packed."""
+        described: list[tuple[str, str, Shape, int]] = []
         for (_, name, datatype), result in zip(self._outputs, results, strict=True):
             shape = result.shape
-            if not shape or shape[0] != total:
-                raise self._wrong_batch(name, shape, total)
+            if not shape or (self._batching and shape[0] != total):
+                return None
             if not wanted or name in wanted:
-                column = result.reshape(total, -1).view(np.uint8)
-                columns.append(column)
-                entries.append((name, datatype, (1, *shape[1:]), column.shape[1]))
-        layout = layout_of(entries)
-        size = layout.size
-        if not size or size * total > _PACKED_BYTES_AT_MOST:
-            return None
-        block = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
-        content = block.reshape(-1).data
-        return [PackedOutputs(layout, content[start : start + size]) for start in range(0, size * total, size)]
+                described.append((name, datatype, shape if count == 1 else (1, *shape[1:]), result.nbytes // count))
+        layout = layout_of(described)
+        return layout if 0 < layout.size * count <= _PACKED_BYTES_AT_MOST else None
 
     def _of_one(self, request: InferenceRequest, results: Sequence[Array], total: int) -> list[OutputTensor]:
         wanted = request.outputs

@@ -145,7 +145,8 @@ def json_values(array: Array, datatype: str) -> Array | list[Any]:
     """
     flat = array.reshape(-1)
     if datatype == "FP32":
-        return flat.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaNs become quiet ones
+            return flat.astype(np.float64)
     if datatype == "BYTES":
         return [element.decode("utf-8", "surrogateescape") for element in flat.tolist()]
     if datatype in ("FP16", "BF16"):

@@ -14,6 +14,7 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ModelNotFound
 from core.http.header_cache import HeaderCache
 from core.http.json_document import BINARY_WITHOUT_HEADER, parse_document
+from core.http.json_templates import JsonTemplates
 from core.http.json_tensors import array_from_json, json_datatype
 from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest, InputTensor, Parameter
@@ -36,6 +37,7 @@ RESERVED_PARAMETERS = frozenset(
 
 
 _header_cache = HeaderCache()
+_json_templates = JsonTemplates()
 
 
 def decode_request(
@@ -53,9 +55,9 @@ def decode_request(
             f"request JSON size of {size} bytes exceeds the maximum allowed input size of {max_input_size} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
-    view = memoryview(body)
     if header_length is None:
-        return _decode(parse_document(view, binary_follows=False), None, version, spec, max_input_size)
+        return _decode_json(body, version, spec, max_input_size)
+    view = memoryview(body)
     header, tail = bytes(view[:size]), view[size:]
     known = _header_cache.recall(spec.name, version, header, tail)
     if known is not None:
@@ -63,6 +65,19 @@ def decode_request(
     decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
     if all(type(tensor.data) is memoryview for tensor in decoded[0].inputs):
         _header_cache.remember(header, *decoded)
+    return decoded
+
+
+def _decode_json(
+    body: Buffer, version: int, spec: ModelSpec, max_input_size: int
+) -> tuple[InferenceRequest, ResponsePlan]:
+    if type(body) is not bytes:  # it is large
+        return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
+    known = _json_templates.recall(spec.name, version, body, max_input_size)
+    if known is not None:
+        return known
+    decoded = _decode(parse_document(body, binary_follows=False), None, version, spec, max_input_size)
+    _json_templates.remember(body, *decoded)
     return decoded
 
 

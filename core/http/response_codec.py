@@ -14,11 +14,10 @@ import orjson
 from core.config.model_spec import ModelSpec
 from core.http.classification import classify
 from core.http.json_tensors import json_values
-from core.http.response_plan import ResponsePlan
-from core.inference import InferenceResponse
+from core.http.response_plan import ResponsePlan, TextKey
+from core.http.response_text import ResponseText
+from core.inference import InferenceResponse, PackedOutputs
 from core.tensors import Buffer
-
-_NO_REQUEST = (False, 0)
 
 
 class EncodedResponse:
@@ -34,16 +33,24 @@ class EncodedResponse:
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
     """Raises InvalidRequest for an output that cannot be had in the form asked for."""
     packed = response.packed
-    if packed is None or plan.texts is None or response.parameters:
-        return _encode(response, plan, spec)
+    if packed is not None and plan.texts is not None and not response.parameters:
+        parts = _known_parts(response, packed, plan, plan.texts)
+        if parts is not None:
+            return EncodedResponse(parts, len(parts[0]) if len(parts) > 1 else None)
+    return _encode(response, plan, spec)
+
+
+def _known_parts(
+    response: InferenceResponse, packed: PackedOutputs, plan: ResponsePlan, texts: dict[TextKey, ResponseText | None]
+) -> list[Buffer] | None:
+    """The body, if it is like that of an earlier response but for the numbers."""
     key = (response.model_version, response.id, packed.layout)
-    text = plan.texts.get(key)
-    if text is not None:
-        return EncodedResponse([text, packed.content], len(text))
-    encoded = _encode(response, plan, spec)
-    if len(encoded.parts) == 1 + len(packed.layout.entries):  # all of them went as bytes
-        plan.remember(key, encoded.parts[0])
-    return encoded
+    try:
+        text = texts[key]
+    except KeyError:
+        text = ResponseText.of(response, packed.layout, plan)
+        plan.remember(key, text)
+    return None if text is None else text.write(packed.content)
 
 
 def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
@@ -57,14 +64,11 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     entries: list[dict[str, Any]] = []
     document["outputs"] = entries
     parts: list[Buffer] = [b""]
-    binary = plan.binary
-    listed = plan.outputs
     has_binary = False
     for output in response.outputs:
-        if listed is not None:
-            binary, classes = listed.get(output.name, _NO_REQUEST)
-            if classes:
-                output = classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
+        binary, classes = plan.form_of(output.name)
+        if classes:
+            output = classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
         if binary:
             content = output.content()

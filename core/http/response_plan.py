@@ -6,11 +6,15 @@ Source: spec/http.md section 4 (`outputs[].parameters`, `binary_data_output`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from core.tensor_layout import TensorLayout
-from core.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.http.response_text import ResponseText
 
 _TEXTS_AT_MOST = 64
+_NOT_LISTED = (False, 0)
 
 # The version that answered, the request's id, and the outputs.
 TextKey = tuple[int, str, TensorLayout]
@@ -20,15 +24,19 @@ TextKey = tuple[int, str, TensorLayout]
 class ResponsePlan:
     """`binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, classification).
 
-    `outputs` is None if the request listed none; a classification of 0 is none. `texts` are the JSON parts of responses
-    whose outputs all went as bytes; None where the plan is for one request only.
+    `outputs` is None if the request listed none; a classification of 0 is none. `texts` are those of the last responses
+    to such requests, None where there was nothing to be had by one; the plan of a single request has no place for any.
     """
 
     binary: bool = False
     outputs: dict[str, tuple[bool, int]] | None = None
-    texts: dict[TextKey, Buffer] | None = field(default=None, compare=False)
+    texts: dict[TextKey, ResponseText | None] | None = field(default=None, compare=False)
 
-    def remember(self, key: TextKey, text: Buffer) -> None:
+    def form_of(self, name: str) -> tuple[bool, int]:
+        """Whether an output is to be bytes, and how many classes of it are wanted."""
+        return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)
+
+    def remember(self, key: TextKey, text: ResponseText | None) -> None:
         if self.texts is not None:
             if len(self.texts) >= _TEXTS_AT_MOST:
                 self.texts.clear()
