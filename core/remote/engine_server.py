@@ -85,11 +85,11 @@ class EngineServer:
         """Send what waits, as far as it is taken, and end all connections. Blocks until the thread has ended."""
         self._is_stopping = True
         self._thread.join()
+        self._listener.close()  # first: a front end that is cut off must not come back to one that ends
         self._blocking.shutdown(wait=False, cancel_futures=True)
         for front_end in list(self._front_ends.values()):
             front_end.flush()
             self._end(front_end)
-        self._listener.close()
         self._poll.close()
 
     def push_state(self) -> None:
