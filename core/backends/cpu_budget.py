@@ -9,20 +9,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-# A thread that spins while it waits takes a core from somebody; with this many cores it can be spared. Not spinning
-# costs a compute-bound model little: 22.5 against 23.4 images a second (a 50-layer ResNet, 2 threads on 2 cores).
+# A thread that spins while it waits takes a core from somebody; with this many cores it can be spared.
 SPINNING_FROM_CORES = 8
+# With fewer, threads of a large model spin for a moment: between two operators one is needed again within microseconds,
+# and to wake it takes as long (a 50-layer ResNet, 2 threads on 2 virtual cores: 12.1 and 14.3 images a second where
+# they sleep at once, 13.0 and 16.8 where they wait for up to 100 µs). Small models are done by then, and the front end
+# wants the core (a digit classifier at 16 and 64 connections: 4 and 5 % fewer requests/s if its threads spin).
+LARGE_MODEL_BYTES = 1 << 20
 # No session is planned fewer threads than this, if there are as many cores. On 2 cores a share for the front end would
 # take half of a compute-bound model's speed (11.9 images a second with 1 thread, 22.5 with 2), far more than a front
 # end needs meanwhile; and threads that do not spin cost nothing while their session is idle.
 SHARE_AT_LEAST = 2
 
 
+class Spinning(Enum):
+    """What a thread does that waits for the next operator, instead of sleeping at once."""
+
+    FREELY = "spins until there is one"
+    BRIEFLY = "spins for a tenth of a millisecond"
+    NEVER = "sleeps"
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """`cores` as found, `sessions` as expected; `intra_op_threads` for each session, and whether they may spin."""
+    """`cores` as found, `sessions` as expected; `intra_op_threads` for each session, and whether all of them spin."""
 
     cores: float
     sessions: int
@@ -33,7 +46,7 @@ class ThreadPlan:
         """The plan as the start prints it."""
         return (
             f"{self.cores:g} cores, {self.sessions} sessions: {self.intra_op_threads} threads each, "
-            f"{'spinning' if self.spinning else 'not spinning'} while they wait"
+            f"{'spinning' if self.spinning else 'spinning but briefly'} while they wait"
         )
 
 
@@ -45,7 +58,15 @@ def plan_threads(cores: float, sessions: int) -> ThreadPlan:
 
 
 def may_spin(cores: float) -> bool:
+    """Whether threads may spin for as long as they wait."""
     return cores >= SPINNING_FROM_CORES
+
+
+def spinning_of(cores: float, model_bytes: int) -> Spinning:
+    """How the threads of a model wait whose files take so many bytes."""
+    if may_spin(cores):
+        return Spinning.FREELY
+    return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER
 
 
 def available_cores(

@@ -22,7 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 from core.backends import cuda
 from core.backends.base import BackendInstance, LoadContext
 from core.backends.batch_inputs import batch_inputs
-from core.backends.cpu_budget import available_cores, may_spin
+from core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from core.backends.execution_providers import (
     CPU,
     CUDA,
@@ -85,13 +85,13 @@ def _make_global_pool(intra_op_threads: int, inter_op_threads: int) -> None:
 class OnnxRuntimeBackend:
     """The backend `onnxruntime`. Loads on loader threads, several at once. Make it after the fork.
 
-    `cores` are those that the process may use (0: asked for here); with few of them threads do not spin.
+    `cores` are those that the process may use (0: asked for here); with few of them threads spin little.
     """
 
     name = "onnxruntime"
 
     def __init__(self, cores: float = 0) -> None:
-        self._spinning = may_spin(cores or available_cores())
+        self._cores = cores or available_cores()
         self._available: Sequence[str] = onnxruntime.get_available_providers()
         if CUDA in self._available:
             # CUDA and cuDNN are where pip has put them, which the linker does not search.
@@ -107,7 +107,9 @@ class OnnxRuntimeBackend:
     def load(self, context: LoadContext) -> OnnxModel:
         """Load one version: a session for each device. Raises a ServerError, see the protocol."""
         config = context.config
-        plan = self._settings(config, context.settings, threads=context.threads)
+        size = sum(path.stat().st_size for path in context.path.rglob("*") if path.is_file())
+        spinning = spinning_of(self._cores, size)
+        plan = self._settings(config, context.settings, threads=context.threads, spinning=spinning)
 
         def checked_session(placement: Placement) -> Any:
             providers = requested_providers(config, placement)
@@ -122,8 +124,10 @@ class OnnxRuntimeBackend:
         sessions = {device: checked_session(placement) for device, placement in wanted.items()}
         return OnnxModel(context.spec, config, plan, sessions, checked_session)
 
-    def _settings(self, config: ModelConfig, settings: dict[str, str], *, threads: int) -> SessionSettings:
-        plan = session_settings(config, settings, threads=threads, spinning=self._spinning)
+    def _settings(
+        self, config: ModelConfig, settings: dict[str, str], *, threads: int, spinning: Spinning = Spinning.NEVER
+    ) -> SessionSettings:
+        plan = session_settings(config, settings, threads=threads, spinning=spinning)
         if plan.global_thread_pool:
             with _pool_lock:
                 _make_global_pool(*global_pool_sizes(settings))

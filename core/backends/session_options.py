@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.backends.cpu_budget import Spinning
 from core.backends.parameter_values import boolean, integer
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
@@ -15,7 +16,11 @@ from core.errors import ConfigInvalid
 _GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
 # Parameters of a model that are entries of ONNX Runtime's session or run options, under the same name.
-_SESSION_ENTRIES = ("session.use_device_allocator_for_initializers",)
+_SESSION_ENTRIES = (
+    "session.use_device_allocator_for_initializers",
+    "session.intra_op.allow_spinning",
+    "session.intra_op.spin_duration_us",
+)
 _RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 
 
@@ -41,21 +46,32 @@ class SessionSettings:
         return f"{self.intra_op_threads or 'default'} intra-op, {self.inter_op_threads or 'default'} inter-op"
 
 
+_SPIN_ENTRIES = {
+    Spinning.FREELY: {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
+    # Versions of ONNX Runtime that do not know the duration have them stop at the end of a run.
+    Spinning.BRIEFLY: {
+        "session.intra_op.allow_spinning": "1",
+        "session.intra_op.spin_duration_us": "100",
+        "session.inter_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    },
+    Spinning.NEVER: {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
+}
+
+
 def session_settings(
-    config: ModelConfig, settings: Mapping[str, str], *, threads: int = 0, spinning: bool = False
+    config: ModelConfig, settings: Mapping[str, str], *, threads: int = 0, spinning: Spinning = Spinning.NEVER
 ) -> SessionSettings:
     """The settings for the sessions of one model.
 
     `threads` is what the thread plan grants, for a model that sets no count of its own; `spinning`: whether threads
-    may spin while they wait. `settings` are the backend's (--backend-config). Raises ConfigInvalid.
+    spin while they wait. `settings` are the backend's (--backend-config). Raises ConfigInvalid.
     """
     parameters = parameters_of(config)
     global_pool = boolean(settings.get("enable-global-threadpool", "0"))
     # Read in any case, so that a bad value is refused; a session on the global pool has no threads of its own.
     intra_op = _thread_count(parameters, "intra_op_thread_count")
     inter_op = _thread_count(parameters, "inter_op_thread_count")
-    spin = "1" if spinning else "0"
-    entries = {"session.intra_op.allow_spinning": spin, "session.inter_op.allow_spinning": spin}
     return SessionSettings(
         graph_level=_GRAPH_LEVELS.get(config.optimization.graph.level, "ORT_ENABLE_ALL"),
         execution_mode=_execution_mode(parameters),
@@ -64,7 +80,7 @@ def session_settings(
         enable_mem_arena=_optional_boolean(parameters, "enable_mem_arena"),
         enable_mem_pattern=_optional_boolean(parameters, "enable_mem_pattern"),
         global_thread_pool=global_pool,
-        session_entries={**entries, **_entries(parameters, _SESSION_ENTRIES)},
+        session_entries={**_SPIN_ENTRIES[spinning], **_entries(parameters, _SESSION_ENTRIES)},
         run_entries=_entries(parameters, _RUN_ENTRIES),
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.cpu_budget import ThreadPlan, available_cores, plan_threads
+from core.backends.cpu_budget import Spinning, ThreadPlan, available_cores, plan_threads, spinning_of
 
 
 def cores(root: Path, memberships: str, affinity: int = 16) -> float:
@@ -96,5 +96,21 @@ def test_threads_spin_where_cores_can_be_spared(cores: float, spinning: bool) ->
     assert plan_threads(cores, 1).spinning is spinning
 
 
+@pytest.mark.parametrize(
+    ("cores", "size", "spinning"),
+    [
+        (2, 1000, Spinning.NEVER),
+        (2, 1 << 20, Spinning.BRIEFLY),
+        (7.9, 100 << 20, Spinning.BRIEFLY),
+        (8, 1000, Spinning.FREELY),
+    ],
+)
+def test_with_few_cores_only_large_models_spin_and_briefly(cores: float, size: int, spinning: Spinning) -> None:
+    assert spinning_of(cores, size) is spinning
+
+
 def test_the_plan_says_what_it_is() -> None:
-    assert str(ThreadPlan(2.5, 3, 2, False)) == "2.5 cores, 3 sessions: 2 threads each, not spinning while they wait"
+    assert (
+        str(ThreadPlan(2.5, 3, 2, False))
+        == "2.5 cores, 3 sessions: 2 threads each, spinning but briefly while they wait"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from core.backends.cpu_budget import Spinning
 from core.backends.session_options import SessionSettings, global_pool_sizes, session_settings
 from core.errors import ConfigInvalid
 from tests.unit.onnx_serving import config_of
@@ -64,9 +65,25 @@ def test_the_size_of_the_global_pool() -> None:
 
 
 def test_threads_spin_only_where_they_may() -> None:
-    for spinning, value in ((False, "0"), (True, "1")):
+    for spinning, value in ((Spinning.NEVER, "0"), (Spinning.FREELY, "1")):
         entries = session_settings(config_of(""), {}, spinning=spinning).session_entries
         assert entries == {"session.intra_op.allow_spinning": value, "session.inter_op.allow_spinning": value}
+
+
+def test_threads_that_spin_briefly_stop_in_any_version() -> None:
+    entries = session_settings(config_of(""), {}, spinning=Spinning.BRIEFLY).session_entries
+    assert entries == {
+        "session.intra_op.allow_spinning": "1",
+        "session.intra_op.spin_duration_us": "100",
+        "session.inter_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    }
+
+
+def test_a_model_may_say_otherwise() -> None:
+    made = settings(("session.intra_op.allow_spinning", "0"), ("session.intra_op.spin_duration_us", "20"))
+    assert made.session_entries["session.intra_op.allow_spinning"] == "0"
+    assert made.session_entries["session.intra_op.spin_duration_us"] == "20"
 
 
 def test_memory() -> None:
