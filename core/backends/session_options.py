@@ -51,7 +51,7 @@ _SPIN_ENTRIES = {
     # Versions of ONNX Runtime that do not know the duration have them stop at the end of a run.
     Spinning.BRIEFLY: {
         "session.intra_op.allow_spinning": "1",
-        "session.intra_op.spin_duration_us": "100",
+        "session.intra_op.spin_duration_us": "1000",
         "session.inter_op.allow_spinning": "0",
         "session.force_spinning_stop": "1",
     },

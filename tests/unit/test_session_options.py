@@ -74,7 +74,7 @@ def test_threads_that_spin_briefly_stop_in_any_version() -> None:
     entries = session_settings(config_of(""), {}, spinning=Spinning.BRIEFLY).session_entries
     assert entries == {
         "session.intra_op.allow_spinning": "1",
-        "session.intra_op.spin_duration_us": "100",
+        "session.intra_op.spin_duration_us": "1000",
         "session.inter_op.allow_spinning": "0",
         "session.force_spinning_stop": "1",
     }
