@@ -17,8 +17,8 @@ SPINNING_FROM_CORES = 8
 # With fewer, threads of a large model spin for a moment: between two operators one is needed again within microseconds,
 # and to wake it takes as long (a 50-layer ResNet, 2 threads on 2 virtual cores, served to 16 connections: an eighth
 # more images a second than where they sleep at once if they spin for 100 µs, and a tenth more again for 1 ms). Small
-# models are done by then, and the front end wants the core (a digit classifier at 16 and 64 connections: 4 and 5 % fewer
-# requests/s if its threads spin).
+# models are done by then, and the front end wants the core (a digit classifier at 16 and 64 connections: 4 and 5 %
+# fewer requests/s if its threads spin).
 LARGE_MODEL_BYTES = 1 << 20
 # No session is planned fewer threads than this, if there are as many cores. On 2 cores a share for the front end would
 # take half of a compute-bound model's speed (11.9 images a second with 1 thread, 22.5 with 2), far more than a front
