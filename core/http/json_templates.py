@@ -1,4 +1,4 @@
-"""JSON requests, remembered by all of their text but the numbers.
+"""JSON requests, remembered by all of their text but the numbers and the id.
 
 A client that sends JSON sends the same text with other numbers again and again. Of 16 integers in each of two inputs
 parsing and looking at all of it takes 15 µs, finding it here and reading the numbers 5.
@@ -16,12 +16,13 @@ import numpy as np
 import orjson
 
 from core.http.known_request import KnownRequest
+from core.http.known_texts import KnownTexts
+from core.http.request_id import is_id_of, without_id
 from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest
 from core.tensor_layout import layout_of
 from core.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
 
-_MAX_TEMPLATES = 512
 # Larger ones are read by the parser that is made for many numbers.
 _MAX_SIZE = 2048
 # A quotation mark cannot stand inside of a string but behind a backslash, and texts with one are not remembered: what
@@ -52,10 +53,10 @@ class _Template:
 
 
 class JsonTemplates:
-    """At most 512 texts of 2 KB; when it is full it starts anew. Any thread: a lost entry is only parsed again."""
+    """Of texts up to 2 KB. Any thread."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], _Template] = {}
+        self._known: KnownTexts[_Template] = KnownTexts()
 
     def recall(
         self, model: str, version: int, text: bytes, max_input_size: int
@@ -66,17 +67,24 @@ class JsonTemplates:
         """
         if len(text) > _MAX_SIZE:
             return None
+        text, request_id = without_id(text)
         parts = _DATA.split(text)
         template = self._known.get((model, *parts[::2]))
         if template is None or template.known.layout.size > max_input_size:
             return None
         content = template.read(parts[1::2])
-        return None if content is None else template.known.again(version, memoryview(content))
+        return None if content is None else template.known.again(version, request_id, memoryview(content))
 
     def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
         """Note a decoded request, if all of its inputs are flat lists of numbers."""
+        if len(text) > _MAX_SIZE or b"\\" in text or not self._known.is_learning():
+            return
         inputs = request.inputs
-        parts = _DATA.split(text) if len(text) <= _MAX_SIZE and b"\\" not in text else []
+        whole = text
+        text, request_id = without_id(whole)
+        if not is_id_of(whole, request_id, request.id):
+            return
+        parts = _DATA.split(text)
         # As many as there are inputs, and members of that name: none is nested, none stands twice or somewhere else.
         if not inputs or not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
             return
@@ -90,6 +98,4 @@ class JsonTemplates:
         template = _Template(KnownRequest(request, layout_of(described), plan))
         if template.read(parts[1::2]) != b"".join(contents):
             return
-        if len(self._known) >= _MAX_TEMPLATES:
-            self._known.clear()
-        self._known[request.model_name, *parts[::2]] = template
+        self._known.put((request.model_name, *parts[::2]), template)

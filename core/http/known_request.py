@@ -11,7 +11,7 @@ from core.tensor_layout import TensorLayout
 
 
 class KnownRequest:
-    """A decoded request but for the bytes of its tensors; `layout` is how those lie. Any thread."""
+    """A decoded request but for its id and the bytes of its tensors; `layout` is how those lie. Any thread."""
 
     __slots__ = ("_request", "layout", "plan")
 
@@ -22,13 +22,13 @@ class KnownRequest:
         self._request = copy(request)
         self._request.inputs = []
 
-    def again(self, version: int, content: memoryview) -> tuple[InferenceRequest, ResponsePlan]:
+    def again(self, version: int, request_id: str, content: memoryview) -> tuple[InferenceRequest, ResponsePlan]:
         """The same request for `version`, with its tensors in `content`, and how its response is wanted."""
         before = self._request
         request = InferenceRequest(
             before.model_name,
             model_version=version,
-            id=before.id,
+            id=request_id,
             outputs=before.outputs,
             priority=before.priority,
             timeout_us=before.timeout_us,

@@ -43,14 +43,14 @@ def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: Model
 def _known_parts(
     response: InferenceResponse, packed: PackedOutputs, plan: ResponsePlan, texts: dict[TextKey, ResponseText | None]
 ) -> list[Buffer] | None:
-    """The body, if it is like that of an earlier response but for the numbers."""
-    key = (response.model_version, response.id, packed.layout)
+    """The body, if it is like that of an earlier response but for the id and the numbers."""
+    key = (response.model_version, packed.layout)
     try:
         text = texts[key]
     except KeyError:
         text = ResponseText.of(response, packed.layout, plan)
         plan.remember(key, text)
-    return None if text is None else text.write(packed.content)
+    return None if text is None else text.write(response.id, packed.content)
 
 
 def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:

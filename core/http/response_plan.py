@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _TEXTS_AT_MOST = 64
 _NOT_LISTED = (False, 0)
 
-# The version that answered, the request's id, and the outputs.
-TextKey = tuple[int, str, TensorLayout]
+# The version that answered, and the outputs.
+TextKey = tuple[int, TensorLayout]
 
 
 @dataclass(frozen=True, slots=True)

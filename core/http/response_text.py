@@ -1,4 +1,4 @@
-"""The JSON of responses that are alike but for the numbers, written once."""
+"""The JSON of responses that are alike but for the id and the numbers, written once."""
 
 from __future__ import annotations
 
@@ -52,18 +52,15 @@ class ResponseText:
                 entry["data"] = []
                 numbers.append((Struct(f"<{count}{NUMBER_CODES[datatype]}"), start))
             entries.append(entry)
-        document: dict[str, object] = {"id": response.id} if response.id else {}
-        document["model_name"] = response.model_name
-        document["model_version"] = str(response.model_version)
-        document["outputs"] = entries
-        try:
-            text = orjson.dumps(document)
-        except TypeError:  # an id that is not UTF-8
-            return None
-        return ResponseText(text, numbers, _together(binary))
+        document = {
+            "model_name": response.model_name,
+            "model_version": str(response.model_version),
+            "outputs": entries,
+        }
+        return ResponseText(orjson.dumps(document), numbers, _together(binary))
 
-    def write(self, content: memoryview) -> list[Buffer] | None:
-        """None where a number is none that JSON has."""
+    def write(self, request_id: str, content: memoryview) -> list[Buffer] | None:
+        """None where a number is none that JSON has, or the id is no text that it has."""
         segments = self._segments
         if not self._numbers:
             text = segments[0]
@@ -75,6 +72,11 @@ class ResponseText:
                     return None
                 pieces += (numbers, segment)
             text = b"".join(pieces)
+        if request_id:
+            try:
+                text = b'{"id":%b,%b' % (orjson.dumps(request_id), text[1:])
+            except TypeError:  # surrogates, which stand for bytes that are not UTF-8
+                return None
         return [text, *[content[start:end] for start, end in self._binary]]
 
 

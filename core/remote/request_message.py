@@ -18,7 +18,7 @@ from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
 from core.tensor_layout import TensorLayout, layout_of
 from core.tensors import Buffer, Shape, wire_bytes
 
-_HEADS_REMEMBERED = 1024
+_KNOWN_AT_MOST = 1024
 
 Place = Callable[[Buffer], int | None]
 ViewOf = Callable[[int, int], memoryview]
@@ -29,7 +29,8 @@ class RequestWriter:
     """Any thread."""
 
     def __init__(self) -> None:
-        self._heads: dict[tuple[object, ...], bytes] = {}
+        # The meta document of requests that are alike, and the head of those of them that have no id.
+        self._known: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 
     def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
         """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
@@ -45,22 +46,24 @@ class RequestWriter:
             request.priority,
             request.timeout_us,
         )
-        head = self._heads.get(key)
-        if head is None:
+        known = self._known.get(key)
+        if known is None:
             inputs = [
                 (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
             ]
-            if len(self._heads) >= _HEADS_REMEMBERED:
-                self._heads.clear()
-            self._heads[key] = head = block_head(_meta(request, inputs))
+            meta = _meta(request, inputs)
+            if len(self._known) >= _KNOWN_AT_MOST:
+                self._known.clear()
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        if request.id:
+            head = block_head(meta, _text(request.id))
         return write_block(REQUEST, number, head, (request.content,))
 
 
 def _is_plain(request: InferenceRequest) -> bool:
-    """Whether it has nothing that differs from request to request but its tensors."""
-    return not (
-        request.id or request.parameters or request.correlation_id or request.sequence_start or request.sequence_end
-    )
+    """Whether it has nothing that differs from request to request but its id and its tensors."""
+    return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
 
 
 def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
@@ -78,8 +81,12 @@ def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
         else:
             places.append(at)
         inputs.append((tensor.name, tensor.datatype, tensor.shape, size, at is not None))
-    text = request.id.encode("utf-8", "surrogatepass") if request.id else b""
-    return write_block(REQUEST, number, block_head(_meta(request, inputs), text, places), tensors, placed=len(places))
+    head = block_head(_meta(request, inputs), _text(request.id), places)
+    return write_block(REQUEST, number, head, tensors, placed=len(places))
+
+
+def _text(request_id: str) -> bytes:
+    return request_id.encode("utf-8", "surrogatepass")
 
 
 def _meta(request: InferenceRequest, inputs: list[_Described]) -> bytes:

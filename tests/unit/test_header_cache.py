@@ -4,7 +4,7 @@ from core.http.header_cache import HeaderCache
 from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest, InputTensor
 
-HEADER = b'{"inputs":[]}'
+HEADER = b'{"id":"r","inputs":[]}'
 TAIL = memoryview(bytes(range(12)))
 
 
@@ -67,7 +67,25 @@ def test_it_keeps_no_body_and_stays_bounded() -> None:
     cache.remember(HEADER, request(body), ResponsePlan())
     body.release()  # raises BufferError while a view of it is kept
     for number in range(2000):
-        cache.remember(b"%d" % number, request(), ResponsePlan())
+        cache.remember(HEADER + b"%d" % number, request(), ResponsePlan())
+        assert cache.recall("m", -1, HEADER + b"%d" % number, TAIL) is not None
     assert len(cache._known) <= 512
-    cache.remember(b"x" * 3000, request(), ResponsePlan())
-    assert cache.recall("m", -1, b"x" * 3000, TAIL) is None
+    cache.remember(HEADER + b" " * 3000, request(), ResponsePlan())
+    assert cache.recall("m", -1, HEADER + b" " * 3000, TAIL) is None
+
+
+def test_the_id_may_be_another_each_time() -> None:
+    cache = HeaderCache()
+    cache.remember(HEADER, request(), ResponsePlan())
+    for request_id in ("s", "", "a longer one \u00e4"):
+        recalled = cache.recall("m", -1, HEADER.replace(b'"r"', f'"{request_id}"'.encode()), TAIL)
+        assert recalled is not None
+        assert recalled[0].id == request_id
+    assert cache.recall("m", -1, HEADER.replace(b'"r"', b'"\\n"'), TAIL) is None
+
+
+def test_a_header_whose_id_is_another_member_s_is_not_remembered() -> None:
+    cache = HeaderCache()
+    for header in (b'{"parameters":{"id":"x"},"id":"r"}', b'{"id":"r","id":"r"}', b'{"id":"r","\\u0069d":"r"}', b"{}"):
+        cache.remember(header, request(), ResponsePlan())
+        assert cache.recall("m", -1, header, TAIL) is None

@@ -127,8 +127,49 @@ def test_all_that_stands_beside_the_numbers_is_part_of_what_is_known() -> None:
     assert outcome(body(entry("A", "INT32", [6]), **fields)) != new
     assert is_known(text)
     assert outcome(text) == new
-    for other in ({**fields, "id": "s"}, {"id": "r"}, {**fields, "outputs": []}):
+    for other in ({"id": "r"}, {**fields, "outputs": []}, {**fields, "parameters": {"priority": 3}}):
         assert not is_known(body(entry("A", "INT32", [5]), **other))
+
+
+@pytest.mark.parametrize("second", ["s", "", "r r", "\u00e4", '"', "\\", "\n", "x" * 100])
+def test_the_id_may_be_another_each_time(second: str) -> None:
+    def text(request_id: str) -> bytes:
+        return json.dumps({"id": request_id, "inputs": [entry("A", "INT32", [5])]}, ensure_ascii=False).encode()
+
+    new = outcome(text(second))
+    request_codec._json_templates = JsonTemplates()
+    assert not is_known(text("r"))
+    assert is_known(text("q"))
+    assert decode(text("q")).id == "q"
+    assert outcome(text(second)) == new
+    assert decode(text(second)).id == second
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"parameters":{"id":"%b"},"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"parameters":{"id":"x"},"id":"%b","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","id":"x","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","\\u0069d":"x","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"inputs":[{"id":"%b","name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","inputs":[{"name":"id","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+    ],
+)
+def test_another_member_of_that_name_is_not_taken_for_the_id(text: bytes) -> None:
+    words = (b"x", b"y", b"x")
+    new = [outcome(text % word) for word in words]
+    request_codec._json_templates = JsonTemplates()
+    for _ in range(2):
+        assert [outcome(text % word) for word in words] == new
+
+
+def test_an_id_that_is_no_utf_8_is_read_as_it_always_was() -> None:
+    text = b'{"id":"%b","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}'
+    new = outcome(text % b"\xff")
+    decode(text % b"r")
+    assert is_known(text % b"q")
+    assert outcome(text % b"\xff") == new
 
 
 def test_known_requests_share_no_parameters() -> None:
@@ -204,7 +245,7 @@ def test_models_do_not_share_what_is_known() -> None:
 def test_not_more_than_so_many_are_remembered() -> None:
     templates = JsonTemplates()
     for number in range(1100):
-        text = body(entry("A", "INT32", [1]), id=str(number))
+        text = body(entry("A", "INT32", [1]), parameters={"number": number})
         request, plan = decode_request(text, None, -1, SPEC, LIMIT)
         templates.remember(text, request, plan)
         assert templates.recall("m", -1, text, LIMIT) is not None

@@ -285,6 +285,6 @@ def test_an_output_asked_for_as_json_is_json_each_time() -> None:
 def test_a_plan_does_not_remember_texts_without_end() -> None:
     plan = ResponsePlan(binary=True, texts={})
     for number in range(1000):
-        plan.remember((number, "", TensorLayout(())), None)
+        plan.remember((number, TensorLayout(())), None)
     assert plan.texts is not None
     assert 0 < len(plan.texts) <= 64
