@@ -15,6 +15,7 @@ from struct import error as StructError
 import numpy as np
 import orjson
 
+from core.http.json_tensors import MAX_DEPTH
 from core.http.known_request import KnownRequest
 from core.http.known_texts import KnownTexts
 from core.http.request_id import is_id_of, without_id
@@ -27,7 +28,7 @@ from core.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
 _MAX_SIZE = 2048
 # A quotation mark cannot stand inside of a string but behind a backslash, and texts with one are not remembered: what
 # this finds is a member of that name.
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n]*)\]')
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
 
 
 class _Template:
@@ -44,12 +45,22 @@ class _Template:
     def read(self, lists: list[bytes]) -> bytes | None:
         """None where they are no numbers, or too many, or none of their types: the error is for others to find."""
         try:
-            values = orjson.loads(b"[[%b]]" % b"],[".join(lists))
+            values = orjson.loads(b"[[%b]]" % b"],[".join(map(_flat, lists)))
             if [len(numbers) for numbers in values] != self._counts:
                 return None
             return self._pack(*chain.from_iterable(values))
         except (ValueError, OverflowError, StructError):
             return None
+
+
+def _flat(numbers: bytes) -> bytes:
+    """What stands in a list, without the lists in it: nesting need not agree with the shape. Raises ValueError."""
+    if b"[" not in numbers:
+        return numbers
+    if numbers.count(b"[") >= MAX_DEPTH - 1:
+        raise ValueError("it may be nested too deep")
+    orjson.loads(b"[%b]" % numbers)  # for its brackets
+    return numbers.translate(None, b"[]")
 
 
 class JsonTemplates:
@@ -76,7 +87,7 @@ class JsonTemplates:
         return None if content is None else template.known.again(version, request_id, memoryview(content))
 
     def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
-        """Note a decoded request, if all of its inputs are flat lists of numbers."""
+        """Note a decoded request, if all of its inputs are lists of numbers."""
         if len(text) > _MAX_SIZE or b"\\" in text or not self._known.is_learning():
             return
         inputs = request.inputs
@@ -85,7 +96,7 @@ class JsonTemplates:
         if not is_id_of(whole, request_id, request.id):
             return
         parts = _DATA.split(text)
-        # As many as there are inputs, and members of that name: none is nested, none stands twice or somewhere else.
+        # As many as there are inputs, and members of that name: none stands twice or somewhere else.
         if not inputs or not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
             return
         described: list[tuple[str, str, Shape, int]] = []

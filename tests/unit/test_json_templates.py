@@ -184,7 +184,7 @@ def test_known_requests_share_no_parameters() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        body(entry("A", "INT32", [[1, 2]], [1, 2])),
+        body(entry("A", "INT32", [[1, 2], []], [1, 2])),
         body(entry("A", "BYTES", ["1", "2"])),
         body(entry("A", "BOOL", [True])),
         body(entry("A", "INT32", [1]), parameters={"note": '"data":[1]'}),
@@ -213,6 +213,47 @@ def test_one_member_of_two_inputs_does_not_pass_for_that_of_another() -> None:
     )
     assert not is_known(text)
     assert not is_known(text)
+
+
+def test_nested_lists_are_known_too_however_they_are_nested() -> None:
+    def text(data: str) -> bytes:
+        return b'{"inputs":[{"name":"A","data":%b,"shape":[2,2],"datatype":"INT32"}]}' % data.encode()
+
+    assert not is_known(text("[[1,2],[3,4]]"))
+    for data in ("[[5,6],[7,8]]", "[[[5],[6]], [ [7,8] ]]", "[5,6,7,8]", "[[5,6,7,8]]"):
+        assert is_known(text(data))
+        assert decode(text(data)).inputs[0].array.tolist() == [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[[1,2],[3,4]",
+        "[[1,2],[3,4]]]",
+        "[1,2],[3,4]",
+        "[[1,2][3,4]]",
+        "[[1,2],[3],4,]",
+        "[[1,2],[3,[]]]",
+        "[[1,2],[3,4.5]]",
+        "[[1,2],[3,4],[5]]",
+        "[" * 98 + "1,2,3,4" + "]" * 98,
+        "[" * 99 + "1,2,3,4" + "]" * 99,
+        "[" * 100 + "1,2,3,4" + "]" * 100,
+        "[" * 101 + "1,2,3,4" + "]" * 101,
+    ],
+)
+def test_brackets_that_do_not_fit_are_refused_as_if_they_were_new(data: str) -> None:
+    def text(numbers: str) -> bytes:
+        return (
+            b'{"inputs":[{"name":"A","shape":[2,2],"datatype":"INT32","data":%b},'
+            b'{"name":"B","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+        ) % numbers.encode()
+
+    new = outcome(text(data))
+    request_codec._json_templates = JsonTemplates()
+    assert not is_known(text("[[1,2],[3,4]]"))
+    assert is_known(text("[[4,3],[2,1]]"))
+    assert outcome(text(data)) == new
 
 
 def test_whitespace_makes_another_text_of_the_same_meaning() -> None:
