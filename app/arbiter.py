@@ -39,6 +39,14 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self._restarts = Restarts()
         self.engine = app.engine
 
+    def start(self) -> None:
+        """Open the ports. Who asks to stop meanwhile is heard once the handlers are there; before, it would be death."""
+        hold_stop_signals()
+        try:
+            super().start()
+        finally:
+            release_stop_signals()
+
     def manage_workers(self) -> None:
         """Start the engine and the workers that are missing, if their turn has come."""
         if self.engine is not None:
