@@ -40,7 +40,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self.engine = app.engine
 
     def start(self) -> None:
-        """Open the ports. Who asks to stop meanwhile is heard once the handlers are there; before, it would be death."""
+        """Open the ports. Who asks to stop meanwhile is heard once there are handlers; before, it would be fatal."""
         hold_stop_signals()
         try:
             super().start()
