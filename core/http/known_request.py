@@ -37,7 +37,7 @@ class KnownRequest:
         request.content = content
         if before.parameters is not None:
             request.parameters = before.parameters.copy()
-        if before.correlation_id:
+        if before.correlation_id or before.sequence_start or before.sequence_end:
             request.correlation_id = before.correlation_id
             request.sequence_start = before.sequence_start
             request.sequence_end = before.sequence_end

@@ -14,15 +14,24 @@ import numpy as np
 from core.inference import InferenceRequest, InputTensor, Parameter
 from core.remote.frames import REQUEST, BadFrame
 from core.remote.plain_values import write_plain
-from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
-from core.tensor_layout import TensorLayout, layout_of
+from core.remote.tensor_block import (
+    LARGE,
+    BlockReader,
+    Described,
+    OfArena,
+    block_head,
+    contents_of,
+    layout_in_frame,
+    write_block,
+)
+from core.tensor_layout import TensorLayout
 from core.tensors import Buffer, Shape, wire_bytes
 
 _KNOWN_AT_MOST = 1024
 
 Place = Callable[[Buffer], int | None]
-ViewOf = Callable[[int, int], memoryview]
-_Described = tuple[str, str, Shape, int, bool]
+# What `Described` is in the document, which knows no named tuples.
+_Entry = tuple[str, str, Shape, int, bool]
 
 
 class RequestWriter:
@@ -69,7 +78,7 @@ def _is_plain(request: InferenceRequest) -> bool:
 def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
     tensors: list[Buffer] = []
     places: list[int] = []
-    inputs: list[_Described] = []
+    inputs: list[_Entry] = []
     for tensor in request.inputs:
         content = tensor.data
         if type(content) is not memoryview:
@@ -89,7 +98,7 @@ def _text(request_id: str) -> bytes:
     return request_id.encode("utf-8", "surrogatepass")
 
 
-def _meta(request: InferenceRequest, inputs: list[_Described]) -> bytes:
+def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
     return write_plain(
         (
             request.model_name,
@@ -106,14 +115,6 @@ def _meta(request: InferenceRequest, inputs: list[_Described]) -> bytes:
     )
 
 
-class _Input(NamedTuple):
-    name: str
-    datatype: str
-    shape: Shape
-    size: int
-    in_arena: bool
-
-
 class _Pattern(NamedTuple):
     """What requests with the same meta document have in common."""
 
@@ -126,10 +127,9 @@ class _Pattern(NamedTuple):
     sequence_start: bool
     sequence_end: bool
     parameters: dict[str, Parameter] | None
-    inputs: tuple[_Input, ...]
+    inputs: tuple[Described, ...]
     is_sequence: bool
-    in_arena: int
-    layout: TensorLayout
+    layout: TensorLayout  # of the inputs that lie in the frame
 
 
 def _pattern(meta: Any) -> _Pattern:
@@ -151,12 +151,11 @@ def _pattern(meta: Any) -> _Pattern:
         parameters,
         inputs,
         bool(correlation_id) or bool(start) or bool(end),
-        sum(entry.in_arena for entry in inputs),
-        layout_of([entry[:4] for entry in inputs if not entry.in_arena]),
+        layout_in_frame(inputs),
     )
 
 
-def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Input:
+def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
     # A datatype that is none is the validation's to refuse, with the text that the client knows.
     if not (type(name) is str and type(datatype) is str and type(in_arena) is bool):
         raise ValueError("an input's fields have other types")
@@ -165,13 +164,13 @@ def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _I
     dims = tuple(shape)
     if not all(type(dim) is int for dim in dims):
         raise ValueError("an input's shape is no list of numbers")
-    return _Input(name, datatype, dims, size, in_arena)
+    return Described(name, datatype, dims, size, in_arena)
 
 
 class RequestReader:
     """Makes requests of frames, whose memory they go on using. `view_of(place, size)` is of the arena. One thread."""
 
-    def __init__(self, view_of: ViewOf) -> None:
+    def __init__(self, view_of: OfArena) -> None:
         self._view_of = view_of
         self._blocks = BlockReader(_pattern)
 
@@ -189,11 +188,12 @@ class RequestReader:
             priority=pattern.priority,
             timeout_us=pattern.timeout_us,
         )
-        if placed or pattern.in_arena:
-            request.inputs = self._inputs(pattern, content, places, at)
-        else:
+        if len(pattern.layout.entries) == len(pattern.inputs) and not placed:
             request.layout = pattern.layout
             request.content = content[at:end]
+        else:
+            contents = contents_of(pattern.inputs, content, at, places, self._view_of)
+            request.inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
         if pattern.parameters is not None:
             request.parameters = pattern.parameters.copy()
         if pattern.is_sequence:
@@ -201,17 +201,3 @@ class RequestReader:
             request.sequence_start = pattern.sequence_start
             request.sequence_end = pattern.sequence_end
         return request
-
-    def _inputs(self, pattern: _Pattern, content: memoryview, places: tuple[int, ...], at: int) -> list[InputTensor]:
-        if pattern.in_arena != len(places):
-            raise BadFrame("a request with other places than inputs in the arena")
-        inputs: list[InputTensor] = []
-        place = iter(places)
-        for name, datatype, shape, size, in_arena in pattern.inputs:
-            if in_arena:
-                view = self._view_of(next(place), size)
-            else:
-                view = content[at : at + size]
-                at += size
-            inputs.append(InputTensor(name, datatype, shape, view))
-        return inputs

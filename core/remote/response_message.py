@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from core.inference import InferenceResponse, Outputs, OutputTensor, PackedOutputs, Parameter, ReceivedOutput
+from core.inference import InferenceResponse, Outputs, PackedOutputs, Parameter, ReceivedOutput
 from core.remote.frames import FAILED, FINAL, RESPONSE, BadFrame
 from core.remote.remote_error import error_of, error_to_plain
-from core.remote.tensor_block import LARGE, BlockReader, block_head, write_block
-from core.tensor_layout import TensorLayout, layout_of
+from core.remote.tensor_block import (
+    LARGE,
+    BlockReader,
+    Described,
+    block_head,
+    contents_of,
+    layout_in_frame,
+    write_block,
+)
+from core.tensor_layout import TensorLayout
 from core.tensors import BY_NAME, Array, Buffer, Shape
 
 # Where the bytes of a large output were put in the arena, None if there is no room.
@@ -83,38 +91,27 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
 
 
-class _Output(NamedTuple):
-    name: str
-    datatype: str
-    shape: Shape
-    size: int
-    in_arena: bool
-
-
 class _Pattern(NamedTuple):
     """What responses with the same meta document have in common."""
 
     model_name: str
     model_version: int
     parameters: dict[str, Parameter] | None
-    outputs: tuple[_Output, ...]
+    outputs: tuple[Described, ...]
     error: Any
-    in_arena: int
     layout: TensorLayout  # of the outputs that lie in the frame
 
 
 def _pattern(meta: Any) -> _Pattern:
     if len(meta) == 3:
-        return _Pattern(meta[0], meta[1], None, (), meta[2], 0, layout_of([]))
+        return _Pattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
     name, version, parameters, described = meta
     outputs = tuple(_output(*entry) for entry in described)
-    in_arena = sum(output.in_arena for output in outputs)
-    layout = layout_of([output[:4] for output in outputs if not output.in_arena])
-    return _Pattern(name, version, parameters, outputs, None, in_arena, layout)
+    return _Pattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
-def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> _Output:
-    return _Output(name, BY_NAME[datatype].name, tuple(shape), size, in_arena)
+def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
+    return Described(name, BY_NAME[datatype].name, tuple(shape), size, in_arena)
 
 
 class ResponseReader:
@@ -134,10 +131,11 @@ class ResponseReader:
         if end > len(content):
             raise BadFrame("a response that is shorter than its outputs")
         outputs: Outputs
-        if placed or pattern.in_arena:
-            outputs = self._outputs(pattern, content, places, at)
-        else:
+        if len(pattern.layout.entries) == len(pattern.outputs) and not placed:
             outputs = PackedOutputs(pattern.layout, content[at:end])
+        else:
+            contents = contents_of(pattern.outputs, content, at, places, self._of_arena)
+            outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(pattern.outputs, contents, strict=True)]
         return InferenceResponse(
             pattern.model_name,
             pattern.model_version,
@@ -148,16 +146,5 @@ class ResponseReader:
             final=bool(flags & FINAL),
         )
 
-    def _outputs(self, pattern: _Pattern, content: memoryview, places: tuple[int, ...], at: int) -> list[OutputTensor]:
-        if pattern.in_arena != len(places):
-            raise BadFrame("a response with other places than outputs in the arena")
-        outputs: list[OutputTensor] = []
-        place = iter(places)
-        for name, datatype, shape, size, in_arena in pattern.outputs:
-            if in_arena:
-                memory = self._borrow(next(place), size).data
-            else:
-                memory = content[at : at + size]
-                at += size
-            outputs.append(ReceivedOutput(name, datatype, shape, memory))
-        return outputs
+    def _of_arena(self, place: int, size: int) -> memoryview:
+        return self._borrow(place, size).data

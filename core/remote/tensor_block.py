@@ -13,14 +13,17 @@ padding
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from core.remote.frames import HEADER, PADDING, BadFrame
 from core.remote.plain_values import read_plain
-from core.tensors import Buffer
+from core.tensor_layout import TensorLayout, layout_of
+from core.tensors import Buffer, Shape
 
 T = TypeVar("T")
+# Memory of the arena, by its place and its size in bytes.
+OfArena = Callable[[int, int], memoryview]
 
 # From here on the arena is cheaper than the socket, which copies in and out of the kernel.
 LARGE = 32768
@@ -44,6 +47,38 @@ def write_block(
     size = len(head) + sum(map(len, tensors))
     padding = PADDING[size & 15]
     return b"".join((HEADER.pack(size + len(padding), kind, flags, placed, number), head, *tensors, padding))
+
+
+class Described(NamedTuple):
+    """A tensor as a meta document has it. `size` is in bytes."""
+
+    name: str
+    datatype: str
+    shape: Shape
+    size: int
+    in_arena: bool
+
+
+def layout_in_frame(tensors: Iterable[Described]) -> TensorLayout:
+    """How those lie that travel in the frame."""
+    return layout_of([tensor[:4] for tensor in tensors if not tensor.in_arena])
+
+
+def contents_of(
+    tensors: Sequence[Described], content: memoryview, at: int, places: Sequence[int], of_arena: OfArena
+) -> list[memoryview]:
+    """The bytes of each tensor: of the frame's `content`, from `at` on, or `of_arena(place, size)`. Raises BadFrame."""
+    if sum(tensor.in_arena for tensor in tensors) != len(places):
+        raise BadFrame("a block with other places than tensors in the arena")
+    place = iter(places)
+    found: list[memoryview] = []
+    for tensor in tensors:
+        if tensor.in_arena:
+            found.append(of_arena(next(place), tensor.size))
+        else:
+            found.append(content[at : at + tensor.size])
+            at += tensor.size
+    return found
 
 
 class BlockReader(Generic[T]):

@@ -131,6 +131,20 @@ def test_all_that_stands_beside_the_numbers_is_part_of_what_is_known() -> None:
         assert not is_known(body(entry("A", "INT32", [5]), **other))
 
 
+@pytest.mark.parametrize("flags", [{"sequence_start": True}, {"sequence_end": True}, {"sequence_id": 4}])
+def test_a_known_request_is_of_a_sequence_as_the_first_one_was(flags: dict[str, object]) -> None:
+    def text(number: int) -> bytes:
+        return body(entry("A", "INT32", [number]), parameters=flags)
+
+    def of_sequence(request: InferenceRequest) -> tuple[object, ...]:
+        return request.correlation_id, request.sequence_start, request.sequence_end
+
+    first = of_sequence(decode(text(1)))
+    assert first != (0, False, False)
+    assert is_known(text(2))
+    assert of_sequence(decode(text(3))) == first
+
+
 @pytest.mark.parametrize("second", ["s", "", "r r", "\u00e4", '"', "\\", "\n", "x" * 100])
 def test_the_id_may_be_another_each_time(second: str) -> None:
     def text(request_id: str) -> bytes:
