@@ -16,7 +16,12 @@ from core.observability.metrics import MetricsSnapshot
 
 
 class Engine(Protocol):
-    """What a front end may ask. Unless a method says otherwise it may be called on any thread and does not block."""
+    """What a front end may ask. Unless a method says otherwise it may be called on any thread and does not block.
+
+    `handover` is how many requests, of those that come at one moment, a front end submits one right after the other.
+    """
+
+    handover: int
 
     def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
         """Run `request`. Never raises: an error comes as a response. `on_response` may be called on any thread, also

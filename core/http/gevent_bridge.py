@@ -195,6 +195,8 @@ class _Departures:
         if not self._waiting:
             self._loop.run_callback(self._submit_all)
         self._waiting.append(waiting)
+        if len(self._waiting) == waiting.engine.handover:
+            self._submit_all()
 
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -15,7 +15,7 @@ from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from core.inference import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
 from core.observability.metrics import MetricsSnapshot
 from core.remote.calls import CALLS, Call, decode_result, encode_call
-from core.remote.connection import Connection, NoRoom, gone
+from core.remote.connection import ENOUGH, Connection, NoRoom, gone
 from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
 from core.remote.link import Link
 from core.remote.remote_error import EngineGone
@@ -45,6 +45,8 @@ class RemoteEngine:
     Connects by itself, again and again. `memory_bytes` is the size of the arena, for requests and responses together.
     From the loss of an engine until the next one has loaded, a model that is not there is one that is not there yet.
     """
+
+    handover = ENOUGH
 
     def __init__(self, path: str, link: Link, memory_bytes: int) -> None:
         self._path = path

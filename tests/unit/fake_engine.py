@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ class FakeEngine:
 
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """
+
+    handover = sys.maxsize
 
     def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = empty_response) -> None:
         self.respond = respond

@@ -12,9 +12,8 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest, OutOfMemory
-from core.inference import InferenceRequest, InferenceResponse, InputTensor, OutputTensor, ServingPhase
-from core.remote.arena import Arena
-from core.remote.connection import Connection, NoRoom, gone
+from core.inference import InferenceRequest, InputTensor, ServingPhase
+from core.remote.connection import ENOUGH, Connection, NoRoom, gone
 from core.remote.engine_state import EngineState
 from core.remote.frames import (
     CALL,
@@ -27,83 +26,14 @@ from core.remote.frames import (
     TO_ENGINE,
     VERSION,
     BadFrame,
-    Frame,
     FrameReader,
     frame,
 )
 from core.remote.plain_values import to_plain, write_plain
 from core.remote.remote_error import EngineGone
-from core.remote.request_message import RequestReader
-from core.remote.response_message import ResponseWriter
 from core.remote.tensor_block import LARGE
-from core.tensors import Array
-from tests.unit.remote_parts import LIMIT_S, PAGE, Answer, descriptors, numbers
-
-MEMORY = 128 * PAGE
-HALF = MEMORY // 2
-SMALL = np.arange(4, dtype=np.int32)
-
-
-def filled(size: int, value: int = 1) -> Array:
-    return np.full(size // 4, value, np.int32)
-
-
-class Ends:
-    """A connection, and the engine's end of it. Everything happens on the test's thread."""
-
-    def __init__(self, folder: Path, memory_bytes: int = MEMORY) -> None:
-        path = str(folder / "engine.sock")
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(path)
-        self.listener.listen()
-        self.states: list[EngineState] = []
-        self.wakes = 0
-        self.connection = Connection(path, memory_bytes, self.states.append, self._wake)
-        self.sock, _ = self.listener.accept()
-        self.sock.settimeout(LIMIT_S)
-        self._reader = FrameReader(TO_ENGINE)
-        content, (descriptor,), _, _ = socket.recv_fds(self.sock, 4096, 4)
-        ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
-        self.arena = Arena.attach(descriptor)
-        self._frames: list[Frame] = []
-        self._requests = RequestReader(lambda place, size: self.arena.view(place, size).data)
-
-    def _wake(self) -> None:
-        self.wakes += 1
-
-    def next(self) -> Frame:
-        """What the connection has sent."""
-        self.connection.flush()
-        while not self._frames:
-            self._frames = self._reader.feed(self.sock.recv(1 << 20))
-        return self._frames.pop(0)
-
-    def next_request(self) -> tuple[int, InferenceRequest, int]:
-        """Its number, itself, and how many of its inputs lie in the arena."""
-        kind, _, placed, number, content = self.next()
-        assert kind == REQUEST
-        return number, self._requests.read(content, placed), placed
-
-    def give(self, content: bytes) -> None:
-        """What the engine sends, read by the connection."""
-        self.sock.sendall(content)
-        self.connection.read()
-
-    def answer(self, number: int, values: Array | None = None, place: int | None = None, *, final: bool = True) -> None:
-        outputs = [] if values is None else [OutputTensor("OUT", "INT32", values.shape, values)]
-        response = InferenceResponse("simple", 1, outputs, final=final)
-        self.give(ResponseWriter(lambda content: place).write(response, number))
-
-    def submit(self, request: InferenceRequest) -> Answer:
-        answer = Answer()
-        self.connection.submit(request, answer.take)
-        return answer
-
-    def close(self) -> None:
-        self.connection.lose("the test is over")
-        self.arena.close()
-        self.sock.close()
-        self.listener.close()
+from tests.unit.connection_ends import HALF, MEMORY, SMALL, Ends, filled
+from tests.unit.remote_parts import descriptors, numbers
 
 
 @pytest.fixture
@@ -263,6 +193,29 @@ def test_what_the_socket_does_not_take_is_sent_later_in_order(ends: Ends) -> Non
     found = [ends.next_request() for _ in range(count)]
     assert [int.from_bytes(request.inputs[0].data[:4], "little") for _, request, _ in found] == list(range(count))
     assert not ends.connection.wants_to_write
+
+
+def test_many_are_sent_before_the_link_is_asked_to(ends: Ends) -> None:
+    for _ in range(ENOUGH - 1):
+        ends.submit(numbers(SMALL))
+    ends.sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ends.sock.recv(1)
+    ends.submit(numbers(SMALL))
+    ends.submit(numbers(SMALL))
+    sent = FrameReader(TO_ENGINE).feed(ends.sock.recv(1 << 20))
+    assert [kind for kind, *_ in sent] == [REQUEST] * ENOUGH
+    assert ends.wakes == ENOUGH + 1
+
+
+def test_many_for_an_engine_that_has_gone(ends: Ends) -> None:
+    ends.sock.close()
+    answers = [ends.submit(numbers(SMALL)) for _ in range(ENOUGH)]
+    assert not any(answer.responses for answer in answers)
+    with pytest.raises(OSError):  # noqa: PT011 - whichever of them comes first
+        ends.connection.read()
+    ends.connection.lose("it ended")
+    assert all(isinstance(answer.get().error, EngineGone) for answer in answers)
 
 
 # --- what comes
