@@ -99,6 +99,8 @@ class InferenceRequest:
     # collected, called when all of a batch were given
     number: int = 0
     flush: Callable[[], None] | None = None
+    # Takes what the thread that submits the request is to call once it has submitted all that it has, if it helps.
+    helper: Callable[[Callable[[], None]], None] | None = None
 
     def __init__(
         self,

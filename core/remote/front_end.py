@@ -77,6 +77,8 @@ class FrontEnd:
         self._responses = ResponseWriter(self._place)
         self._pending: dict[int, InferenceRequest] = {}
         self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
+        self._to_help: set[Callable[[], None]] = set()
+        self._helper = self._to_help.add
         self._sending = threading.Lock()
         self._outbox: deque[bytes] = deque()
         self._unsent: memoryview | None = None
@@ -103,8 +105,12 @@ class FrontEnd:
             return False
         if not content:
             return False
-        for found in self._reader.feed(content):
-            self._take(found)
+        try:
+            for found in self._reader.feed(content):
+                self._take(found)
+        finally:
+            while self._to_help:
+                self._to_help.pop()()
         if self._arena is None:
             self._check_unwelcome()
         if self._outbox:
@@ -162,6 +168,7 @@ class FrontEnd:
             raise BadFrame(f"a second request number {number}")
         self._pending[number] = request
         request.flush = self._flush
+        request.helper = self._helper
         self._engine.submit(request, partial(self._respond, number))
 
     def _view_of(self, place: int, size: int) -> memoryview:

@@ -29,6 +29,7 @@ class InstanceThread:
         self.token.acquire()
         self.resting = False
         self.woken = False
+        self.lent = False  # another thread executes on the instance, while this one rests
         self.retired = False
         self.taken = 0
         self.wait = Wait(0, 0, None)

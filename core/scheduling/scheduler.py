@@ -9,6 +9,10 @@ meanwhile; only when there is nothing to run does it rest until `submit` wakes i
 
 So a thread is woken once per batch and not per request, and no timer runs unless the configuration asks for a delay.
 The thread of an instance that goes ends where it would look for more to run, and wakes another for what is queued.
+
+A request may bring a helper. If executions have been short of late and no thread is awake, none is woken: the thread
+that submits runs the batch itself, once it has submitted all that it has. Two threads that share one interpreter would
+hand it to and fro for longer than such an execution takes.
 Source: spec/schedulers.md sections 3.1 to 3.3; spec/repository.md section 1.6, "What reloads".
 """
 
@@ -17,19 +21,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
-from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
+from core.errors import ServerStopping
 from core.inference import InferenceRequest, InferenceResponse
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver, flush
 from core.scheduling.instance import Clock, ModelInstance, OnPoisoned
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.ordering import ResponseOrder
 from core.scheduling.policy import Run, Wait, form_batch, limits_of
 from core.scheduling.queue import Rejection, RequestQueue
+from core.scheduling.short_runs import ShortRuns
+from core.scheduling.work import Work, reason_of
 
 
 class Scheduler:
@@ -56,6 +61,7 @@ class Scheduler:
         self._statistics = statistics
         self._clock = clock
         self._limits = limits_of(spec)
+        self._short_runs = ShortRuns(spec)
         self._order = ResponseOrder(deliver) if spec.batching and spec.batching.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._on_poisoned = on_poisoned
@@ -155,7 +161,10 @@ class Scheduler:
                 self._delay_until = 0
             holder = self._holder
             if holder is None:
-                self._wake_idle()
+                if request.helper is not None and self._idle and not self._waking and self._short_runs.expected:
+                    request.helper(self._help)
+                else:
+                    self._wake_idle()
             elif self._changes_decision(request, holder.wait):
                 self._wake_holder(holder)
 
@@ -184,6 +193,30 @@ class Scheduler:
         thread.woken = True
         thread.token.release()
 
+    def _help(self) -> None:
+        """Run what is queued on the calling thread, in place of one that rests, which nobody wakes for it."""
+        with self._lock:
+            thread = self._idle.pop() if self._idle else None
+            work = self._form() if thread is not None else None
+            if thread is None or not isinstance(work, Work):
+                if thread is not None:
+                    self._idle.append(thread)
+                self._wake_idle()
+                return
+            thread.lent = True
+            self._take(thread, work)
+        self._do(thread, work)
+        with self._lock:
+            self._finish(thread)
+            thread.lent = False
+            if thread.retired:
+                self._let_end(thread)
+            elif self._closed:
+                self._wake(thread)
+            else:
+                self._idle.append(thread)
+                self._wake_idle()
+
     def _serve(self, thread: InstanceThread) -> None:
         """The life of an instance's thread."""
         while (work := self._next_work(thread)) is not None:
@@ -191,11 +224,13 @@ class Scheduler:
             del work  # while the thread rests, the requests of its last work must be free to go
 
     def _do(self, thread: InstanceThread, work: Work) -> None:
-        """Answer the rejected and execute the batch, on the instance's thread."""
+        """Answer the rejected and execute the batch, on the instance's thread or in its place."""
         for rejection in work.rejections:
             self._reject(rejection)
         if work.batch:
+            begin_ns = self._clock()
             thread.instance.execute(work.batch)
+            self._short_runs.note(self._clock() - begin_ns)
 
     def _next_work(self, thread: InstanceThread) -> Work | None:
         """Count off what `thread` has finished, and wait for its next work; None when it shall end."""
@@ -210,13 +245,16 @@ class Scheduler:
                     return None
                 wait = self._form()
                 if isinstance(wait, Work):
-                    thread.taken = len(wait.batch) + len(wait.rejections)
-                    self._in_flight += thread.taken
+                    self._take(thread, wait)
                     return wait
                 if self._closed:
                     return None
                 timeout_s = self._rest(thread, wait)
             thread.token.acquire(timeout=timeout_s)
+
+    def _take(self, thread: InstanceThread, work: Work) -> None:
+        thread.taken = len(work.batch) + len(work.rejections)
+        self._in_flight += thread.taken
 
     def _finish(self, thread: InstanceThread) -> None:
         self._in_flight -= thread.taken
@@ -292,10 +330,14 @@ class Scheduler:
         One that rests is woken for it, but not counted as on its way: a request that comes meanwhile wakes another.
         """
         thread.retired = True
-        if thread.resting and not thread.woken:
+        if thread.resting and not thread.woken and not thread.lent:
             self._withdraw(thread)
-            thread.resting = False
-            thread.token.release()
+            self._let_end(thread)
+
+    def _let_end(self, thread: InstanceThread) -> None:
+        """Under the lock."""
+        thread.resting = False
+        thread.token.release()
 
     def _leave(self) -> None:
         """Leave to another what a retired thread was woken for, or held. Under the lock."""
@@ -304,7 +346,7 @@ class Scheduler:
 
     def _reject(self, rejection: Rejection) -> None:
         request, error = rejection
-        self._statistics.record_failure(request, _reason(error), self._clock())
+        self._statistics.record_failure(request, reason_of(error), self._clock())
         spec = self._spec
         self._respond(request, InferenceResponse(spec.name, spec.version, [], id=request.id, error=error))
         flush((request,))
@@ -350,17 +392,3 @@ class Scheduler:
             self._drained.notify_all()
         ended = [thread.join(timeout_s) for thread in threads]
         return all(ended)
-
-
-class Work(NamedTuple):
-    """What a thread took from the queue: a batch to execute, perhaps empty, and requests to answer with an error."""
-
-    batch: list[InferenceRequest]
-    rejections: list[Rejection]
-
-
-def _reason(error: ServerError) -> FailureReason:
-    """How a request that never ran is counted."""
-    if isinstance(error, RequestCancelled):
-        return FailureReason.CANCELED
-    return FailureReason.REJECTED if isinstance(error, DeadlineExceeded) else FailureReason.OTHER

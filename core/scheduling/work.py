@@ -1,0 +1,24 @@
+"""What an instance takes from the queue at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from core.errors import DeadlineExceeded, RequestCancelled, ServerError
+from core.inference import InferenceRequest
+from core.observability.statistics import FailureReason
+from core.scheduling.queue import Rejection
+
+
+class Work(NamedTuple):
+    """A batch to execute, perhaps empty, and requests to answer with an error."""
+
+    batch: list[InferenceRequest]
+    rejections: list[Rejection]
+
+
+def reason_of(error: ServerError) -> FailureReason:
+    """How a request that never ran is counted."""
+    if isinstance(error, RequestCancelled):
+        return FailureReason.CANCELED
+    return FailureReason.REJECTED if isinstance(error, DeadlineExceeded) else FailureReason.OTHER
