@@ -76,7 +76,7 @@ class InferenceRequest:
     0 for none. `cancelled` may be set from any thread; queued requests that carry it leave the queue unrun.
 
     Inputs that came as one run of bytes are `content`, as `layout` says, and become `inputs` when somebody asks for
-    them: most of the way nobody does (a third of the time of a small request was theirs).
+    them: most of the way nobody does.
     """
 
     # Defaults stand on the class: most requests set few of these, and setting twenty costs 2 µs a request.

@@ -1,7 +1,7 @@
 """JSON requests, remembered by all of their text but the numbers and the id.
 
 A client that sends JSON sends the same text with other numbers again and again. Of 16 integers in each of two inputs
-parsing and looking at all of it takes 15 µs, finding it here and reading the numbers 5.
+parsing and looking at all of it takes 12 to 14 µs, finding it here and reading the numbers 6 to 8.
 """
 
 from __future__ import annotations
