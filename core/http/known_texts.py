@@ -15,8 +15,8 @@ _PAUSE = 16 * _AT_MOST
 class KnownTexts(Generic[T]):
     """At most 512; when it is full it starts anew. Any thread: a lost entry, or count, is only learnt again.
 
-    To learn a text costs more than twice as much as to parse it. So that those who never repeat themselves do not pay for
-    it each time, it rests when it was filled without use.
+    To learn a text costs more than twice as much as to parse it. So that those who never repeat themselves do not pay
+    for it each time, it rests when it was filled without use.
     """
 
     __slots__ = ("_hits", "_known", "_pause")
