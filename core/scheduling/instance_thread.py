@@ -36,6 +36,11 @@ class InstanceThread:
         self._thread = threading.Thread(target=serve, args=(self,), name=f"trident-{instance.name}", daemon=True)
 
     @property
+    def may_be_lent(self) -> bool:
+        """What a device keeps for each thread that uses it would be kept twice."""
+        return self.backend.placement.kind == "CPU"
+
+    @property
     def is_current(self) -> bool:
         """Whether this is asked on the thread itself."""
         return self._thread is threading.current_thread()

@@ -161,7 +161,7 @@ class Scheduler:
                 self._delay_until = 0
             holder = self._holder
             if holder is None:
-                if request.helper is not None and self._idle and not self._waking and self._short_runs.expected:
+                if request.helper is not None and self._may_lend():
                     request.helper(self._help)
                 else:
                     self._wake_idle()
@@ -193,14 +193,20 @@ class Scheduler:
         thread.woken = True
         thread.token.release()
 
+    def _may_lend(self) -> bool:
+        """Under the lock."""
+        return bool(self._idle) and self._idle[-1].may_be_lent and not self._waking and self._short_runs.expected
+
     def _help(self) -> None:
         """Run what is queued on the calling thread, in place of one that rests, which nobody wakes for it."""
         with self._lock:
-            thread = self._idle.pop() if self._idle else None
-            work = self._form() if thread is not None else None
-            if thread is None or not isinstance(work, Work):
-                if thread is not None:
-                    self._idle.append(thread)
+            if not self._may_lend():
+                self._wake_idle()
+                return
+            thread = self._idle.pop()  # before a batch is formed, which wakes another one for what is left
+            work = self._form()
+            if not isinstance(work, Work):
+                self._idle.append(thread)
                 self._wake_idle()
                 return
             thread.lent = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.backends.base import BackendInstance
+from core.backends.base import BackendInstance, Placement
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
 from core.scheduling.short_runs import ShortRuns
 from tests.unit.scheduler_bench import LIMIT_S, Bench, MakeBench, Stub, batching, benches, instance_threads, until
@@ -206,3 +206,11 @@ def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
     for _ in range(100):
         runs.note(1)
     assert not runs.expected
+
+
+def test_an_instance_on_a_gpu_runs_on_its_own_thread(bench: Bench) -> None:
+    bench.backend.placement = Placement("m_0_0", "GPU")
+    helper = Helper(bench)
+    helper.submit("a")
+    assert not helper.asked
+    assert bench.wait(1) == ["a"]
