@@ -142,6 +142,17 @@ def test_the_instance_goes_while_somebody_helps(bench: Bench, end: str) -> None:
     assert instance_threads() == ([] if end == "close" else ["trident-m_0_1"])
 
 
+def test_an_instance_that_was_lent_may_go_later(bench: Bench) -> None:
+    helper = Helper(bench)
+    helper.submit("a")
+    helper.help()
+    bench.scheduler.add(Stub(1))
+    removing = threading.Thread(target=bench.scheduler.remove, args=(bench.backend,))
+    removing.start()
+    removing.join(LIMIT_S)
+    assert instance_threads() == ["trident-m_0_1"]
+
+
 def test_instances_come_and_go_while_many_help(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8), instances=2)
     bench.scheduler.start()
