@@ -181,7 +181,8 @@ class _WaitingForResponse(_Waiting):
 
 
 class _Departures:
-    """Requests on their way to the engine: handed over together, once per iteration of the hub's loop.
+    """Requests on their way to the engine: handed over together, once per iteration of the hub's loop, or when there
+    are as many as the engine wants at a time.
 
     An instance that sleeps is woken by the first of them and finds all the others; submitted one by one, each request
     would wake it for a batch of its own (mean batch at 16 connections: 2.1 then, 9 now).

@@ -11,8 +11,7 @@ So a thread is woken once per batch and not per request, and no timer runs unles
 The thread of an instance that goes ends where it would look for more to run, and wakes another for what is queued.
 
 A request may bring a helper. If executions have been short of late and no thread is awake, none is woken: the thread
-that submits runs the batch itself, once it has submitted all that it has. Two threads that share one interpreter would
-hand it to and fro for longer than such an execution takes.
+that submits runs the batch, once it has submitted all that it has. Handing the interpreter to and fro takes longer.
 Source: spec/schedulers.md sections 3.1 to 3.3; spec/repository.md section 1.6, "What reloads".
 """
 
@@ -195,7 +194,8 @@ class Scheduler:
 
     def _may_lend(self) -> bool:
         """Under the lock."""
-        return bool(self._idle) and self._idle[-1].may_be_lent and not self._waking and self._short_runs.expected
+        may = bool(self._idle) and not self._waking and self._idle[-1].may_be_lent
+        return may and self._short_runs.expected(self._queue.items)
 
     def _help(self) -> None:
         """Run what is queued on the calling thread, in place of one that rests, which nobody wakes for it."""
@@ -236,7 +236,7 @@ class Scheduler:
         if work.batch:
             begin_ns = self._clock()
             thread.instance.execute(work.batch)
-            self._short_runs.note(self._clock() - begin_ns)
+            self._short_runs.note(work.batch, self._clock() - begin_ns)
 
     def _next_work(self, thread: InstanceThread) -> Work | None:
         """Count off what `thread` has finished, and wait for its next work; None when it shall end."""

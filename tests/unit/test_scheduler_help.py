@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from core.backends.base import BackendInstance, Placement
+from core.backends.base import BackendInstance, Execution, Placement
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
+from core.inference import InferenceRequest
 from core.scheduling.short_runs import ShortRuns
+from core.tensors import BY_NAME
 from tests.unit.scheduler_bench import LIMIT_S, Bench, MakeBench, Stub, batching, benches, instance_threads, until
 
 
@@ -31,7 +33,7 @@ def bench(make_bench: MakeBench) -> Bench:
     bench.scheduler.start()
     resting(bench)
     for number in range(16):
-        bench.submit(str(number))
+        bench.scheduler.submit(bench.request(str(number), batch_size=8))
         bench.wait(number + 1)
         resting(bench)
     bench.answers.clear()
@@ -57,13 +59,21 @@ class Helper:
             self.asked.pop()()
 
 
-def test_all_that_was_submitted_runs_on_the_thread_that_helps(bench: Bench) -> None:
+def noted_threads(bench: Bench) -> list[str]:
+    """The names of the threads that execute from now on."""
     threads: list[str] = []
     execute = bench.backend.execute
-    bench.backend.execute = lambda requests: (  # type: ignore[method-assign]
-        threads.append(threading.current_thread().name),
-        execute(requests),
-    )[1]
+
+    def noting(requests: Sequence[InferenceRequest]) -> Execution:
+        threads.append(threading.current_thread().name)
+        return execute(requests)
+
+    bench.backend.execute = noting  # type: ignore[method-assign]
+    return threads
+
+
+def test_all_that_was_submitted_runs_on_the_thread_that_helps(bench: Bench) -> None:
+    threads = noted_threads(bench)
     helper = Helper(bench)
     helper.submit("a", "b", "c")
     assert bench.backend.batches == []
@@ -193,30 +203,14 @@ def test_instances_come_and_go_while_many_help(make_bench: MakeBench) -> None:
     assert (bench.scheduler.queued, bench.scheduler.in_flight, bench.scheduler._waking) == (0, 0, 0)
 
 
-def spec(dims: tuple[int, ...], batching: BatchingSpec | None = None) -> ModelSpec:
-    inputs = {"IN": InputSpec(name="IN", datatype="FP32", dims=dims)}
-    return ModelSpec(
-        name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs=inputs, outputs={}, batching=batching
-    )
-
-
-def test_short_are_those_that_have_been_for_a_while() -> None:
-    runs = ShortRuns(spec((3, 4)))
-    for _ in range(15):
-        runs.note(100_000)
-    assert not runs.expected
-    runs.note(100_000)
-    assert runs.expected
-    runs.note(2_000_000)
-    assert not runs.expected
-
-
-@pytest.mark.parametrize("model", [spec((3, -1)), spec((3,), batching(4, delay_ns=1000))])
-def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
-    runs = ShortRuns(model)
-    for _ in range(100):
-        runs.note(1)
-    assert not runs.expected
+def test_a_batch_much_larger_than_those_that_were_short_runs_on_the_instance_s_own_thread(bench: Bench) -> None:
+    threads = noted_threads(bench)
+    helper = Helper(bench)
+    ids = [str(number) for number in range(17)]
+    helper.submit(*ids)
+    helper.help()
+    assert bench.wait(17) == ids
+    assert set(threads) == {"trident-m_0_0"}
 
 
 def test_an_instance_on_a_gpu_runs_on_its_own_thread(bench: Bench) -> None:
@@ -225,3 +219,50 @@ def test_an_instance_on_a_gpu_runs_on_its_own_thread(bench: Bench) -> None:
     helper.submit("a")
     assert not helper.asked
     assert bench.wait(1) == ["a"]
+
+
+def spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: str = "FP32") -> ModelSpec:
+    return ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        backend="stub",
+        max_batch_size=8,
+        inputs={"IN": InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)},
+        outputs={},
+        batching=batching,
+    )
+
+
+def batch(items: int = 1) -> list[InferenceRequest]:
+    request = InferenceRequest("m", [])
+    request.batch_size = items
+    return [request]
+
+
+def test_short_are_those_that_have_been_for_a_while() -> None:
+    runs = ShortRuns(spec((3, 4)))
+    for _ in range(15):
+        runs.note(batch(), 100_000)
+    assert not runs.expected(1)
+    runs.note(batch(), 100_000)
+    assert runs.expected(1)
+    runs.note(batch(), 2_000_000)
+    assert not runs.expected(1)
+
+
+def test_a_short_one_says_nothing_of_one_much_larger() -> None:
+    runs = ShortRuns(spec((3, 4)))
+    for _ in range(16):
+        runs.note(batch(4), 100_000)
+    assert [runs.expected(items) for items in (1, 8, 9)] == [True, True, False]
+    runs.note(batch(8), 100_000)
+    assert runs.expected(9)
+
+
+@pytest.mark.parametrize("model", [spec((3, -1)), spec((3,), batching(4, delay_ns=1000)), spec((3,), datatype="BYTES")])
+def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
+    runs = ShortRuns(model)
+    for _ in range(100):
+        runs.note(batch(), 1)
+    assert not runs.expected(1)
