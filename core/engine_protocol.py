@@ -25,7 +25,8 @@ class Engine(Protocol):
 
     def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
         """Run `request`. Never raises: an error comes as a response. `on_response` may be called on any thread, also
-        before `submit` returns, and as often as the model answers; the last time with `final` set."""
+        before `submit` returns, and as often as the model answers; the last time with `final` set. What is passed to
+        `request.defer` is to be called on this thread once it has submitted all that it has: it may run the request."""
         ...
 
     def cancel(self, request: InferenceRequest) -> None:

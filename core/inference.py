@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from core.deferred import Defer
 from core.errors import ServerError
 from core.tensor_layout import TensorLayout
 from core.tensors import (
@@ -99,8 +100,8 @@ class InferenceRequest:
     # collected, called when all of a batch were given
     number: int = 0
     flush: Callable[[], None] | None = None
-    # Takes what the thread that submits the request is to call once it has submitted all that it has, if it helps.
-    helper: Callable[[Callable[[], None]], None] | None = None
+    # Takes what the thread that submits the request is to call once it has submitted all; None: it calls nothing.
+    defer: Defer | None = None
 
     def __init__(
         self,

@@ -4,7 +4,8 @@
     BackendModel   one loaded version: owns the weights (one session per device), makes instances
     BackendInstance  one per instance thread: executes a batch at a time
 
-Load-time methods run on a loader thread; `execute` runs on the instance's own thread and never on two at once.
+Load-time methods run on a loader thread; `execute` runs on the instance's own thread, or in its place on another, and
+never on two at once.
 """
 
 from __future__ import annotations
@@ -58,10 +59,14 @@ class LoadContext:
 
 
 class BackendInstance(Protocol):
-    """`poisoned` is set when the device can run nothing more in this process (a CUDA context lost)."""
+    """`poisoned` is set when the device can run nothing more in this process (a CUDA context lost).
+
+    `bounded`: the values of the inputs cannot make an execution much longer than others on tensors of the same shapes.
+    """
 
     placement: Placement
     poisoned: bool
+    bounded: bool
 
     def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
         """Execute `requests` as one batch. Raises a ServerError when the whole batch failed."""

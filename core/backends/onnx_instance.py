@@ -27,7 +27,7 @@ class OnnxInstance:
     """A backend instance. `poisoned` is set when its GPU cannot be used any more in this process.
 
     `run` and what is passed with it belong to the session, which instances on one device share; `failures` are the
-    exceptions that ONNX Runtime raises.
+    exceptions that ONNX Runtime raises. `bounded` is the protocol's.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class OnnxInstance:
         run: Run,
         run_options: Any,
         failures: tuple[type[Exception], ...],
+        bounded: bool,
     ) -> None:
         self.placement = placement
+        self.bounded = bounded
         self.poisoned = False
         self._spec = spec
         self._gatherer = gatherer

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 from core.backends import cuda
 from core.backends.base import BackendInstance, LoadContext
 from core.backends.batch_inputs import batch_inputs
+from core.backends.bounded_graph import has_bounded_graph
 from core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from core.backends.execution_providers import (
     CPU,
@@ -122,7 +123,7 @@ class OnnxRuntimeBackend:
 
         wanted = {placement.device: placement for placement in context.placements}
         sessions = {device: checked_session(placement) for device, placement in wanted.items()}
-        return OnnxModel(context.spec, config, plan, sessions, checked_session)
+        return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path)
 
     def _settings(
         self, config: ModelConfig, settings: dict[str, str], *, threads: int, spinning: Spinning = Spinning.NEVER
@@ -138,6 +139,7 @@ class OnnxModel:
     """One loaded version: `sessions` by device. Loader threads, several at once.
 
     `make_session` makes one, checked, for the device of a placement; it is called when a device is used that has none.
+    `version` is the version directory.
     """
 
     def __init__(
@@ -147,11 +149,13 @@ class OnnxModel:
         settings: SessionSettings,
         sessions: dict[str, Any],
         make_session: Callable[[Placement], Any],
+        version: Path,
     ) -> None:
         self._spec = spec
         self._config = config
         self._settings = settings
         self._make_session = make_session
+        self._version = version
         # The dictionary is replaced, under the lock, and never changed: it is read without.
         self._changing = threading.Lock()
         self._sessions = sessions
@@ -180,7 +184,13 @@ class OnnxModel:
         )
         splitter = Splitter(self._spec, scattered_outputs(self._config))
         options = _run_options(self._settings)
-        return OnnxInstance(placement, self._spec, gatherer, splitter, self._run(session, on_gpu), options, FAILURES)
+        run, bounded = self._run(session, on_gpu), not on_gpu and self._bounded
+        return OnnxInstance(placement, self._spec, gatherer, splitter, run, options, FAILURES, bounded)
+
+    @cached_property
+    def _bounded(self) -> bool:
+        libraries = self._config.model_operations.op_library_filename
+        return not libraries and has_bounded_graph(model_path(self._version, self._config))
 
     def _session_on(self, placement: Placement) -> Any:
         """The session of a device that had none: of several threads that want it, one makes it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent
 
+from core.deferred import Deferred
 from core.errors import ServerError
 from core.http.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, error_response, refuse_patched_threading
 from core.inference import InferenceRequest, InferenceResponse
@@ -191,6 +192,7 @@ class _Departures:
     def __init__(self, hub: Any) -> None:
         self._loop = hub.loop
         self._waiting: list[_WaitingForResponse] = []
+        self._deferred = Deferred()
 
     def put(self, waiting: _WaitingForResponse) -> None:
         if not self._waiting:
@@ -203,7 +205,9 @@ class _Departures:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if one.request is not None:
+                one.request.defer = self._deferred.add
                 one.engine.submit(one.request, one.respond)
+        self._deferred.run()
 
 
 class _Arrivals:

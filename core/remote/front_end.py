@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from core.deferred import Deferred
 from core.inference import InferenceRequest, InferenceResponse
 from core.remote.arena import Arena
 from core.remote.frames import (
@@ -77,8 +78,7 @@ class FrontEnd:
         self._responses = ResponseWriter(self._place)
         self._pending: dict[int, InferenceRequest] = {}
         self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
-        self._to_help: set[Callable[[], None]] = set()
-        self._helper = self._to_help.add
+        self._deferred = Deferred()
         self._sending = threading.Lock()
         self._outbox: deque[bytes] = deque()
         self._unsent: memoryview | None = None
@@ -109,8 +109,7 @@ class FrontEnd:
             for found in self._reader.feed(content):
                 self._take(found)
         finally:
-            while self._to_help:
-                self._to_help.pop()()
+            self._deferred.run()
         if self._arena is None:
             self._check_unwelcome()
         if self._outbox:
@@ -168,7 +167,7 @@ class FrontEnd:
             raise BadFrame(f"a second request number {number}")
         self._pending[number] = request
         request.flush = self._flush
-        request.helper = self._helper
+        request.defer = self._deferred.add
         self._engine.submit(request, partial(self._respond, number))
 
     def _view_of(self, place: int, size: int) -> memoryview:

@@ -37,8 +37,8 @@ class InstanceThread:
 
     @property
     def may_be_lent(self) -> bool:
-        """What a device keeps for each thread that uses it would be kept twice."""
-        return self.backend.placement.kind == "CPU"
+        """Not on a device, which keeps something for each thread, nor where a client decides how long it takes."""
+        return self.backend.bounded and self.backend.placement.kind == "CPU"
 
     @property
     def is_current(self) -> bool:

@@ -102,6 +102,11 @@ def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_
     return _wait(candidates, limits, total, oldest_ns + delay_ns)
 
 
+def may_end(wait: Wait, request: InferenceRequest, items: int) -> bool:
+    """Whether forming the batch again, now that `request` has come and `items` are queued, could end other than so."""
+    return items >= wait.grow_to or request.batch_key != wait.key or 0 < request.expires_ns < wait.until_ns
+
+
 def _wait(candidates: Sequence[InferenceRequest], limits: BatchLimits, total: int, until_ns: int) -> Wait:
     """Wait out the delay or the nearest queue timeout. Every candidate fits here, and `total` is below a preferred."""
     timeouts = [request.expires_ns for request in candidates if request.expires_ns]

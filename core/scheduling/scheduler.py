@@ -10,8 +10,8 @@ meanwhile; only when there is nothing to run does it rest until `submit` wakes i
 So a thread is woken once per batch and not per request, and no timer runs unless the configuration asks for a delay.
 The thread of an instance that goes ends where it would look for more to run, and wakes another for what is queued.
 
-A request may bring a helper. If executions have been short of late and no thread is awake, none is woken: the thread
-that submits runs the batch, once it has submitted all that it has. Handing the interpreter to and fro takes longer.
+If executions have been short of late and no thread is awake, none is woken where the thread that submits can `defer`
+calls: it runs what is queued itself, once it has submitted all. Handing the interpreter to and fro takes longer.
 Source: spec/schedulers.md sections 3.1 to 3.3; spec/repository.md section 1.6, "What reloads".
 """
 
@@ -30,10 +30,10 @@ from core.scheduling.delivery import Respond, deliver, flush
 from core.scheduling.instance import Clock, ModelInstance, OnPoisoned
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.ordering import ResponseOrder
-from core.scheduling.policy import Run, Wait, form_batch, limits_of
+from core.scheduling.policy import Run, Wait, form_batch, limits_of, may_end
 from core.scheduling.queue import Rejection, RequestQueue
-from core.scheduling.short_runs import ShortRuns
-from core.scheduling.work import Work, reason_of
+from core.scheduling.short_runs import TURN_NS, ShortRuns
+from core.scheduling.work import Work, reason_of, stopping
 
 
 class Scheduler:
@@ -150,7 +150,7 @@ class Scheduler:
             request.start_ns = now_ns
         with self._lock:
             if self._stopped:
-                raise self._stopping(request)
+                raise stopping(request, self._spec.name)
             self._queue.push(request)
             if self._order is not None:
                 self._order.enter(request)
@@ -160,22 +160,12 @@ class Scheduler:
                 self._delay_until = 0
             holder = self._holder
             if holder is None:
-                if request.helper is not None and self._may_lend():
-                    request.helper(self._help)
+                if request.defer is not None and self._may_lend():
+                    request.defer(self._run_here)
                 else:
                     self._wake_idle()
-            elif self._changes_decision(request, holder.wait):
+            elif may_end(holder.wait, request, self._queue.items):
                 self._wake_holder(holder)
-
-    def _stopping(self, request: InferenceRequest) -> ServerStopping:
-        reason = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-        return ServerStopping(f"{request.log_prefix}{reason}", model=self._spec.name)
-
-    def _changes_decision(self, request: InferenceRequest, wait: Wait) -> bool:
-        """Whether forming the batch again, now that `request` has come, could end otherwise than in `wait`."""
-        return (
-            self._queue.items >= wait.grow_to or request.batch_key != wait.key or 0 < request.expires_ns < wait.until_ns
-        )
 
     def _wake_idle(self) -> None:
         """Wake an idle thread if there is more to run than what those on their way can take. Under the lock."""
@@ -194,34 +184,38 @@ class Scheduler:
 
     def _may_lend(self) -> bool:
         """Under the lock."""
-        may = bool(self._idle) and not self._waking and self._idle[-1].may_be_lent
-        return may and self._short_runs.expected(self._queue.items)
+        return bool(self._idle) and not self._waking and self._idle[-1].may_be_lent and self._short_runs.lasting
 
-    def _help(self) -> None:
+    def _run_here(self) -> None:
         """Run what is queued on the calling thread, in place of one that rests, which nobody wakes for it."""
         with self._lock:
             if not self._may_lend():
                 self._wake_idle()
                 return
-            thread = self._idle.pop()  # before a batch is formed, which wakes another one for what is left
-            work = self._form()
-            if not isinstance(work, Work):
-                self._idle.append(thread)
-                self._wake_idle()
-                return
+            thread = self._idle.pop()
             thread.lent = True
-            self._take(thread, work)
-        self._do(thread, work)
-        with self._lock:
-            self._finish(thread)
-            thread.lent = False
-            if thread.retired:
-                self._let_end(thread)
-            elif self._closed:
-                self._wake(thread)
-            else:
-                self._idle.append(thread)
-                self._wake_idle()
+        until_ns = self._clock() + TURN_NS
+        while True:
+            with self._lock:
+                self._finish(thread)
+                goes_on = self._clock() <= until_ns and not thread.retired and not self._closed
+                work = self._form(lent=True) if goes_on else None
+                if not isinstance(work, Work):
+                    self._take_back(thread)
+                    return
+                self._take(thread, work)
+            self._do(thread, work)
+
+    def _take_back(self, thread: InstanceThread) -> None:
+        """Enter a thread that was lent among the resting ones, or send it on its way. Under the lock."""
+        thread.lent = False
+        if thread.retired:
+            self._let_end(thread)
+        elif self._closed:
+            self._wake(thread)
+        else:
+            self._idle.append(thread)
+            self._wake_idle()
 
     def _serve(self, thread: InstanceThread) -> None:
         """The life of an instance's thread."""
@@ -236,7 +230,7 @@ class Scheduler:
         if work.batch:
             begin_ns = self._clock()
             thread.instance.execute(work.batch)
-            self._short_runs.note(work.batch, self._clock() - begin_ns)
+            self._short_runs.note(work.batch, self._clock() - begin_ns, thread.lent)
 
     def _next_work(self, thread: InstanceThread) -> Work | None:
         """Count off what `thread` has finished, and wait for its next work; None when it shall end."""
@@ -268,17 +262,21 @@ class Scheduler:
         if self._drainers and not self._in_flight and not self._queue.size:
             self._drained.notify_all()
 
-    def _form(self) -> Work | Wait | None:
-        """What the thread that asks shall do: work, wait for the queue to grow, or (None) rest. Under the lock."""
+    def _form(self, lent: bool = False) -> Work | Wait | None:
+        """What the thread that asks shall do: work, wait for the queue to grow, or (None) rest. Under the lock.
+
+        Who asks in place of a thread that was `lent` gets what will be short, and comes back for what is left.
+        """
         if not self._queue.size or self._delay_until:
             return None
         now_ns = self._clock()
         candidates = self._queue.candidates(self._limits.max_batch_size, now_ns)
         rejections = self._queue.take_rejections()
         decision = form_batch(candidates, self._limits, now_ns)
-        if isinstance(decision, Run):
+        if isinstance(decision, Run) and (not lent or self._short_runs.expected(candidates[: decision.requests])):
             batch = self._queue.take(decision.requests)
-            self._pass_on()
+            if not lent:
+                self._pass_on()
             return Work(batch, rejections)
         if rejections:
             return Work([], rejections)
@@ -392,7 +390,7 @@ class Scheduler:
             while self._idle:
                 self._wake(self._idle.pop())
         for request in queued:
-            self._reject(Rejection(request, self._stopping(request)))
+            self._reject(Rejection(request, stopping(request, self._spec.name)))
         with self._lock:
             self._in_flight -= len(queued)
             self._drained.notify_all()

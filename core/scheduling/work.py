@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from core.errors import DeadlineExceeded, RequestCancelled, ServerError
+from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference import InferenceRequest
 from core.observability.statistics import FailureReason
 from core.scheduling.queue import Rejection
@@ -22,3 +22,9 @@ def reason_of(error: ServerError) -> FailureReason:
     if isinstance(error, RequestCancelled):
         return FailureReason.CANCELED
     return FailureReason.REJECTED if isinstance(error, DeadlineExceeded) else FailureReason.OTHER
+
+
+def stopping(request: InferenceRequest, model: str) -> ServerStopping:
+    """The answer to a request for which it is too late."""
+    reason = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    return ServerStopping(f"{request.log_prefix}{reason}", model=model)

@@ -44,6 +44,7 @@ BROKEN = "broken"
 
 class FakeInstance:
     poisoned = False
+    bounded = True
 
     def __init__(self, placement: Placement, model: FakeModel) -> None:
         self.placement = placement

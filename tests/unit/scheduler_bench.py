@@ -24,6 +24,7 @@ class Stub:
     """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
 
     poisoned = False
+    bounded = True
 
     def __init__(self, number: int = 0) -> None:
         self.placement = Placement(f"m_0_{number}", "CPU")
@@ -148,3 +149,35 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.0005)
+
+
+def resting(bench: Bench, number: int = 1) -> None:
+    """Wait until so many instances have nothing to do."""
+    until(lambda: len(bench.scheduler._idle) == number)
+
+
+def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8) -> Bench:
+    """Its one instance rests, and its executions, of so many items, have been short."""
+    bench = make_bench(batching(8), clock=lambda: now[0])
+    bench.scheduler.start()
+    resting(bench)
+    for number in range(16):
+        bench.scheduler.submit(bench.request(str(number), batch_size=items))
+        bench.wait(number + 1)
+        resting(bench)
+    bench.answers.clear()
+    bench.backend.batches.clear()
+    return bench
+
+
+def noted_threads(bench: Bench) -> list[str]:
+    """The names of the threads that execute from now on."""
+    threads: list[str] = []
+    execute = bench.backend.execute
+
+    def noting(requests: Sequence[InferenceRequest]) -> Execution:
+        threads.append(threading.current_thread().name)
+        return execute(requests)
+
+    bench.backend.execute = noting  # type: ignore[method-assign]
+    return threads

@@ -16,7 +16,7 @@ LINES_AT_MOST = 400
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("deferred", "errors"),
     ("tensors",),
     ("tensor_layout",),
     ("inference",),

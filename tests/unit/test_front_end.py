@@ -273,24 +273,24 @@ def test_a_request_number_that_is_in_use(pair: Pair) -> None:
         pair.ask(1, [0])
 
 
-def test_it_helps_when_all_that_came_is_submitted_whatever_came_then(pair: Pair) -> None:
+def test_it_makes_deferred_calls_when_all_that_came_is_submitted_whatever_came_then(pair: Pair) -> None:
     pair.greet()
     events: list[str] = []
 
     def respond(request: InferenceRequest) -> None:
-        assert request.helper is not None
+        assert request.defer is not None
         events.append("submitted")
-        request.helper(lambda: events.append("helped"))
+        request.defer(lambda: events.append("called"))
 
     pair.engine.respond = respond
     write = RequestWriter().write
     first, second = (write(numbers(np.zeros(1, np.int32)), number, lambda content: None) for number in (1, 2))
     pair.give(first + second)
-    assert events == ["submitted", "submitted", "helped", "helped"]
+    assert events == ["submitted", "submitted", "called", "called"]
     events.clear()
     with pytest.raises(BadFrame):
         pair.give(write(numbers(np.zeros(1, np.int32)), 3, lambda content: None) + first)
-    assert events == ["submitted", "helped"]
+    assert events == ["submitted", "called"]
 
 
 @pytest.mark.parametrize("place", [0, PAGE, ARENA // 2, ARENA, 2**64 - 1])

@@ -22,6 +22,7 @@ from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from core.http.gevent_bridge import GeventBridge
 from core.inference import InferenceRequest, InferenceResponse, OnResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
+from tests.unit.scheduler_bench import benches, noted_threads, resting_bench
 
 LIMIT = 30.0
 
@@ -120,6 +121,52 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
         assert ", ".join(events) == expected
 
     on_a_hub(test)
+
+
+def test_what_was_deferred_is_called_on_the_hub_after_all_were_submitted() -> None:
+    events: list[str] = []
+    waiting: list[Callable[[], None]] = []
+
+    class Deferring(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            events.append(f"submit {request.id}")
+            waiting.append(lambda: on_response(empty_response(request)))
+            assert request.defer is not None
+            request.defer(self._answer)
+
+        def _answer(self) -> None:
+            events.append(f"answer on {threading.current_thread().name}")
+            for answer in waiting:
+                answer()
+
+    def test(bridge: GeventBridge) -> None:
+        engine = Deferring()
+        engine._answer = engine._answer  # type: ignore[method-assign]  # one object: it is asked for it twice
+        gevent.joinall([gevent.spawn(bridge.infer, engine, request(name)) for name in "ab"], timeout=LIMIT)
+        assert events == ["submit a", "submit b", f"answer on {threading.current_thread().name}"]
+
+    on_a_hub(test)
+
+
+def test_a_hub_runs_short_executions_itself() -> None:
+    with benches() as make_bench:
+        bench = resting_bench(make_bench)
+        threads = noted_threads(bench)
+
+        class Engine(FakeEngine):
+            def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+                request.on_response = on_response
+                bench.scheduler.submit(request)
+
+        def test(bridge: GeventBridge) -> None:
+            engine = Engine()
+            waiting = [gevent.spawn(bridge.infer, engine, bench.request(name)) for name in "abc"]
+            gevent.joinall(waiting, timeout=LIMIT)
+            assert [each.value.id for each in waiting] == ["a", "b", "c"]
+            assert bench.backend.batches == [["a", "b", "c"]]
+            assert threads == [threading.current_thread().name]
+
+        on_a_hub(test)
 
 
 def test_a_batch_signals_once() -> None:

@@ -215,6 +215,7 @@ class Echo:
 
     placement = ON_CPU
     poisoned = False
+    bounded = True
 
     def __init__(self, error: BackendFailed | None = None) -> None:
         self.batches: list[list[str]] = []

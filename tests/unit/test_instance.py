@@ -31,6 +31,7 @@ class Stub:
         self.error = error
         self.poison = poison
         self.poisoned = False
+        self.bounded = True
         self.batches: list[str] = []
 
     def execute(self, requests: Sequence[InferenceRequest]) -> Execution:

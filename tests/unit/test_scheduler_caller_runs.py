@@ -1,19 +1,32 @@
-"""A thread that submits runs short executions itself, in place of an instance's thread that rests."""
+"""A thread that submits runs short executions itself, in the place of an instance's thread that rests."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from core.backends.base import BackendInstance, Execution, Placement
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
+from core.deferred import Deferred
 from core.inference import InferenceRequest
-from core.scheduling.short_runs import ShortRuns
+from core.scheduling.short_runs import TURN_NS, ShortRuns
 from core.tensors import BY_NAME
-from tests.unit.scheduler_bench import LIMIT_S, Bench, MakeBench, Stub, batching, benches, instance_threads, until
+from tests.unit.scheduler_bench import (
+    LIMIT_S,
+    Bench,
+    MakeBench,
+    Stub,
+    batching,
+    benches,
+    instance_threads,
+    noted_threads,
+    resting,
+    resting_bench,
+    until,
+)
 
 
 @pytest.fixture
@@ -22,109 +35,120 @@ def make_bench() -> Iterator[MakeBench]:
         yield make
 
 
-def resting(bench: Bench, number: int = 1) -> None:
-    until(lambda: len(bench.scheduler._idle) == number)
+@pytest.fixture
+def now() -> list[int]:
+    """What the clock says, in nanoseconds: it stands, so that executions are short on a busy machine too."""
+    return [1]
 
 
 @pytest.fixture
-def bench(make_bench: MakeBench) -> Bench:
-    """Its one instance rests, and its executions have been short: on a clock that stands, so that they always are."""
-    bench = make_bench(batching(8), clock=lambda: 1)
-    bench.scheduler.start()
-    resting(bench)
-    for number in range(16):
-        bench.scheduler.submit(bench.request(str(number), batch_size=8))
-        bench.wait(number + 1)
-        resting(bench)
-    bench.answers.clear()
-    bench.backend.batches.clear()
-    return bench
+def bench(make_bench: MakeBench, now: list[int]) -> Bench:
+    return resting_bench(make_bench, now)
 
 
-class Helper:
-    """A thread that helps: what it is asked to call, and whether it is asked at all."""
+class Caller:
+    """Who submits requests, and makes the calls that are deferred for them when it is told to."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self.asked: set[Callable[[], None]] = set()
+        self.deferred = Deferred()
 
     def submit(self, *ids: str) -> None:
         for id in ids:
             request = self._bench.request(id)
-            request.helper = self.asked.add
+            request.defer = self.deferred.add
             self._bench.scheduler.submit(request)
 
-    def help(self) -> None:
-        while self.asked:
-            self.asked.pop()()
+    def run(self) -> None:
+        self.deferred.run()
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.deferred._calls)
 
 
-def noted_threads(bench: Bench) -> list[str]:
-    """The names of the threads that execute from now on."""
-    threads: list[str] = []
-    execute = bench.backend.execute
+class AlwaysShort(ShortRuns):
+    lasting = True  # type: ignore[assignment]
 
-    def noting(requests: Sequence[InferenceRequest]) -> Execution:
-        threads.append(threading.current_thread().name)
-        return execute(requests)
-
-    bench.backend.execute = noting  # type: ignore[method-assign]
-    return threads
+    def expected(self, batch: Sequence[InferenceRequest]) -> bool:
+        return True
 
 
-def test_all_that_was_submitted_runs_on_the_thread_that_helps(bench: Bench) -> None:
+def test_all_that_was_submitted_runs_on_the_thread_that_submits(bench: Bench) -> None:
     threads = noted_threads(bench)
-    helper = Helper(bench)
-    helper.submit("a", "b", "c")
+    caller = Caller(bench)
+    caller.submit("a", "b", "c")
     assert bench.backend.batches == []
-    helper.help()
+    caller.run()
     assert bench.backend.batches == [["a", "b", "c"]]
     assert threads == [threading.current_thread().name]
     assert [answer.id for answer in bench.answers] == ["a", "b", "c"]
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
-def test_what_is_left_wakes_the_instance_s_own_thread(bench: Bench) -> None:
-    helper = Helper(bench)
+def test_what_is_left_runs_there_as_well(bench: Bench) -> None:
+    threads = noted_threads(bench)
+    caller = Caller(bench)
     ids = [str(number) for number in range(11)]
-    helper.submit(*ids)
-    helper.help()
-    assert bench.wait(11) == ids
+    caller.submit(*ids)
+    caller.run()
+    assert [answer.id for answer in bench.answers] == ids
     assert bench.backend.batches == [ids[:8], ids[8:]]
+    assert threads == [threading.current_thread().name] * 2
 
 
-def test_a_request_without_a_helper_does_not_wait_for_one(bench: Bench) -> None:
-    helper = Helper(bench)
-    helper.submit("a")
+def test_after_a_while_the_rest_goes_to_the_instance_s_own_thread(
+    bench: Bench, now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = noted_threads(bench)
+    caller = Caller(bench)
+    ids = [str(number) for number in range(24)]
+    caller.submit(*ids)
+    execute = bench.backend.execute
+
+    def taking_long(requests: Sequence[InferenceRequest]) -> Execution:
+        now[0] += TURN_NS // 2 + 1
+        return execute(requests)
+
+    bench.backend.execute = taking_long  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.scheduler, "_short_runs", AlwaysShort(bench.scheduler._spec))
+    caller.run()
+    assert bench.wait(24) == ids
+    assert threads == [threading.current_thread().name] * 2 + ["trident-m_0_0"]
+
+
+def test_a_request_whose_thread_defers_nothing_does_not_wait(bench: Bench) -> None:
+    caller = Caller(bench)
+    caller.submit("a")
     bench.submit("b")
     assert bench.wait(2) == ["a", "b"]
-    helper.help()
+    caller.run()
     assert len(bench.answers) == 2
 
 
-def test_nobody_helps_while_the_instance_runs(bench: Bench) -> None:
+def test_nothing_is_deferred_while_the_instance_runs(bench: Bench) -> None:
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
     bench.submit("a")
     bench.begun()
-    helper = Helper(bench)
-    helper.submit("b")
-    assert not helper.asked
+    caller = Caller(bench)
+    caller.submit("b")
+    assert not caller.is_asked
     bench.backend.gate.set()
     assert bench.wait(2) == ["a", "b"]
 
 
 def test_an_error_is_an_answer(bench: Bench) -> None:
-    helper = Helper(bench)
-    helper.submit("a", "x", "b")
-    helper.help()
+    caller = Caller(bench)
+    caller.submit("a", "x", "b")
+    caller.run()
     assert sorted(bench.wait(3)) == ["a", "b", "x"]
     assert bench.error("a") is None
     assert str(bench.error("x")) == "bad input"
 
 
 @pytest.mark.parametrize("end", ["close", "remove"])
-def test_the_instance_goes_while_somebody_helps(bench: Bench, end: str) -> None:
+def test_the_instance_goes_while_another_thread_runs_in_its_place(bench: Bench, end: str) -> None:
     scheduler = bench.scheduler
     if end == "remove":
         successor = Stub(1)
@@ -134,9 +158,9 @@ def test_the_instance_goes_while_somebody_helps(bench: Bench, end: str) -> None:
         scheduler._idle.reverse()  # the last one is taken
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
-    helper = Helper(bench)
-    helper.submit("a")
-    helping = threading.Thread(target=helper.help)
+    caller = Caller(bench)
+    caller.submit("a")
+    helping = threading.Thread(target=caller.run)
     helping.start()
     bench.begun()
     ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend))
@@ -153,9 +177,9 @@ def test_the_instance_goes_while_somebody_helps(bench: Bench, end: str) -> None:
 
 
 def test_an_instance_that_was_lent_may_go_later(bench: Bench) -> None:
-    helper = Helper(bench)
-    helper.submit("a")
-    helper.help()
+    caller = Caller(bench)
+    caller.submit("a")
+    caller.run()
     bench.scheduler.add(Stub(1))
     removing = threading.Thread(target=bench.scheduler.remove, args=(bench.backend,))
     removing.start()
@@ -163,7 +187,7 @@ def test_an_instance_that_was_lent_may_go_later(bench: Bench) -> None:
     assert instance_threads() == ["trident-m_0_1"]
 
 
-def test_instances_come_and_go_while_many_help(make_bench: MakeBench) -> None:
+def test_instances_come_and_go_while_callers_run(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8), instances=2, clock=lambda: 1)
     bench.scheduler.start()
     done = threading.Event()
@@ -171,13 +195,13 @@ def test_instances_come_and_go_while_many_help(make_bench: MakeBench) -> None:
 
     def submit_bursts(number: int) -> None:
         source = random.Random(number)
-        helper = Helper(bench)
+        caller = Caller(bench)
         sent = 0
         while not done.is_set():
             burst = [f"{number}-{sent + index}" for index in range(source.randint(1, 12))]
             sent += len(burst)
-            (helper.submit if source.random() < 0.8 else bench.submit)(*burst)
-            helper.help()
+            (caller.submit if source.random() < 0.8 else bench.submit)(*burst)
+            caller.run()
             if sent % 7 == 0:
                 bench.scheduler.drain(LIMIT_S)
         counts.append(sent)
@@ -204,21 +228,27 @@ def test_instances_come_and_go_while_many_help(make_bench: MakeBench) -> None:
     until(lambda: bench.scheduler._waking == 0)  # one may be on its way to a queue that another has emptied
 
 
-def test_a_batch_much_larger_than_those_that_were_short_runs_on_the_instance_s_own_thread(bench: Bench) -> None:
+def test_a_batch_much_larger_than_those_that_were_short_runs_on_the_instance_s_own_thread(
+    make_bench: MakeBench,
+) -> None:
+    bench = resting_bench(make_bench, items=3)
     threads = noted_threads(bench)
-    helper = Helper(bench)
-    ids = [str(number) for number in range(17)]
-    helper.submit(*ids)
-    helper.help()
-    assert bench.wait(17) == ids
+    caller = Caller(bench)
+    caller.submit("a", "b", "c", "d", "e", "f", "g")
+    caller.run()
+    assert bench.wait(7) == list("abcdefg")
     assert set(threads) == {"trident-m_0_0"}
 
 
-def test_an_instance_on_a_gpu_runs_on_its_own_thread(bench: Bench) -> None:
-    bench.backend.placement = Placement("m_0_0", "GPU")
-    helper = Helper(bench)
-    helper.submit("a")
-    assert not helper.asked
+@pytest.mark.parametrize("why", ["GPU", "unbounded"])
+def test_an_instance_that_runs_on_its_own_thread_always(bench: Bench, why: str) -> None:
+    if why == "GPU":
+        bench.backend.placement = Placement("m_0_0", "GPU")
+    else:
+        bench.backend.bounded = False
+    caller = Caller(bench)
+    caller.submit("a")
+    assert not caller.is_asked
     assert bench.wait(1) == ["a"]
 
 
@@ -245,20 +275,55 @@ def test_short_are_those_that_have_been_for_a_while() -> None:
     runs = ShortRuns(spec((3, 4)))
     for _ in range(15):
         runs.note(batch(), 100_000)
-    assert not runs.expected(1)
+    assert not runs.lasting
     runs.note(batch(), 100_000)
-    assert runs.expected(1)
+    assert runs.lasting
+    assert runs.expected(batch())
     runs.note(batch(), 2_000_000)
-    assert not runs.expected(1)
+    assert not runs.lasting
+
+
+def test_many_requests_may_take_longer_than_one() -> None:
+    runs = ShortRuns(spec((3, 4)))
+    for _ in range(16):
+        runs.note(batch() * 64, 2_000_000)
+    assert runs.lasting
 
 
 def test_a_short_one_says_nothing_of_one_much_larger() -> None:
     runs = ShortRuns(spec((3, 4)))
     for _ in range(16):
         runs.note(batch(4), 100_000)
-    assert [runs.expected(items) for items in (1, 8, 9)] == [True, True, False]
+    assert [runs.expected(batch(items)) for items in (1, 8, 9)] == [True, True, False]
     runs.note(batch(8), 100_000)
-    assert runs.expected(9)
+    assert runs.expected(batch(9))
+
+
+def test_one_that_computes_for_longer_is_left_to_its_thread_and_tried_again_later() -> None:
+    runs = ShortRuns(spec((3, 4)))
+    for _ in range(16):
+        runs.note(batch(), 100_000)
+    runs.note(batch(), 900_000, lent=True)  # once says nothing: others use the machine as well
+    assert runs.lasting
+    lent = 0
+    while runs.lasting:
+        runs.note(batch(), 500_000, lent=True)
+        lent += 1
+    assert 1 < lent < 32
+    waited = 0
+    while not runs.lasting:
+        runs.note(batch(), 500_000)
+        waited += 1
+    assert waited > 500
+
+
+def test_one_that_takes_little_stays_where_it_is() -> None:
+    runs = ShortRuns(spec((3, 4)))
+    for _ in range(16):
+        runs.note(batch() * 16, 600_000)
+    for _ in range(1000):
+        runs.note(batch() * 16, 300_000, lent=True)
+    assert runs.lasting
 
 
 @pytest.mark.parametrize("model", [spec((3, -1)), spec((3,), batching(4, delay_ns=1000)), spec((3,), datatype="BYTES")])
@@ -266,4 +331,4 @@ def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
     runs = ShortRuns(model)
     for _ in range(100):
         runs.note(batch(), 1)
-    assert not runs.expected(1)
+    assert not runs.lasting

@@ -1,0 +1,25 @@
+"""What a thread that submits requests is to call once it has submitted all that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Call = Callable[[], None]
+Defer = Callable[[Call], None]
+
+
+class Deferred:
+    """Calls to make later, each once however often it was added. One thread only."""
+
+    __slots__ = ("_calls", "add")
+
+    add: Defer
+
+    def __init__(self) -> None:
+        self._calls: set[Call] = set()
+        self.add = self._calls.add
+
+    def run(self) -> None:
+        """Make the calls, and those that are added meanwhile."""
+        while self._calls:
+            self._calls.pop()()
