@@ -144,6 +144,11 @@ class InferenceRequest:
         ]
 
     @property
+    def nbytes(self) -> int:
+        """The size of the inputs in bytes; strings that came as JSON count as references."""
+        return self.layout.size if self.layout is not None else sum(tensor.data.nbytes for tensor in self.inputs)
+
+    @property
     def log_prefix(self) -> str:
         """What Triton puts before the errors of a request, so that a log line finds its caller."""
         return f"[request id: {self.id or '<id_unknown>'}] "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from core.config.model_spec import ModelSpec
 from core.inference import InferenceRequest
+from core.tensors import BYTES
 
 # On a thread of its own an execution takes two to three times as long as it computes, because that thread shares the
 # interpreter with the one that submits. So this says only that it would do no harm: it is no longer than what is done
@@ -27,19 +28,16 @@ TURN_NS = 4_000_000
 class ShortRuns:
     """Any thread; an execution that is noted while another one is may be lost.
 
-    No client may hold up that thread: what it decides itself, the size of a free dimension, of a string or of a batch,
-    must not make the next execution long after short ones.
+    No client may hold up that thread: how much it sends must not make the next execution long after short ones. One
+    that has twice as much to do takes some milliseconds at most, also where the time grows with the cube of the size.
     """
 
     __slots__ = ("_average", "_largest", "_possible", "_short")
 
     def __init__(self, spec: ModelSpec) -> None:
-        # A batch that waits for company needs a thread that waits.
+        # A batch that waits for company needs a thread that waits, and what is done to a string its size does not say.
         waits = spec.batching is not None and spec.batching.max_queue_delay_ns > 0
-        fixed = all(
-            tensor.datatype.name != "BYTES" and all(dim >= 0 for dim in tensor.dims) for tensor in spec.inputs.values()
-        )
-        self._possible = fixed and not waits
+        self._possible = not waits and all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
         self._short = 0
         self._largest = 0
         self._average = 0.0
@@ -50,8 +48,8 @@ class ShortRuns:
         return self._short >= _IN_A_ROW
 
     def expected(self, batch: Sequence[InferenceRequest]) -> bool:
-        """Whether executing `batch` will be short: the last 16 were, and one of them was half as large."""
-        return self.lasting and _items(batch) <= 2 * self._largest
+        """Whether executing `batch` will be short: the last 16 were, and the inputs of one of them half as large."""
+        return self.lasting and _size(batch) <= 2 * self._largest
 
     def note(self, batch: Sequence[InferenceRequest], duration_ns: int, lent: bool = False) -> None:
         """`batch` was executed in `duration_ns` nanoseconds; `lent`: in the place of the instance's own thread."""
@@ -62,7 +60,7 @@ class ShortRuns:
             self._short = self._largest = 0
             return
         self._short += 1
-        self._largest = max(self._largest, _items(batch))
+        self._largest = max(self._largest, _size(batch))
         if lent:
             self._average += (duration_ns / (_LENT_NS + _LENT_NS_PER_REQUEST * count) - self._average) / _AVERAGED
             if self._average > 1:
@@ -70,5 +68,5 @@ class ShortRuns:
                 self._short = -_PAUSE
 
 
-def _items(batch: Sequence[InferenceRequest]) -> int:
-    return sum(request.batch_size or 1 for request in batch)
+def _size(batch: Sequence[InferenceRequest]) -> int:
+    return sum([request.nbytes for request in batch])

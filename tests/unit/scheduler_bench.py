@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from core.backends.base import Execution, Placement
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
-from core.inference import InferenceRequest, InferenceResponse
+from core.inference import InferenceRequest, InferenceResponse, InputTensor
 from core.observability.statistics import ModelStatistics
 from core.scheduling.scheduler import Scheduler
 
@@ -75,7 +77,8 @@ class Bench:
         self._answered = threading.Condition()
 
     def request(self, id: str, **fields: int) -> InferenceRequest:
-        request = InferenceRequest("m", [], id=id)
+        items = fields.get("batch_size", 1)
+        request = InferenceRequest("m", [InputTensor("IN", "UINT8", (items,), np.zeros(items, np.uint8))], id=id)
         for name, value in fields.items():
             setattr(request, name, value)
         request.on_response = self._on_response

@@ -55,6 +55,13 @@ def no_place(content: object) -> int | None:
     raise AssertionError("nothing here is large")
 
 
+def test_the_size_is_the_same_in_one_run_and_apart() -> None:
+    request = packed([1, 2, 3], 0.5, rows=2)
+    assert request.nbytes == 40
+    request.inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
+    assert request.nbytes == 45
+
+
 def test_like_tensors_have_one_layout() -> None:
     described = [("A", "INT32", (1, 3), 12), ("B", "FP64", (1, 1), 8)]
     layout = layout_of(described)
