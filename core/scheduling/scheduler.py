@@ -265,7 +265,7 @@ class Scheduler:
     def _form(self, lent: bool = False) -> Work | Wait | None:
         """What the thread that asks shall do: work, wait for the queue to grow, or (None) rest. Under the lock.
 
-        Who asks in place of a thread that was `lent` gets what will be short, and comes back for what is left.
+        Who asks in the place of a thread that was `lent` gets only what will be short.
         """
         if not self._queue.size or self._delay_until:
             return None
@@ -275,8 +275,7 @@ class Scheduler:
         decision = form_batch(candidates, self._limits, now_ns)
         if isinstance(decision, Run) and (not lent or self._short_runs.expected(candidates[: decision.requests])):
             batch = self._queue.take(decision.requests)
-            if not lent:
-                self._pass_on()
+            self._pass_on()
             return Work(batch, rejections)
         if rejections:
             return Work([], rejections)

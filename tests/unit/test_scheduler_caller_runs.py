@@ -98,6 +98,28 @@ def test_what_is_left_runs_there_as_well(bench: Bench) -> None:
     assert threads == [threading.current_thread().name] * 2
 
 
+def test_another_instance_that_rests_takes_a_part_of_what_is_left(bench: Bench) -> None:
+    second = Stub(1)
+    bench.backends.append(second)
+    bench.scheduler.add(second)
+    resting(bench, 2)
+    second.gate.clear()
+    bench.scheduler._idle.reverse()
+    caller = Caller(bench)
+    ids = [str(number) for number in range(16)]
+    caller.submit(*ids)
+
+    def runs_once_the_other_has_begun(requests: Sequence[InferenceRequest]) -> Execution:
+        bench.begun(1)
+        second.gate.set()
+        return execute(requests)
+
+    execute, bench.backend.execute = bench.backend.execute, runs_once_the_other_has_begun  # type: ignore[method-assign]
+    caller.run()
+    assert sorted(bench.wait(16), key=int) == ids
+    assert (bench.backend.batches, second.batches) == ([ids[:8]], [ids[8:]])
+
+
 def test_after_a_while_the_rest_goes_to_the_instance_s_own_thread(
     bench: Bench, now: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
