@@ -55,9 +55,10 @@ RESNET_BATCH = 8
 BARE_CONNECTIONS = 16
 
 
-# The case in whose rounds the empty page is measured: its targets compare the two.
+# The cases in whose rounds the empty page, and the loop over sockets, are measured: they are held against each other.
 BESIDE_EMPTY = "a-binary"
-KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "memory"}
+BESIDE_LOOP = "b"
+KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "loop", "memory"}
 
 
 def keys(text: str) -> set[str]:
@@ -88,7 +89,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--connections", type=numbers, default="1,16,64", help="numbers of connections, with commas between"
     )
-    parser.add_argument("--only", type=keys, default="", help="letters or keys (a,c-mean), empty, memory; default all")
+    parser.add_argument(
+        "--only", type=keys, default="", help="letters or keys (a,c-mean), empty, loop, memory; default all"
+    )
     parser.add_argument(
         "--servers", type=server_names, default="trident,flask", help="which to start, with commas between"
     )
@@ -108,10 +111,12 @@ class Run:
         running: dict[str, servers.Server],
         results: Results,
         empty: servers.Server | None = None,
+        loop: servers.Server | None = None,
     ) -> None:
         self.options = options
         self.running = running
         self.empty = empty
+        self.loop = loop
         self.results = results
         self.models = BUILD / "models"
 
@@ -155,6 +160,8 @@ class Run:
             yield measure.measure(server, case, BUILD, connections=connections, seconds=seconds)
         if self.empty and case.key == BESIDE_EMPTY:
             yield measure.measure_empty(self.empty, BUILD, connections=connections, seconds=seconds)
+        if self.loop and case.key == BESIDE_LOOP:
+            yield measure.measure(self.loop, case, BUILD, connections=connections, seconds=seconds)
 
     def bare_again(self) -> float:
         """Inferences/s of the loop at its best setting once more: the machine is not equally fast all the time."""
@@ -199,7 +206,8 @@ def run(options: argparse.Namespace) -> Results:
             name: stack.enter_context(FACTORIES[name](models, BUILD / f"{name}.log")) for name in options.servers
         }
         empty = stack.enter_context(servers.own_worker(BUILD / "empty.log")) if "empty" in options.only else None
-        Run(options, running, results, empty).all()
+        loop = stack.enter_context(servers.socket_loop(models, BUILD / "loop.log")) if "loop" in options.only else None
+        Run(options, running, results, empty, loop).all()
     return results
 
 

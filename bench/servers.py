@@ -151,6 +151,12 @@ def flask(repository: Path, log: Path) -> Server:
     return Server("flask", command, log, {"MODELS": str(repository)})
 
 
+def socket_loop(repository: Path, log: Path) -> Server:
+    """A bound for a large tensor: what Python does without a server."""
+    model = str(repository / "identity" / "1" / "model.onnx")
+    return Server("socket loop", [sys.executable, "-m", "bench.socket_loop", "{port}", model], log)
+
+
 def own_worker(log: Path) -> Server:
     """An empty page under this project's worker: what a request costs that does nothing."""
     command = [sys.executable, "-m", "gunicorn", "--worker-class=app.worker.TridentWorker", f"--bind={HOST}:{{port}}"]
