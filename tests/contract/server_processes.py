@@ -63,6 +63,11 @@ def _has_backend(worker: int) -> bool:
         return False
 
 
+def connected_front_ends(server: ServerProcess) -> int:
+    """How many front ends have the memory that they share with the engine: the server is ready when one of them is."""
+    return sum(any("trident-arena" in target for target in _targets(each)) for each in front_ends_of(server))
+
+
 def open_files(server: ServerProcess) -> int:
     """Of all its processes, but for those in which front ends count: each has them from its first request of a kind."""
     return sum(not _is_counter(target) for worker in workers_of(server) for target in _targets(worker))

@@ -18,7 +18,7 @@ import pytest
 
 from tests.contract.served_site import Client, Reply, wait_for
 from tests.contract.server import HOST, ServerProcess
-from tests.contract.server_processes import memory_bound, open_files
+from tests.contract.server_processes import connected_front_ends, memory_bound, open_files
 from tests.contract.simple_model import (
     PATH,
     assert_still_serves,
@@ -47,6 +47,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     repository = link_models(folder / "models", "simple")
     write_version(add_sub(), repository, "held", HELD_CONFIG)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+        wait_for(lambda: connected_front_ends(running) == int(http_workers))
         yield running
         assert "Traceback" not in running.log_text()
 
@@ -54,6 +55,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(autouse=True)
 def _nothing_is_left(server: ServerProcess) -> Iterator[None]:
     """After every test the server serves, and holds no more files than before."""
+    assert_still_serves(server)  # what a process opens at its first request is there, and stays
     before = open_files(server)
     yield
     assert_still_serves(server)
