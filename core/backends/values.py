@@ -21,7 +21,7 @@ BF16 = BY_NAME["BF16"]
 
 
 class ValueRun:
-    """One instance's way to run `session` on values: a binding of its own. The instance's thread only.
+    """One instance's way to run `session` on values: a binding of its own. One thread at a time.
 
     `inputs` and `outputs` give datatypes; inputs that are not in it are of the array's own. `strings_work` says whether
     BYTES may be passed as C++ objects (see the function of that name).

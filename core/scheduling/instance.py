@@ -24,7 +24,7 @@ Outcome = Outputs | Exception
 
 
 class ModelInstance:
-    """One instance of a model version. `execute` runs on the instance's thread, never on two at once."""
+    """One instance of a model version. `execute` runs on its thread or in its place, never on two at once."""
 
     def __init__(
         self,

@@ -40,10 +40,10 @@ class Scheduler:
     """Queues requests for one model version and executes them on its instances.
 
     `submit` may be called from any thread and never blocks longer than the lock is held, which is microseconds. Every
-    request that it accepts is answered exactly once, through `on_response`, on an instance's thread (or on that of
-    `close`). `add` and `remove` change the instances while it serves. The backend instances stay the caller's: close
-    them after `close` or `remove`. `delay_until` N holds everything back until N requests are queued, once.
-    `on_poisoned` is called on an instance's thread and must not raise.
+    request that it accepts is answered exactly once, through `on_response`: on an instance's thread, on one that makes
+    deferred calls, or on that of `close`. `add` and `remove` change the instances while it serves. The backend
+    instances stay the caller's: close them after `close` or `remove`. `delay_until` N holds everything back until N
+    requests are queued, once. `on_poisoned` is called where the batch was executed and must not raise.
     """
 
     def __init__(

@@ -27,11 +27,13 @@ def test_an_operator_counts_and_not_another_name(tmp_path: Path) -> None:
     assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
 
 
-@pytest.mark.parametrize("name", ["model.ort", "empty.onnx", "large.onnx"])
+@pytest.mark.parametrize("name", ["model.ort", "ort_format.onnx", "empty.onnx", "large.onnx"])
 def test_what_is_not_looked_at_counts_as_unbounded(tmp_path: Path, name: str) -> None:
     path = onnx_models.write(onnx_models.identity(), tmp_path / name)
     if name == "empty.onnx":
         path.write_bytes(b"")
+    elif name == "ort_format.onnx":
+        path.write_bytes(b"\0\0\0\0ORTM" + path.read_bytes())
     elif name == "large.onnx":
         with path.open("ab") as file:
             file.truncate(16 * 1024 * 1024 + 1)
