@@ -6,20 +6,13 @@ import random
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from core.config.model_spec import QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from core.observability.statistics import FailureReason
-from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, benches, until
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    with benches() as make:
-        yield make
+from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, until
 
 
 def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -21,19 +21,12 @@ from tests.unit.scheduler_bench import (
     MakeBench,
     Stub,
     batching,
-    benches,
     instance_threads,
     noted_threads,
     resting,
     resting_bench,
     until,
 )
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    with benches() as make:
-        yield make
 
 
 @pytest.fixture

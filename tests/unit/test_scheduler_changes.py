@@ -19,16 +19,9 @@ from tests.unit.scheduler_bench import (
     MakeBench,
     Stub,
     batching,
-    benches,
     instance_threads,
     until,
 )
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    with benches() as make:
-        yield make
 
 
 def added(bench: Bench) -> Stub:
