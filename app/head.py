@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 import gunicorn_h1c
 
 from app.refusal import check_length
+from core.http.reply import RECEIVED_HEADERS_KEY
 
 HEAD_END = b"\r\n\r\n"
 _TARGET = re.compile(rb"/(?!/)[\x21\x22\x24-\x7e]*")
@@ -43,8 +44,8 @@ class HeadParser:
     """Parses the plain heads of one listener and names the others by returning None.
 
     Plain is: HTTP/1.1, an origin-form target, at most one Content-Length of up to ten digits, no Transfer-Encoding,
-    Expect or Upgrade, no header whose name has an underscore, nothing that gunicorn's own parser would refuse. All
-    else goes to that parser. Clients repeat themselves: the heads seen last are remembered whole, by their bytes.
+    Expect or Upgrade, nothing that gunicorn's own parser would refuse. All else goes to that parser. Clients repeat
+    themselves: the heads seen last are remembered whole, by their bytes.
     """
 
     __slots__ = ("_base_environ", "_limits", "_max_body_size", "_set_aside", "known")
@@ -114,8 +115,12 @@ class HeadParser:
         environ["SERVER_PROTOCOL"] = "HTTP/1.1"
         received: list[tuple[str, str]] = []
         for name, raw in request["headers"]:
-            if not name or b"_" in name:
+            if not name:
                 return None
+            if b"_" in name:
+                # In the environ it would be taken for the header with hyphens, which a proxy may have set or checked.
+                received.append((name.decode("ascii"), raw.decode("latin-1")))
+                continue
             key = "HTTP_" + name.decode("ascii").upper().replace("-", "_")
             if key in ("HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"):
                 key = key[5:]
@@ -128,6 +133,5 @@ class HeadParser:
                     return None
                 value = f"{environ[key]},{value}"
             environ[key] = value
-        # The names as they were spelled, which WSGI does not keep.
-        environ["trident.headers"] = received
+        environ[RECEIVED_HEADERS_KEY] = received
         return environ

@@ -14,6 +14,7 @@ from gunicorn.http.unreader import SocketUnreader
 
 from app.head import Head
 from app.refusal import BODY_TOO_LARGE, TOO_MANY_CHUNKS, ClientGone, Refusal
+from core.http.reply import RECEIVED_HEADERS_KEY
 
 MAX_CHUNKS = 65536
 
@@ -75,10 +76,14 @@ class StrictRequest:
 
     def head(self, sock: Any, peer: Any, address: Any) -> Head:
         """The head, with gunicorn's environ. A chunked body has length 0 until it is read."""
+        received = self._request.headers
+        # As for the plain heads: `A_B` and `A-B` have one key in the environ, so only the latter may have it.
+        self._request.headers = [(name, value) for name, value in received if "_" not in name]
         try:
             _, environ = wsgi.create(self._request, sock, peer, address, self._cfg)
         except errors.ParseException as error:
             raise Refusal.of(error) from error
+        environ[RECEIVED_HEADERS_KEY] = [(name.lower(), value) for name, value in received]
         environ["wsgi.multithread"] = True
         environ.setdefault("REMOTE_PORT", "")
         length = 0 if self.is_chunked else self._request.body.reader.length

@@ -61,6 +61,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         # The C parser of the installed gunicorn_h1c accepts bare line feeds and folded headers; what is not plain goes
         # to the strict one.
         self.cfg.set("http_parser", "python")
+        # The strict one keeps names with underscores out of the environ, but not from who looks for them.
+        self.cfg.set("header_map", "dangerous")
         keep_freed_memory()
         self._stop = Event()
         self._stop_asked: Any = None

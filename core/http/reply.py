@@ -21,6 +21,8 @@ TEXT = "text/plain"
 
 # Our own worker hands the body over as one buffer under this key, and takes any buffers back; others want `bytes`.
 BODY_KEY = "trident.body"
+# And the headers as they came, pairs of name and value: of a name WSGI keeps neither the case nor the underscores.
+RECEIVED_HEADERS_KEY = "trident.headers"
 
 STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 

@@ -11,7 +11,7 @@ from hmac import compare_digest
 
 from core.errors import ConfigInvalid
 from core.http.errors import ApiRestricted
-from core.http.reply import Environ
+from core.http.reply import RECEIVED_HEADERS_KEY, Environ
 
 GROUPS = (
     "health",
@@ -68,9 +68,7 @@ class Restrictions:
     """Whether a request may use a group. False if nothing is restricted, so that the hot path need not ask."""
 
     def __init__(self, apis: Iterable[RestrictedApi]) -> None:
-        self._by_group = {
-            group: (_environ_key(api.header), api.header, api.value.encode()) for api in apis for group in api.groups
-        }
+        self._by_group = {group: (api.header, api.value.encode()) for api in apis for group in api.groups}
 
     def __bool__(self) -> bool:
         return bool(self._by_group)
@@ -80,12 +78,18 @@ class Restrictions:
         wanted = self._by_group.get(group)
         if wanted is None:
             return
-        key, header, value = wanted
+        header, value = wanted
+        given = _value_of(header, environ)
         # WSGI text is Latin-1. The comparison takes as long for a near miss as for any other.
-        if not compare_digest(environ.get(key, "").encode("latin-1", "replace"), value) or key not in environ:
+        if given is None or not compare_digest(given.encode("latin-1", "replace"), value):
             raise ApiRestricted(header)
 
 
-def _environ_key(header: str) -> str:
-    name = header.upper().replace("-", "_")
-    return name if name in _WITHOUT_PREFIX else f"HTTP_{name}"
+def _value_of(header: str, environ: Environ) -> str | None:
+    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
+    if received is not None and "_" in header:
+        # WSGI's keys tell no underscore from a hyphen.
+        return next((value for name, value in received if name.lower() == header.lower()), None)
+    key = header.upper().replace("-", "_")
+    value: str | None = environ.get(key if key in _WITHOUT_PREFIX else f"HTTP_{key}")
+    return value

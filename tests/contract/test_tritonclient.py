@@ -6,6 +6,7 @@ Source: spec/http.md sections 3 to 6 and 10; spec/statistics-and-metrics.md sect
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -345,6 +346,29 @@ def test_restricted_apis_open_with_their_header(server: ServerProcess, tmp_path:
         assert client.get_inference_statistics(headers=key)["model_stats"]
         assert client.is_server_ready()
         assert client.get_model_metadata("simple")["name"] == "simple"
+
+
+def test_headers_with_underscores_are_told_from_those_with_hyphens(server: ServerProcess, tmp_path: Any) -> None:
+    options = (
+        "--http-restricted-api=statistics:x_key=secret",
+        "--http-header-forward-pattern=_",
+        "--shutdown-grace-secs=0",
+    )
+    repository = link_models(tmp_path / "models", "simple")
+    with (
+        ServerProcess(repository, tmp_path / "log", *options) as closed,
+        triton.InferenceServerClient(closed.address) as client,
+    ):
+        assert client.get_inference_statistics(headers={"X_Key": "secret"})["model_stats"]
+        with pytest.raises(InferenceServerException, match="This API is restricted, expecting header 'x_key'"):
+            client.get_inference_statistics(headers={"X-Key": "secret"})
+        error = refused(client, "simple", simple_inputs(), headers={"sequence_id": "1"})
+        assert error.message() == "Header 'sequence_id' is reserved for Triton usage and cannot be forwarded."
+        chunked = {"Transfer-Encoding": "chunked", "triton_x": "1"}  # read by the other parser
+        body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [0], "data": []}]}).encode()
+        parts = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        _, _, answer = closed.request("POST", "/v2/models/simple/infer", parts, chunked)
+        assert b"Header 'triton_x' is reserved for Triton usage" in answer
 
 
 # --- asyncio

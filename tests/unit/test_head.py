@@ -89,10 +89,17 @@ def test_usual_head_is_plain() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Upgrade: h2c", b"A_B: c", b"X-Forwarded-Proto: s"],
+    [b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Upgrade: h2c", b"X-Forwarded-Proto: s"],
 )
 def test_unusual_head_is_not_plain(line: bytes) -> None:
     assert parser().parse(b"GET / HTTP/1.1\r\n" + line + b"\r\n\r\n") is None
+
+
+def test_a_name_with_an_underscore_is_not_taken_for_the_one_with_a_hyphen() -> None:
+    head = parser().parse(b"GET / HTTP/1.1\r\nA_B: 1\r\nA-b: 2\r\nContent_Length: 3\r\n\r\n")
+    assert head is not None
+    assert (head.environ["HTTP_A_B"], head.length) == ("2", 0)
+    assert head.environ["trident.headers"] == [("A_B", "1"), ("A-b", "2"), ("Content_Length", "3")]
 
 
 def test_equal_heads_are_parsed_once_and_few_are_kept() -> None:

@@ -57,6 +57,14 @@ def test_only_the_exact_value_opens(header: str, key: str) -> None:
         assert refused.value.message == f"This API is restricted, expecting header '{header}'"
 
 
+def test_an_underscore_is_no_hyphen() -> None:
+    restrictions = Restrictions([RestrictedApi(("health",), "admin_key", "a")])
+    restrictions.check("health", {"trident.headers": [("Admin-Key", "b"), ("Admin_Key", "a")], "HTTP_ADMIN_KEY": "b"})
+    with pytest.raises(ApiRestricted):
+        restrictions.check("health", {"trident.headers": [("Admin-Key", "a")], "HTTP_ADMIN_KEY": "a"})
+    restrictions.check("health", {"HTTP_ADMIN_KEY": "a"})  # another server has not kept the names
+
+
 def test_an_empty_value_still_wants_the_header() -> None:
     restrictions = Restrictions([RestrictedApi(("health",), "key", "")])
     restrictions.check("health", {"HTTP_KEY": ""})

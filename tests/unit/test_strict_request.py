@@ -27,14 +27,17 @@ class Source:
 def strict(buffer: bytes, rest: bytes = b"", step: int = 1 << 16) -> StrictRequest:
     cfg = Config()
     cfg.set("http_parser", "python")
+    cfg.set("header_map", "dangerous")  # as the worker sets it
     return StrictRequest(Source(buffer + rest, step), cfg, PEER)
 
 
 def test_head_carries_gunicorns_environ() -> None:
-    request = strict(b"POST /a HTTP/1.0\r\nA_B: 1\r\nContent-Length: 4\r\n\r\nbody")
+    request = strict(b"POST /a HTTP/1.0\r\nA_B: 1\r\nA-C: 2\r\nContent-Length: 4\r\n\r\nbody")
     head = request.head(None, PEER, ("h", 80))
     assert (head.length, head.keep_alive, head.minor_version, request.is_chunked) == (4, False, 0, False)
     assert "HTTP_A_B" not in head.environ
+    assert head.environ["HTTP_A_C"] == "2"
+    assert head.environ["trident.headers"] == [("a_b", "1"), ("a-c", "2"), ("content-length", "4")]
     assert head.environ["REMOTE_PORT"] == "5"
     assert request.rest() == b"body"
 
