@@ -60,10 +60,10 @@ class Refusal(Exception):
 
     def response(self) -> bytes:
         """The whole HTTP response."""
-        body = json.dumps({"error": self.message}).encode()
+        body = json.dumps({"error": self.message}, separators=(",", ":")).encode()
         head = (
             f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\n"
-            "Content-Type: application/json\r\n"
+            "Content-Type: text/plain\r\n"
             f"Content-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n"
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from core.errors import InvalidRequest
-from core.http.errors import UnsupportedEncoding
+from core.http.errors import BrokenCompression, UnsupportedEncoding
 from core.tensors import Buffer
 
 IDENTITY = "identity"
@@ -23,11 +23,11 @@ _LONGEST_HEADER = 1024
 def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     """The body as it was before `encoding`; at most `limit` bytes, and no more than that is ever inflated.
 
-    Which of the two containers it is, is seen from the body, as Triton does. Raises UnsupportedEncoding, or
-    InvalidRequest for a body that is empty, too large, cut off or broken.
+    Which of the two containers it is, is seen from the body, as Triton does. Raises UnsupportedEncoding,
+    InvalidRequest for a body that is empty or too large, BrokenCompression.
     """
     name = encoding.strip().lower()
-    if name == IDENTITY:
+    if name in (IDENTITY, ""):
         return body
     if name not in _CONTAINERS:
         raise UnsupportedEncoding
@@ -37,16 +37,16 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     try:
         content = stream.decompress(body, limit + 1)
     except zlib.error as error:
-        raise InvalidRequest(f"failed to decompress the request body: {error}") from error
+        raise BrokenCompression(error) from error
     if len(content) > limit:
         raise InvalidRequest(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
     if not stream.eof:
-        raise InvalidRequest("failed to decompress the request body: it ends before the compressed data does")
+        raise BrokenCompression("it ends before the compressed data does")
     if stream.unused_data:
-        raise InvalidRequest("failed to decompress the request body: there is more after the compressed data")
+        raise BrokenCompression("there is more after the compressed data")
     return content
 
 

@@ -5,6 +5,8 @@
     │   ├── RouteNotFound     404
     │   ├── MethodNotAllowed  405
     │   └── ApiRestricted     403
+    ├── InvalidRequest
+    │   └── BrokenCompression  400
     ├── RegionNotFound      404, no such shared memory region
     └── Unsupported
         └── UnsupportedEncoding  501, and says which encodings are supported
@@ -21,7 +23,7 @@ from collections.abc import Iterable
 import orjson
 from werkzeug.exceptions import HTTPException
 
-from core.errors import ErrorCode, QueueFull, ServerError, Unsupported
+from core.errors import ErrorCode, InvalidRequest, QueueFull, ServerError, Unsupported
 from core.http.reply import Environ, Headers, Reply, text_reply
 from core.http.request_path import request_path
 
@@ -79,6 +81,13 @@ class ApiRestricted(HttpError):
 
 class RegionNotFound(ServerError):
     code = ErrorCode.NOT_FOUND
+
+
+class BrokenCompression(InvalidRequest):
+    """The body is not what its Content-Encoding says: cut off, longer or something else."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"failed to decompress the request body: {reason}")
 
 
 class UnsupportedEncoding(Unsupported):

@@ -18,8 +18,8 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.http.bridge import P
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
-from core.http.errors import REQUEST_ID_KEY
-from core.http.reply import Headers, Reply
+from core.http.errors import REQUEST_ID_KEY, BrokenCompression
+from core.http.reply import BODY_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
 from core.http.request_codec import decode_request, forward_header
 from core.http.response_codec import encode_response
 from core.inference import InferenceRequest, InferenceResponse, Parameter
@@ -44,20 +44,22 @@ _LARGE = 65536
 _INFLATES_BY = 32
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_LONGEST_INTEGER = 20
 
 
 def infer(application: V2Application, environ: Environ, model: str, version: int) -> Reply:
     """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError.
 
-    What fails before the body is read is marked with `plain_text`, because Triton answers it as text/plain.
+    What fails before the body is parsed is marked with `plain_text`, because Triton answers it as text/plain.
     """
     try:
         spec = servable(application.engine.model_spec(model, version))
-        body = _received(environ)
+        body = _inflated(application, environ, _received(environ))
+    except BrokenCompression:
+        raise  # no text: Triton takes what came of the body for the request, and refuses that
     except ServerError:
         environ[PLAIN_TEXT_KEY] = True
         raise
-    body = _inflated(application, environ, body)
     return infer_body(application, environ, spec, body, version, application.binary_header(environ))
 
 
@@ -124,7 +126,7 @@ def read_whole(application: V2Application, environ: Environ) -> Buffer:
 
 
 def _received(environ: Environ) -> Buffer:
-    body: Buffer | None = environ.get("trident.body")
+    body: Buffer | None = environ.get(BODY_KEY)
     return _drain_input(environ) if body is None else body
 
 
@@ -168,11 +170,15 @@ def _header_length(application: V2Application, text: str, body_length: int, envi
     """The length of the JSON in front of binary tensors. Raises InvalidRequest with Triton's texts."""
     if text.isdecimal() and len(text) < 10 and int(text) <= body_length:
         return int(text)
+    is_integer = _INTEGER.match(text) is not None
+    number = int(text) if is_integer and len(text) <= _LONGEST_INTEGER else None
+    if number is not None and 0 <= number <= body_length:
+        return number  # it has a sign or zeros in front
     environ[PLAIN_TEXT_KEY] = True
     name = application.inference_header
-    if not _INTEGER.match(text):
+    if not is_integer:
         raise InvalidRequest(f"Unable to parse {name}, got: {text}")
-    if len(text) > 20 or int(text) not in _INT32:
+    if number is None or number not in _INT32:
         raise InvalidRequest(f"Unable to parse {name}, value is out of range [ -2147483648, 2147483647 ], got: {text}")
     raise InvalidRequest(f"inference header size should be in range (0, {body_length}), got: {text}")
 
@@ -180,9 +186,9 @@ def _header_length(application: V2Application, text: str, body_length: int, envi
 def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: InferenceRequest) -> None:
     """Headers whose name matches become string parameters, under the name received.
 
-    WSGI keeps names in upper case with underscores: the received spelling comes from the worker where it knows it.
+    The worker says how a name was spelled; under another server it is guessed.
     """
-    received: list[tuple[str, str]] | None = environ.get("trident.headers")
+    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
     if received is None:
         received = [
             (key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")

@@ -12,7 +12,7 @@ from core.http.errors import UnsupportedEncoding
 from core.tensors import Buffer
 
 TEXT = b"a body, a body, a body" * 50
-PACKED = {"gzip": gzip.compress(TEXT), "deflate": zlib.compress(TEXT)}
+PACKED = {"gzip": gzip.compress(TEXT, mtime=0), "deflate": zlib.compress(TEXT)}
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", " GZIP "])
@@ -21,11 +21,12 @@ def test_the_container_is_seen_from_the_body(encoding: str, container: str) -> N
     assert decompress(memoryview(PACKED[container]), encoding, 10_000) == TEXT
 
 
-def test_identity_is_the_body_itself() -> None:
-    assert decompress(TEXT, "identity", 1) is TEXT
+@pytest.mark.parametrize("encoding", ["identity", ""])
+def test_identity_is_the_body_itself(encoding: str) -> None:
+    assert decompress(TEXT, encoding, 1) is TEXT
 
 
-@pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "", "x"])
+@pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x"])
 def test_other_encodings(encoding: str) -> None:
     with pytest.raises(UnsupportedEncoding, match=r"^Unsupported compression type$"):
         decompress(PACKED["gzip"], encoding, 10_000)

@@ -97,6 +97,27 @@ def test_header_lengths_that_cannot_be(value: str, message: str) -> None:
     assert reply.json == {"error": message} or orjson.loads(reply.data) == {"error": message}
 
 
+@pytest.mark.parametrize("sign", ["+", "000"])
+def test_a_header_length_is_a_number_however_written(sign: str) -> None:
+    reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": f"{sign}{len(BODY)}"})
+    assert reply.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "mimetype"),
+    [
+        ("br", BODY, 501, "text/plain"),
+        ("gzip", b"", 400, "text/plain"),
+        ("gzip", gzip.compress(bytes(1001), mtime=0), 400, "text/plain"),
+        ("gzip", b"notgzip", 400, "application/json"),
+    ],
+)
+def test_what_cannot_be_decompressed(encoding: str, body: bytes, status: int, mimetype: str) -> None:
+    client = Client(HttpOptions(max_input_size=1000))
+    reply = client.post(INFER, data=body, headers={"Content-Encoding": encoding})
+    assert (reply.status_code, reply.mimetype) == (status, mimetype)
+
+
 def test_matching_headers_become_parameters_under_the_name_received() -> None:
     client = Client(HttpOptions(header_forward_pattern="^x-team"))
     spelled = [("X-Team-Name", "a"), ("Other", "b")]
