@@ -113,25 +113,23 @@ def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix
     total = len(view)
     elements: list[bytes] = []
     offset = 0
+    missing = ""
     while offset < total:
-        if len(elements) == expected:
-            raise InvalidRequest(
-                f"{prefix}unexpected number of string elements {expected + 1} for inference input '{name}' "
-                f"for model '{model}', expecting {expected}"
-            )
         if total - offset < 4:
             raise InvalidRequest(
                 f"{prefix}incomplete string length indicator for inference input '{name}' for model '{model}', "
                 f"expecting 4 bytes but only {total - offset} bytes available. "
                 "Please make sure the string length indicator is in one buffer."
             )
+        if len(elements) == expected:
+            raise InvalidRequest(
+                f"{prefix}unexpected number of string elements {expected + 1} for inference input '{name}' "
+                f"for model '{model}', expecting {expected}"
+            )
         (length,) = _LENGTH.unpack_from(view, offset)
         offset += 4
         if length > total - offset:
-            raise InvalidRequest(
-                f"incomplete string data for inference input '{name}', expecting string of length {length} "
-                f"but only {total - offset} bytes available"
-            )
+            missing = f"expecting string of length {length} but only {total - offset} bytes available"
         elements.append(bytes(view[offset : offset + length]))
         offset += length
     if len(elements) != expected:
@@ -139,6 +137,8 @@ def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix
             f"{prefix}expected {expected} string elements for inference input '{name}' for model '{model}', "
             f"got {len(elements)}"
         )
+    if missing:  # last, because in Triton it is the backend that finds it
+        raise InvalidRequest(f"incomplete string data for inference input '{name}', {missing}")
     return elements
 
 

@@ -19,6 +19,7 @@ NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH
 
 _IN_JSON = {name: row for name, row in BY_NAME.items() if name not in ("FP16", "BF16")}
 _PARSE = "Unable to parse 'data': "
+_PARSE_BYTES = "Unable to parse JSON bytes array: "
 _EXPECTED = {
     "b": "attempt to access JSON non-boolean as boolean",
     "i": "attempt to access JSON non-signed-integer as signed-integer",
@@ -62,11 +63,11 @@ def array_from_json(content: Any, datatype: Datatype, count: int, input_name: st
 def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_name: str) -> Array:
     types = set(map(type, content))
     if list in types:
-        content = _flatten(content)
+        content = _flatten(content, datatype.name)
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= _ELEMENT_TYPES[kind]:
-        raise InvalidRequest(_PARSE + _EXPECTED[kind])
+        raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
     if len(content) != count:
@@ -120,7 +121,12 @@ def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> In
     )
 
 
-def _flatten(content: list[Any]) -> list[Any]:
+def nested_too_deep(datatype_name: Any) -> InvalidRequest:
+    """The refusal of an input's data; of strings Triton finds the depth before it parses them as 'data'."""
+    return InvalidRequest(NESTED_TOO_DEEP if datatype_name == "BYTES" else _PARSE + NESTED_TOO_DEEP)
+
+
+def _flatten(content: list[Any], datatype_name: str) -> list[Any]:
     """All elements of a nested list, row-major. Nesting need not agree with the shape."""
     flat: list[Any] = []
     stack = [iter(content)]
@@ -128,7 +134,7 @@ def _flatten(content: list[Any]) -> list[Any]:
         for element in stack[-1]:
             if type(element) is list:
                 if len(stack) >= MAX_DEPTH - 1:
-                    raise InvalidRequest(_PARSE + NESTED_TOO_DEEP)
+                    raise nested_too_deep(datatype_name)
                 stack.append(iter(element))
                 break
             flat.append(element)

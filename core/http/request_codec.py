@@ -125,7 +125,7 @@ def _missing(field: str) -> InvalidRequest:
 def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
     """Note the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
     if type(parameters) is not dict:
-        raise _unable("parameters", _NON_OBJECT)
+        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
     binary = False
     for key, value in parameters.items():
         if key == "binary_data_output":
@@ -136,7 +136,7 @@ def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
             request.timeout_us = _unsigned(key, value)
         elif key == "sequence_id":
             if type(value) is not str and not (type(value) is int and value >= 0):
-                raise _unable(key, _NON_UNSIGNED)
+                raise _unable(key, _NON_STRING)  # what is no number is tried as a string last
             request.correlation_id = value
         elif key == "sequence_start":
             request.sequence_start = _boolean(key, value)
@@ -177,9 +177,9 @@ def _boolean(key: str, value: Any) -> bool:
 def _read_inputs(
     document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int
 ) -> list[InputTensor]:
-    items = document.get("inputs")
-    if items is None:
+    if "inputs" not in document:
         raise _missing("inputs")
+    items = document["inputs"]
     if type(items) is not list:
         raise _unable("inputs", _NON_ARRAY)
     inputs: list[InputTensor] = []
@@ -242,14 +242,14 @@ def _unknown_region(region: str) -> ModelNotFound:
 def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
     try:
         name = item["name"]
+        if type(name) is not str:
+            raise _unable("name", _NON_STRING)
         datatype = item["datatype"]
+        if type(datatype) is not str:
+            raise _unable("datatype", _NON_STRING)
         dims = item["shape"]
     except KeyError as error:
         raise _missing(error.args[0]) from None
-    if type(name) is not str:
-        raise _unable("name", _NON_STRING)
-    if type(datatype) is not str:
-        raise _unable("datatype", _NON_STRING)
     if type(dims) is not list:
         raise _unable("shape", _NON_ARRAY)
     if len(dims) > _MAX_RANK:
@@ -284,9 +284,9 @@ def _read_outputs(outputs: Any, request: InferenceRequest) -> dict[str, tuple[bo
         raise _unable("outputs", _NON_ARRAY)
     listed: dict[str, tuple[bool, int]] = {}
     for item in outputs:
-        name = item.get("name") if type(item) is dict else None
-        if name is None:
+        if type(item) is not dict or "name" not in item:
             raise _missing("name")
+        name = item["name"]
         if type(name) is not str:
             raise _unable("name", _NON_STRING)
         if name in listed:
@@ -323,15 +323,15 @@ def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
 def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> InferenceRequest:
     """A request whose body is the single input's bytes; batch size 1, the shape deduced from their number."""
     request = InferenceRequest(spec.name, [], model_version=version)
-    if len(spec.inputs) != 1:
-        raise InvalidRequest(
-            f"{request.log_prefix}Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{len(spec.inputs)} inputs in '{spec.name}' model configuration"
-        )
     if len(body) > max_input_size:
         raise InvalidRequest(
             f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of "
             f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(
+            f"{request.log_prefix}Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(spec.inputs)} inputs in '{spec.name}' model configuration"
         )
     (expected,) = spec.inputs.values()
     dims = expected.dims

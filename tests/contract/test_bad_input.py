@@ -161,10 +161,11 @@ OBJECTS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "{}", [])
 # Where, what is wrong there, and what is said.
 WRONG: list[tuple[tuple[str | int, ...], tuple[Any, ...], str]] = [
     (("id",), STRINGS_NOT, f"Unable to parse 'id': {NOT_STRING}"),
-    (("parameters",), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
+    (("parameters",), OBJECTS_NOT, "failed to get request params.: attempt to get members for non-object"),
     (("parameters", "priority"), (None, *UNSIGNED_NOT), f"Unable to parse 'priority': {NOT_UNSIGNED}"),
     (("parameters", "timeout"), (None, *UNSIGNED_NOT), f"Unable to parse 'timeout': {NOT_UNSIGNED}"),
-    (("parameters", "sequence_id"), (None, True, -1, 1.5, 2**64, [], {}), "Unable to parse 'sequence_id'"),
+    (("parameters", "sequence_id"), (None, True, -1, 1.5, [], {}), f"Unable to parse 'sequence_id': {NOT_STRING}"),
+    (("parameters", "sequence_id"), (2**64,), "Unable to parse 'sequence_id'"),
     (("parameters", "sequence_start"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_start': {NOT_BOOLEAN}"),
     (("parameters", "sequence_end"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_end': {NOT_BOOLEAN}"),
     (("parameters", "binary_data_output"), (None, *BOOLEANS_NOT), "Unable to parse 'binary_data_output'"),
@@ -181,7 +182,7 @@ WRONG: list[tuple[tuple[str | int, ...], tuple[Any, ...], str]] = [
     (("inputs", 0, "datatype"), ("", "INT99", "int32", "TYPE_INT32", "\x00"), "invalid datatype for input INPUT0"),
     (("inputs", 0, "datatype"), ("FP16", "BF16"), "data via JSON is not supported. Please use the binary data format"),
     (("inputs", 0, "datatype"), ("INT64", "UINT8"), "data-type is "),
-    (("inputs", 0, "datatype"), ("BYTES",), f"Unable to parse 'data': {NOT_STRING}"),
+    (("inputs", 0, "datatype"), ("BYTES",), f"Unable to parse JSON bytes array: {NOT_STRING}"),
     (("inputs", 0, "shape"), (None, *ARRAYS_NOT), f"Unable to parse 'shape': {NOT_ARRAY}"),
     (("inputs", 0, "shape", 0), (None, *UNSIGNED_NOT), f"Unable to parse 'shape': {NOT_UNSIGNED}"),
     (("inputs", 0, "data"), (None, *ARRAYS_NOT), f"Unable to parse 'data': {NOT_ARRAY}"),

@@ -63,7 +63,7 @@ def test_reads_strings_as_bytes() -> None:
         ("FP32", "[null,1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
         ("FP32", "[true]", "Unable to parse 'data': attempt to access JSON non-number as double"),
         ("BOOL", "[1]", "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
-        ("BYTES", "[1]", "Unable to parse 'data': attempt to access JSON non-string as string"),
+        ("BYTES", "[1]", "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
         ("INT32", '[{"a":1}]', "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
         (
             "INT32",
@@ -104,8 +104,10 @@ def test_refuses_deep_nesting() -> None:
     for _ in range(98):
         deep = [deep]
     assert array_from_json(deep, BY_NAME["INT32"], 1, "IN").tolist() == [1]
-    with pytest.raises(InvalidRequest, match=r"JSON nesting depth exceeds maximum allowed limit \(100\)"):
+    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': JSON nesting depth exceeds maximum allowed"):
         array_from_json([deep], BY_NAME["INT32"], 1, "IN")
+    with pytest.raises(InvalidRequest, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)$"):
+        array_from_json([deep], BY_NAME["BYTES"], 1, "IN")
 
 
 @pytest.mark.parametrize("name", ["FP16", "BF16"])

@@ -114,7 +114,17 @@ ONE_SOURCE = (
         ({"inputs": [tensor()], "id": 7}, "Unable to parse 'id': attempt to access JSON non-string as string"),
         (
             {"inputs": [tensor()], "parameters": 7},
-            "Unable to parse 'parameters': attempt to access JSON non-object as object",
+            "failed to get request params.: attempt to get members for non-object",
+        ),
+        (
+            {"inputs": [tensor()], "parameters": {"sequence_id": -1}},
+            "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
+        ),
+        ({"inputs": None}, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
+        ({"inputs": [{"name": 1, "data": [1]}]}, "Unable to parse 'name': attempt to access JSON non-string as string"),
+        (
+            {"inputs": [tensor()], "outputs": [{"name": None}]},
+            "Unable to parse 'name': attempt to access JSON non-string as string",
         ),
         (
             {"inputs": [tensor()], "parameters": {"priority": -1}},
