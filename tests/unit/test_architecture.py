@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ def sources(*folders: str) -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
+@cache  # many tests ask for those of every module
 def imports(path: str, source: str) -> list[tuple[str, int]]:
     """The absolute dotted names that a module imports, with their lines; those under TYPE_CHECKING count as well."""
     package = path.removesuffix(".py").split("/")[:-1]
