@@ -38,13 +38,13 @@ class ModelFolder:
     weight_bytes: int
 
 
-def find_model(folder: Path, models_root: Path) -> ModelFolder:
+def find_model(folder: Path) -> ModelFolder:
     """The model in `folder`. Blocks on the disk.
 
     Raises InvalidRequest where there is none or it is not clear which, and for files that may not be read: links that
-    lead out of `models_root`, devices, pipes. Raises ConfigInvalid for a configuration that is no such thing.
+    lead out of `folder`, devices, pipes. Raises ConfigInvalid for a configuration that is no such thing.
     """
-    files = list_files(folder, models_root)
+    files = list_files(folder)
     if shape_of(files) is not Shape.REPOSITORY:
         config = _config(folder)
         return ModelFolder(folder, config, _weight_bytes(config, files))
@@ -55,12 +55,13 @@ def find_model(folder: Path, models_root: Path) -> ModelFolder:
     return ModelFolder(folder / name, config, _weight_bytes(config, own))
 
 
-def list_files(folder: Path, models_root: Path) -> dict[str, int]:
+def list_files(folder: Path) -> dict[str, int]:
     """The sizes in bytes of all files under `folder`, by path with `/`; an empty folder is there with a `/` at its end.
 
-    Links are followed, but not twice to one folder, and never out of `models_root`. Raises InvalidRequest.
+    Links are followed, but not twice to one folder, and never out of `folder`: what is loaded follows them as well, and
+    an archive must not reach the system or another archive's model. Raises InvalidRequest.
     """
-    root = models_root.resolve()
+    root = folder.resolve()
     found: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     waiting = [(str(folder), "")]
@@ -93,7 +94,7 @@ def _enter(
     path = f"{prefix}{entry.name}"
     if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
         raise InvalidRequest(
-            f"the link '{escaped(path)}' leads out of the models' folder", hint="put the file itself into the archive"
+            f"the link '{escaped(path)}' leads out of the archive", hint="put the file itself into the archive"
         )
     try:
         status = entry.stat()

@@ -16,7 +16,6 @@ import threading
 from bisect import bisect_right
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_folder import find_model
@@ -72,7 +71,7 @@ class LoadedModels:
         check_url(url, self._models_root)
         self._begin_load(name)
         try:
-            folder = find_model(folder_of(url, self._models_root), Path(self._models_root))
+            folder = find_model(folder_of(url, self._models_root))
             with self._memory.room_for(name, url, folder):
                 self._engine.load_directory(name, str(folder.path))
         except BaseException:

@@ -5,9 +5,10 @@ Source: spec/onnxruntime-backend.md section 5.1, spec/model-config.md section 2.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from core.config.paths import path_inside
+from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import RepositoryUnavailable
 
@@ -17,13 +18,14 @@ DEFAULT_FILE = "model.onnx"
 def model_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
     """The model file in the directory of a version, for a GPU of compute `capability` (`7.5`), or "" for a CPU.
 
-    Where the name is a directory it is the file `model.onnx` in it. Raises RepositoryUnavailable with Triton's text.
+    Where the name is a directory it is the file `model.onnx` in it. Links are followed wherever they lead: versions
+    share weights, and snapshots of a hub are made of links. Raises RepositoryUnavailable with Triton's text.
     """
     name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
     path = version / name
-    if path_inside(version, name) is not None:
-        found = path / DEFAULT_FILE if path.is_dir() else path
-        if found.is_file():
+    if is_plain(name):
+        found = path / DEFAULT_FILE if os.path.isdir(path) else path
+        if os.path.isfile(found):
             return found
     raise RepositoryUnavailable(
         f"unable to find '{path}' for model instance '{config.name}'",
@@ -38,7 +40,7 @@ def library_path(version: Path, name: str) -> str:
     Such libraries belong to the server's installation more often than to a model, so any path may be named.
     """
     for folder in (version, version.parent):
-        path = path_inside(folder, name)
-        if path is not None and path.is_file():
+        path = folder / name
+        if is_plain(name) and os.path.isfile(path):
             return str(path)
     return name

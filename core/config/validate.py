@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from core.config.instance_groups import instance_group_problems
+from core.config.paths import is_plain
 from core.config.platforms import platform_problems
 from core.config.problem import Problem
 from core.config.scheduling_checks import scheduling_problems
@@ -60,7 +61,7 @@ def _file_name_problems(config: ModelConfig, model_name: str) -> list[Problem]:
     return [
         Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
         for path, name in names.items()
-        if name.startswith("/") or ".." in name.split("/") or "\0" in name
+        if not is_plain(name)
     ]
 
 

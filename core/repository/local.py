@@ -56,7 +56,11 @@ class LocalSource:
         return Fetched(ModelDirectory(model, self.path / model), _release_nothing)
 
     def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> None:
-        """Enter all files under `folder`. An empty folder counts as a file of no size: it may be a version."""
+        """Enter all files under `folder`. An empty folder counts as a file of no size: it may be a version.
+
+        No folder is entered twice from one top folder of the model, so that links come to an end; two top folders that
+        are the same one, as versions that share it, have its files each.
+        """
         try:
             status = os.stat(folder)
             if (status.st_dev, status.st_ino) in seen:  # a link that leads back into the tree
@@ -78,7 +82,7 @@ class LocalSource:
             except OSError:  # a dangling link, a loop of links, or removed since the folder was listed
                 continue
             if is_folder:
-                self._walk(entry.path, f"{prefix}{entry.name}/", found, seen)
+                self._walk(entry.path, f"{prefix}{entry.name}/", found, seen if prefix else {*seen})
             else:
                 tag = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
                 found.append(SourceFile(f"{prefix}{entry.name}", status.st_size, tag))

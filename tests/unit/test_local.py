@@ -65,6 +65,13 @@ def test_links_are_followed_once(repository: Path) -> None:
     assert paths(LocalSource(repository)) == ["1/model.onnx", "config.pbtxt", "link.txt"]
 
 
+def test_versions_that_are_one_folder_have_its_files_each(repository: Path) -> None:
+    model = repository / "simple"
+    (model / "2").symlink_to("1")
+    (model / "1" / "again").symlink_to(".")
+    assert paths(LocalSource(repository)) == ["1/model.onnx", "2/model.onnx", "config.pbtxt"]
+
+
 @pytest.mark.parametrize("name", ["none", "", ".", "..", "simple/1", "a\0b", "x" * 300])
 def test_no_such_model(repository: Path, name: str) -> None:
     assert LocalSource(repository).files(name) is None

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.config.paths import path_inside
+from core.config.paths import is_plain, path_inside
+
+
+def test_a_plain_path_leads_nowhere_by_itself() -> None:
+    assert all(is_plain(path) for path in ("model.onnx", "a/b", "..a/b..", "./a", ""))
+    assert not any(is_plain(path) for path in ("/a", "..", "../a", "a/../b", "a/..", "a\0b"))
 
 
 def test_a_path_inside_is_resolved(tmp_path: Path) -> None:
