@@ -116,7 +116,9 @@ def test_links(archive: Archive) -> None:
     assert archive.found() == (".", 5)
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "/proc", "/nowhere/at/all", "ROOT/../secret", "ROOT/other/model"])
+@pytest.mark.parametrize(
+    "target", ["/etc/passwd", "/dev/zero", "/proc", "/nowhere/at/all", "ROOT/../secret", "ROOT/other/model"]
+)
 def test_a_link_that_leads_out(archive: Archive, target: str) -> None:
     """To the system, or to another archive's model."""
     (archive.root.parent / "secret").write_text("secret")

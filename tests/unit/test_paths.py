@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from core.config.paths import is_plain, path_inside
+from core.config.schema import ModelConfig
+from core.repository.labels import read_labels
+from core.repository.layout import ModelDirectory
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model directory with `real/labels.txt`, beside a file that is not its own."""
+    model = tmp_path / "model"
+    (model / "real").mkdir(parents=True)
+    (model / "real" / "labels.txt").touch()
+    (tmp_path / "secret").touch()
+    return model
 
 
 def test_a_plain_path_leads_nowhere_by_itself() -> None:
@@ -14,24 +31,93 @@ def test_a_plain_path_leads_nowhere_by_itself() -> None:
     assert not any(is_plain(path) for path in ("/a", "..", "../a", "a/../b", "a/..", "a\0b"))
 
 
-def test_a_path_inside_is_resolved(tmp_path: Path) -> None:
-    assert path_inside(tmp_path, "labels.txt") == tmp_path.resolve() / "labels.txt"
-    assert path_inside(tmp_path, "warmup/../labels.txt") == tmp_path.resolve() / "labels.txt"
+@pytest.mark.parametrize(
+    "relative", ["real/labels.txt", "./real//labels.txt", "none/../real/labels.txt", "../model/real/labels.txt"]
+)
+def test_a_path_inside(model: Path, relative: str) -> None:
+    assert path_inside(model, relative) == model / "real" / "labels.txt"
 
 
-@pytest.mark.parametrize("relative", ["../x", "/etc/passwd", "a/../../x", "a\0b"])
-def test_a_path_outside_is_none(tmp_path: Path, relative: str) -> None:
-    assert path_inside(tmp_path, relative) is None
+def test_what_is_not_there_is_inside(model: Path) -> None:
+    assert path_inside(model, "none/labels.txt") == model / "none" / "labels.txt"
+    assert path_inside(model, "x" * 300) == model / ("x" * 300)
 
 
-def test_a_link_that_leads_outside_is_none(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "link").symlink_to(tmp_path / "secret")
-    assert path_inside(model, "link") is None
+@pytest.mark.parametrize("relative", ["../x", "/etc/passwd", "a/../../x", "a\0b", "../secret", "..", "real/../.."])
+def test_a_path_outside_is_none(model: Path, relative: str) -> None:
+    assert path_inside(model, relative) is None
 
 
-def test_links_in_a_circle_are_none(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert path_inside(tmp_path, "a") is None
+def test_an_absolute_path_may_lead_inside(model: Path) -> None:
+    assert path_inside(model, f"{model}//real/labels.txt") == model / "real" / "labels.txt"
+    assert path_inside(model, f"{model}/../secret") is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["real", "./real/../real/", "../model/real", "ROOT/model/real", "ROOT/alias/real", "ROOT/model/../model/real"],
+)
+def test_links_are_followed_inside(model: Path, target: str) -> None:
+    (model.parent / "alias").symlink_to("model")
+    (model / "second").symlink_to(target.replace("ROOT", str(model.parent)))
+    (model / "first").symlink_to("second")
+    assert path_inside(model, "first/labels.txt") == model / "real" / "labels.txt"
+
+
+@pytest.mark.parametrize("target", ["../secret", "ROOT/secret", "real/../../secret", "/", "..", "ROOT/alias/../secret"])
+def test_a_link_that_leads_outside_is_none(model: Path, target: str) -> None:
+    (model.parent / "alias").symlink_to("model")
+    (model / "link").symlink_to(target.replace("ROOT", str(model.parent)))
+    (model / "first").symlink_to("link")
+    assert path_inside(model, "first") is None
+    assert path_inside(model, "link/x") is None
+
+
+def test_links_in_a_circle_are_none(model: Path) -> None:
+    (model / "a").symlink_to("b")
+    (model / "b").symlink_to("a")
+    (model / "out").symlink_to("../model/out")
+    assert path_inside(model, "a") is None
+    assert path_inside(model, "out") is None
+
+
+def test_the_directory_stays_as_it_is_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it resolves to may be a path in another mount namespace."""
+    alias = model.parent / "alias"
+    alias.symlink_to("model")
+    (model / "link").symlink_to("real")
+    assert path_inside(alias, "link/labels.txt") == alias / "real" / "labels.txt"
+    monkeypatch.chdir(model.parent)
+    assert path_inside(Path("alias"), "link/labels.txt") == Path("alias/real/labels.txt")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A model directory that is only to be reached through another mount namespace, as a KServe modelcar's is."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    script = 'mount -t tmpfs none "$0" && cd "$0" && mkdir m && echo cat > m/real.txt && echo ready && exec sleep 600'
+    command = ["unshare", "--mount", "sh", "-c", script, str(mount)]
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+        try:
+            assert other.stdout is not None
+            if other.stdout.readline() != b"ready\n":
+                pytest.skip("no mount namespaces here")
+            link = tmp_path / "models"
+            link.symlink_to(f"/proc/{other.pid}/root{mount}")
+            yield link / "m"
+        finally:
+            other.kill()
+
+
+def test_a_directory_in_another_mount_namespace(elsewhere: Path) -> None:
+    assert not elsewhere.resolve().exists()
+    (elsewhere / "labels.txt").symlink_to("real.txt")
+    (elsewhere / "out.txt").symlink_to("../../secret")
+    assert path_inside(elsewhere, "labels.txt") == elsewhere / "real.txt"
+    assert path_inside(elsewhere, "out.txt") is None
+    config = ModelConfig()
+    config.output.add(name="OUT", label_filename="labels.txt")
+    assert read_labels(ModelDirectory("m", elsewhere), config) == {"OUT": ("cat",)}
