@@ -17,7 +17,7 @@ _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYP
 
 
 def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
-    """What is wrong with `input` and `output`; before auto-complete (`completed` False) the model may yet batch."""
+    """What is wrong with `input` and `output`; where auto-complete was not run (`completed` False) it may yet batch."""
     batching = config.max_batch_size > 0 or not completed
     problems: list[Problem] = []
     for index, entry in enumerate(config.input):

@@ -26,7 +26,7 @@ def validate_model_config(
     """Every problem of a normalised `config` of the model in directory `model_name`; empty for a good one.
 
     `gpu_ids` are the GPUs that instances may use. `completed` False leaves out what only makes sense once auto-complete
-    has filled batch size, inputs and outputs.
+    has filled batch size, inputs and outputs; inputs and outputs are then not looked at.
     """
     problems = _identity_problems(config, model_name)
     problems += platform_problems(config, model_name)
@@ -36,8 +36,8 @@ def validate_model_config(
         text = f"'max_batch_size' must be non-negative value for {model_name}"
         problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
     problems += _file_name_problems(config, model_name)
-    problems += tensor_problems(config, model_name, completed=completed)
     if completed:
+        problems += tensor_problems(config, model_name)
         problems += batch_tensor_problems(config, model_name)
     problems += scheduling_problems(config, model_name, completed=completed)
     problems += instance_group_problems(config, model_name, gpu_ids)

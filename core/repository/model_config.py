@@ -24,6 +24,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.config.signature_check import validate_against_signature
+from core.config.tensor_checks import tensor_problems
 from core.config.validate import validate_model_config
 from core.config.warmup import warmup_samples
 from core.errors import ConfigInvalid, ModelNotFound, ServerError
@@ -43,12 +44,16 @@ _log = logging.getLogger("trident.config")
 
 @dataclass(slots=True)
 class _Examination:
-    """A configuration on its way: `failure` is the error, not a problem of the text, that stopped it."""
+    """A configuration on its way: `failure` is the error, not a problem of the text, that stopped it.
+
+    `completed`: it came as far as to be validated with its inputs and outputs.
+    """
 
     config: ModelConfig
     versions: list[int] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     failure: ServerError | None = None
+    completed: bool = False
 
 
 def load_config(
@@ -84,7 +89,11 @@ def load_config(
 def check_config(
     directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: Sequence[int]
 ) -> None:
-    """Raise InvalidModelConfig for what is wrong with `written` whatever the graph is; it stays as it is."""
+    """Raise InvalidModelConfig for what is wrong with `written` whatever the graph is; it stays as it is.
+
+    With auto-complete inputs and outputs are none of that, even where nothing is missing: what is wrong with them is
+    the failure of a version, not of the model.
+    """
     config = copy_of(written)
     fill_identity(config, directory.name, detection_files(directory))
     normalize(config, gpu_ids)
@@ -122,6 +131,8 @@ def problems_of(
         return [_problem(str(directory.path), error)]
     examined = _examine(directory, config, auto_complete, inspect, gpu_ids, default_max_batch_size, None)
     problems = list(examined.problems)
+    if not examined.completed:
+        problems += tensor_problems(examined.config, directory.name, completed=False)
     if examined.failure is not None:
         path = version_path(directory, examined.versions[-1]) if examined.versions else directory.path
         return [*problems, _problem(str(path), examined.failure)]
@@ -208,6 +219,7 @@ def _examine(
             return examined
         normalize(config, gpu_ids)
     examined.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    examined.completed = True
     return examined
 
 

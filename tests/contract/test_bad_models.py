@@ -146,6 +146,7 @@ BAD = [
     Bad("graph_loop", both(folders("1"), lambda m: (m / "1/model.onnx").symlink_to("model.onnx")), 400, "model.onnx"),
     Bad("version_file", both(folders(text=ONNX), lambda model: (model / "1").touch()), 500, NO_VERSION),
     Bad("other_tensors", config("input [ { name: 'X' data_type: TYPE_FP32 dims: [ 4 ] } ]"), 400, "'X'"),
+    Bad("no_datatype", config("input [ { name: 'X' dims: [ 4 ] } ]"), 400, "must specify 'data_type'"),
     Bad("labels_missing", config(LABELS % "labels.txt"), 400, "labels.txt: No such file or directory"),
     Bad("labels_outside", config(LABELS % "../simple/config.pbtxt"), 400, "is outside model directory"),
     Bad("labels_folder", both(config(LABELS % "l"), lambda model: (model / "l").mkdir()), 400, "Is a directory"),

@@ -117,6 +117,42 @@ def test_a_bad_config_raises_the_first_problem_and_carries_all(directory: ModelD
     assert tuple(problems_of(directory, inspect=graphs)) == caught.value.problems
 
 
+WRONG_TENSORS = [
+    (COMPLETE.replace("data_type: TYPE_FP32", "", 1), "model input 'IN' must specify 'data_type' for m"),
+    (COMPLETE.replace('name: "IN"', ""), "model input must specify 'name' for m"),
+    (COMPLETE.replace("dims: [ 4 ] } output", "} output"), "model input 'IN' must specify 'dims' for m"),
+    (COMPLETE + 'output { name: "X" data_type: TYPE_FP32 dims: 0 }', "model output 'X' dimension must be integer >= 1"),
+    ('output { name: "OUT" dims: [ 4 ] }', "model output 'OUT' must specify 'data_type' for m"),
+    ("input { data_type: TYPE_FP32 dims: [ 4 ] }", "model input must specify 'name' for m"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_TENSORS)
+def test_wrong_inputs_and_outputs_are_the_failure_of_a_version(
+    directory: ModelDirectory, text: str, message: str
+) -> None:
+    """With auto-complete they are looked at when the graph has been, complete or not; without it at once."""
+    write(directory, text)
+    written = read_config(directory)
+    check_config(directory, written, auto_complete=True, gpu_ids=())
+    with pytest.raises(InvalidModelConfig) as caught:
+        loaded(directory, inspect=Graphs())
+    assert caught.value.message.startswith(message)
+    with pytest.raises(InvalidModelConfig, match=message[:20]):
+        check_config(directory, written, auto_complete=False, gpu_ids=())
+    assert tuple(problems_of(directory, inspect=Graphs())) == caught.value.problems
+
+
+def test_wrong_inputs_are_found_beside_what_keeps_the_graph_from_being_looked_at(directory: ModelDirectory) -> None:
+    write(directory, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
+    found = problems_of(directory, inspect=Graphs())
+    assert [problem.path for problem in found] == ["max_batch_size", "input[0].data_type"]
+    write(directory, 'backend: "onnxruntime" input { name: "IN" dims: [ 4 ] }')
+    (directory.path / "3" / "model.onnx").unlink()
+    found = problems_of(directory, inspect=Graphs())
+    assert [problem.path for problem in found] == ["input[0].data_type", str(directory.path / "3")]
+
+
 @pytest.mark.parametrize("content", [b"max_batch_size: -", b"\xff\xfe"])
 def test_a_file_that_cannot_be_parsed(directory: ModelDirectory, content: bytes) -> None:
     write(directory, content)

@@ -99,7 +99,7 @@ def test_every_problem_comes_at_once() -> None:
 
 def test_before_auto_complete_only_what_is_certain_is_a_problem() -> None:
     text = 'backend: "onnxruntime" batch_input { data_type: TYPE_INT32 source_input: "A" } '
-    assert problems(text, completed=False) == []
+    assert problems(text + "input { dims: 0 } output {}", completed=False) == []
     assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
 
 
