@@ -157,6 +157,7 @@ def _checker(options: ValidateOptions) -> Check:
             inspect=inspect,
             gpu_ids=gpus,
             default_max_batch_size=max_batch_size,
+            check_backend=backend.check,
             run_golden=run_golden,
         )
 

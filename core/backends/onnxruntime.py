@@ -42,7 +42,7 @@ from core.backends.session_options import SessionSettings, global_pool_sizes, se
 from core.backends.split import Splitter, scattered_outputs
 from core.backends.values import BF16, ValueRun, strings_work
 from core.config.model_spec import ModelSpec
-from core.config.placement import Placement
+from core.config.placement import Placement, placements
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
@@ -105,6 +105,14 @@ class OnnxRuntimeBackend:
         session = _make_session(_SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})]))
         return signature_of(session, config.name)
 
+    def check(self, config: ModelConfig) -> None:
+        """Raises a ServerError for execution providers that instances ask for and that do not exist or are not here.
+
+        Beside `inspect` that is what can be told of a load without its session.
+        """
+        for placement in {placement.device: placement for placement in placements(config)}.values():
+            self._providers(config, placement)
+
     def load(self, context: LoadContext) -> OnnxModel:
         """Load one version: a session for each device. Raises a ServerError, see the protocol."""
         config = context.config
@@ -113,8 +121,7 @@ class OnnxRuntimeBackend:
         plan = self._settings(config, context.settings, threads=context.threads, spinning=spinning)
 
         def checked_session(placement: Placement) -> Any:
-            providers = requested_providers(config, placement)
-            check_available(providers, self._available, config.name)
+            providers = self._providers(config, placement)
             session = _make_session(_SessionRequest(config, context.path, placement, plan, providers))
             problems = validate_against_signature(config, signature_of(session, config.name), config.name)
             if problems:
@@ -124,6 +131,11 @@ class OnnxRuntimeBackend:
         wanted = {placement.device: placement for placement in context.placements}
         sessions = {device: checked_session(placement) for device, placement in wanted.items()}
         return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path)
+
+    def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
+        providers = requested_providers(config, placement)
+        check_available(providers, self._available, config.name)
+        return providers
 
     def _settings(
         self, config: ModelConfig, settings: dict[str, str], *, threads: int, spinning: Spinning = Spinning.NEVER

@@ -1,4 +1,4 @@
-"""The warmup samples of a configuration, with their tensors made or read.
+"""The warmup samples of a configuration, with their tensors made or read, and what can be wrong with them.
 
 Source: spec/model-config.md section 2.8.
 """
@@ -10,9 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from core.config.model_spec import ModelSpec
 from core.config.paths import path_inside
+from core.config.problem import Problem
+from core.config.request_validation import RequestValidator
 from core.config.schema import ModelConfig, ModelWarmup, datatype_of
 from core.errors import ConfigInvalid, InvalidRequest
+from core.inference import InferenceRequest, InputTensor
 from core.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
 _PREFIX = "[request id: <id_unknown>] "
@@ -38,24 +42,61 @@ class WarmupSample:
     count: int
     inputs: tuple[WarmupInput, ...]
 
+    def request(self, spec: ModelSpec) -> InferenceRequest:
+        """One of the single-item requests, for the version that `spec` describes, not yet validated."""
+        inputs = []
+        for each in self.inputs:
+            array = each.array[None, ...] if spec.max_batch_size > 0 else each.array
+            inputs.append(InputTensor(each.name, each.datatype.name, array.shape, array))
+        return InferenceRequest(spec.name, inputs, model_version=spec.version)
+
+    def failure(self, message: str) -> str:
+        """Why a version does not serve that failed at this sample with `message`."""
+        return f"failed to run warmup sample '{self.name}': {message}; "
+
 
 def warmup_samples(config: ModelConfig, model_directory: Path) -> list[WarmupSample]:
     """The samples of `model_warmup`, files read from `warmup/` in the model directory. Samples of no items are skipped.
 
     Raises ConfigInvalid.
     """
-    return [
-        WarmupSample(
-            name=sample.name,
-            batch_size=sample.batch_size,
-            count=max(sample.count, 1),
-            inputs=tuple(
-                _input(config.name, name, setting, model_directory) for name, setting in sorted(sample.inputs.items())
-            ),
-        )
-        for sample in config.model_warmup
-        if sample.batch_size > 0
-    ]
+    return [_sample(config.name, setting, model_directory) for setting in config.model_warmup if setting.batch_size > 0]
+
+
+def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path) -> list[Problem]:
+    """What keeps the samples of `config` from being run on the version that `spec` describes; none of them is run."""
+    problems: list[Problem] = []
+    for index, setting in enumerate(config.model_warmup):
+        if setting.batch_size <= 0:
+            continue
+        try:
+            sample = _sample(config.name, setting, model_directory)
+            _check(sample, spec)
+        except ConfigInvalid as error:
+            problems.append(Problem(f"model_warmup[{index}]", error.message, error.hint or ""))
+        except (MemoryError, OverflowError, ValueError) as error:  # dimensions that no array can have
+            problems.append(Problem(f"model_warmup[{index}]", str(error) or "there is no memory for its tensors"))
+    return problems
+
+
+def _check(sample: WarmupSample, spec: ModelSpec) -> None:
+    """Raises ConfigInvalid with what the server says when it runs the sample."""
+    try:
+        RequestValidator(spec).check(sample.request(spec))
+    except InvalidRequest as error:
+        raise ConfigInvalid(sample.failure(error.message), hint=error.hint) from error
+    if 1 != sample.batch_size > spec.max_batch_size:
+        text = f"batch size {sample.batch_size} for '{spec.name}', max allowed is {spec.max_batch_size}"
+        raise ConfigInvalid(sample.failure(text))
+
+
+def _sample(model: str, setting: ModelWarmup, model_directory: Path) -> WarmupSample:
+    return WarmupSample(
+        name=setting.name,
+        batch_size=setting.batch_size,
+        count=max(setting.count, 1),
+        inputs=tuple(_input(model, name, each, model_directory) for name, each in sorted(setting.inputs.items())),
+    )
 
 
 def _input(model: str, name: str, setting: ModelWarmup.Input, model_directory: Path) -> WarmupInput:

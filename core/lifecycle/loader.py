@@ -23,7 +23,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
-from core.inference import InferenceRequest, InputTensor
+from core.inference import InferenceRequest
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
@@ -237,9 +237,7 @@ class ModelLoader:
                     run_once(instance, _warmup_requests(version, sample), version.statistics)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
-                    raise kind(
-                        f"failed to run warmup sample '{sample.name}': {error.message}; ", hint=error.hint
-                    ) from error
+                    raise kind(sample.failure(error.message), hint=error.hint) from error
 
     def _inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         backend = self._backend(config)
@@ -267,11 +265,7 @@ def _warmup_requests(version: ModelVersion, sample: WarmupSample) -> list[Infere
     """As many single-item requests as the sample's batch size; they are executed as one batch."""
     requests = []
     for _ in range(sample.batch_size):
-        inputs = []
-        for i in sample.inputs:
-            array = i.array[None, ...] if version.spec.max_batch_size > 0 else i.array
-            inputs.append(InputTensor(i.name, i.datatype.name, array.shape, array))
-        request = InferenceRequest(version.name, inputs, model_version=version.version)
+        request = sample.request(version.spec)
         version.check(request)
         requests.append(request)
     return requests

@@ -26,7 +26,7 @@ from core.config.signature import ModelSignature
 from core.config.signature_check import validate_against_signature
 from core.config.tensor_checks import tensor_problems
 from core.config.validate import validate_model_config
-from core.config.warmup import warmup_samples
+from core.config.warmup import warmup_problems
 from core.errors import ConfigInvalid, ModelNotFound, ServerError
 from core.repository.labels import read_labels
 from core.repository.layout import CONFIG_FILE, ModelDirectory, config_file, detection_files
@@ -35,6 +35,8 @@ from core.repository.versions import select_versions, version_directories, versi
 Inspect = Callable[[Path, ModelConfig], ModelSignature]
 # Loads the version in a directory and runs its golden requests, of which there is at least one.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
+# Raises a ServerError for what a complete configuration asks of its backend that is not to be had.
+CheckBackend = Callable[[ModelConfig], None]
 
 # Bytes: far more than anybody writes. To parse as much takes half a minute.
 LARGEST_CONFIG = 8 << 20
@@ -46,14 +48,22 @@ _log = logging.getLogger("trident.config")
 class _Examination:
     """A configuration on its way: `failure` is the error, not a problem of the text, that stopped it.
 
-    `completed`: it came as far as to be validated with its inputs and outputs.
+    `completed`: it came as far as to be validated with its inputs and outputs. `signature` is that of the graph that
+    it was completed from; None where nothing was missing. `path` is what stopped it.
     """
 
     config: ModelConfig
+    path: Path
     versions: list[int] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     failure: ServerError | None = None
     completed: bool = False
+    signature: ModelSignature | None = None
+
+    @property
+    def is_inspected(self) -> bool:
+        """Whether the graph was looked at, so that the configuration is one version's."""
+        return self.signature is not None or self.failure is not None
 
 
 def load_config(
@@ -116,12 +126,14 @@ def problems_of(
     inspect: Inspect,
     gpu_ids: Sequence[int] = (),
     default_max_batch_size: int = 4,
+    check_backend: CheckBackend | None = None,
     run_golden: RunGolden | None = None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, files and graphs included; empty for a model that would load.
 
-    Unlike `load_config` it inspects the graph of every selected version and reads labels, warmup files and golden
-    requests. The latter are run by `run_golden`, where nothing else is wrong; None runs none.
+    Unlike `load_config` it inspects the graph of every selected version, from which that version is completed, and
+    reads labels, warmup files and golden requests. The latter are run by `run_golden`, where nothing else is wrong;
+    None runs none. `check_backend` judges each version's configuration once its graph is known; None judges nothing.
     """
     try:
         config = read_config(directory, config_name=config_name, required=not auto_complete)
@@ -129,18 +141,27 @@ def problems_of(
         return list(error.problems)
     except ServerError as error:
         return [_problem(str(directory.path), error)]
-    examined = _examine(directory, config, auto_complete, inspect, gpu_ids, default_max_batch_size, None)
-    problems = list(examined.problems)
-    if not examined.completed:
-        problems += tensor_problems(examined.config, directory.name, completed=False)
-    if examined.failure is not None:
-        path = version_path(directory, examined.versions[-1]) if examined.versions else directory.path
-        return [*problems, _problem(str(path), examined.failure)]
-    problems += _file_problems(directory, examined.config)
-    if not problems:
-        problems += _graph_problems(directory, examined, inspect)
-        problems += _golden_problems(directory, examined, None if problems else run_golden)
-    return problems
+
+    def examine(version: int | None) -> _Examination:
+        return _examine(directory, copy_of(config), auto_complete, inspect, gpu_ids, default_max_batch_size, version)
+
+    latest = examine(None)
+    if not latest.versions:
+        return _config_problems(latest)
+    found = dict.fromkeys(latest.versions, latest)
+    if latest.is_inspected:
+        found |= {version: examine(version) for version in latest.versions[:-1]}
+    problems: list[Problem] = []
+    for examined in found.values():
+        problems += _config_problems(examined)
+    right = {version: examined for version, examined in found.items() if not _config_problems(examined)}
+    for version, examined in right.items():
+        problems += _version_problems(directory, version, examined, inspect, check_backend)
+    run = None if problems else run_golden
+    for version, examined in right.items():
+        problems += _golden_problems(directory, version, examined, run)
+    # One that concerns several versions is named once.
+    return list(dict.fromkeys(problems))
 
 
 def read_config(directory: ModelDirectory, *, config_name: str = "", required: bool = False) -> ModelConfig:
@@ -199,7 +220,7 @@ def _examine(
 ) -> _Examination:
     fill_identity(config, directory.name, detection_files(directory))
     normalize(config, gpu_ids)
-    examined = _Examination(config)
+    examined = _Examination(config, directory.path)
     try:
         examined.versions = select_versions(config, version_directories(directory), directory.name)
     except ConfigInvalid as error:
@@ -211,9 +232,10 @@ def _examine(
         examined.problems += missing_version
         if examined.problems:
             return examined
-        chosen = examined.versions[-1] if version is None else version
+        examined.path = version_path(directory, examined.versions[-1] if version is None else version)
         try:
-            auto_complete(config, inspect(version_path(directory, chosen), config), default_max_batch_size)
+            examined.signature = inspect(examined.path, config)
+            auto_complete(config, examined.signature, default_max_batch_size)
         except ServerError as error:
             examined.failure = error
             return examined
@@ -223,46 +245,52 @@ def _examine(
     return examined
 
 
-def _file_problems(directory: ModelDirectory, config: ModelConfig) -> list[Problem]:
+def _config_problems(examined: _Examination) -> list[Problem]:
+    """What is wrong with an examined configuration; with inputs and outputs also where nothing came to look at them."""
+    problems = list(examined.problems)
+    if not examined.completed:
+        problems += tensor_problems(examined.config, examined.config.name, completed=False)
+    if examined.failure is not None:
+        problems.append(_problem(str(examined.path), examined.failure))
+    return problems
+
+
+def _version_problems(
+    directory: ModelDirectory, version: int, examined: _Examination, inspect: Inspect, check: CheckBackend | None
+) -> list[Problem]:
+    """What keeps a version from being loaded as it is configured, but for its golden requests."""
+    config, path = examined.config, version_path(directory, version)
     problems: list[Problem] = []
     try:
         read_labels(directory, config)
     except ServerError as error:
         problems.append(_problem("output.label_filename", error))
+    problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
-        warmup_samples(config, directory.path)
+        signature = examined.signature or inspect(path, config)
     except ServerError as error:
-        problems.append(_problem("model_warmup", error))
+        return [*problems, _problem(str(path), error)]
+    problems += validate_against_signature(config, signature, directory.name)
+    try:
+        if check is not None:
+            check(config)
+    except ServerError as error:
+        problems.append(_problem("optimization.execution_accelerators", error))
     return problems
 
 
-def _graph_problems(directory: ModelDirectory, examined: _Examination, inspect: Inspect) -> list[Problem]:
-    problems: list[Problem] = []
-    for version in examined.versions:
-        path = version_path(directory, version)
-        try:
-            signature = inspect(path, examined.config)
-        except ServerError as error:
-            problems.append(_problem(str(path), error))
-        else:
-            problems += validate_against_signature(examined.config, signature, directory.name)
-    return problems
-
-
-def _golden_problems(directory: ModelDirectory, examined: _Examination, run: RunGolden | None) -> list[Problem]:
-    """The files' own mistakes are found even where `run` is None; one that concerns several versions is named once."""
-    problems: list[Problem] = []
-    labels = read_labels(directory, examined.config)
-    for version in examined.versions:
-        spec = resolve_model_spec(examined.config, version, labels)
-        try:
-            golden = golden_requests(directory.path, spec, version)
-        except InvalidModelConfig as error:
-            problems += error.problems
-        else:
-            if golden and run is not None:
-                problems += run(version_path(directory, version), examined.config, spec, golden)
-    return list(dict.fromkeys(problems))
+def _golden_problems(
+    directory: ModelDirectory, version: int, examined: _Examination, run: RunGolden | None
+) -> list[Problem]:
+    """The files' own mistakes are found even where `run` is None."""
+    spec = resolve_model_spec(examined.config, version, {})
+    try:
+        golden = golden_requests(directory.path, spec, version)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    if not golden or run is None:
+        return []
+    return list(run(version_path(directory, version), examined.config, spec, golden))
 
 
 def _problem(path: str, error: ServerError) -> Problem:

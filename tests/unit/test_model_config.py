@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from core.config.problem import InvalidModelConfig
+from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.errors import BackendFailed, ErrorCode, ModelNotFound
+from core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound
 from core.repository.layout import ModelDirectory
 from core.repository.model_config import check_config, load_config, problems_of, read_config
 
@@ -185,14 +185,41 @@ def test_the_problems_of_files_and_graphs_are_found_without_loading(directory: M
     bad = COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output")
     write(directory, bad + "version_policy { all {} }")
     found = problems_of(directory, inspect=Graphs())
-    assert [problem.path for problem in found] == ["input[0].dims", "input[0].dims"]
+    assert [problem.path for problem in found] == ["input[0].dims"]
     warmup = 'model_warmup { name: "w" batch_size: 1 inputs { key: "IN" value { dims: -1 } } }'
     write(directory, COMPLETE.replace('"OUT"', '"OUT" label_filename: "none.txt"') + warmup)
     found = problems_of(directory, inspect=Graphs())
-    assert [problem.path for problem in found] == ["output.label_filename", "model_warmup"]
+    assert [problem.path for problem in found] == ["output.label_filename", "model_warmup[0]"]
     (directory.path / "3" / "model.onnx").unlink()
     write(directory, COMPLETE)
     assert [problem.message for problem in problems_of(directory, inspect=Graphs())] == ["no model in 3"]
+
+
+def test_each_version_is_completed_from_its_own_graph_and_judged_by_it(directory: ModelDirectory) -> None:
+    def inspect(path: Path, config: ModelConfig) -> ModelSignature:
+        datatype, batch = {"1": ("INT32", 2), "2": ("FP32", -1), "3": ("INT32", -1)}[path.name]
+        tensor = TensorSignature(f"IN{path.name}", datatype, (batch, 4))
+        return ModelSignature((tensor,), (tensor,))
+
+    (directory.path / "2").mkdir()
+    write(directory, "version_policy { all {} }")
+    assert problems_of(directory, inspect=inspect) == []
+    write(directory, "version_policy { all {} } max_batch_size: 2")
+    (found,) = problems_of(directory, inspect=inspect)
+    assert found.path == str(directory.path / "1")
+    assert found.message.startswith("autofill failed for model 'm'")
+    seen: list[str] = []
+
+    def check(config: ModelConfig) -> None:
+        seen.append(config.input[0].name)
+        if config.input[0].name != "IN2":
+            raise ModelLoadFailed("not here", hint="install it")
+
+    write(directory, "version_policy { all {} }")
+    assert problems_of(directory, inspect=inspect, check_backend=check) == [
+        Problem("optimization.execution_accelerators", "not here", "install it")
+    ]
+    assert sorted(seen) == ["IN1", "IN2", "IN3"]
 
 
 def test_what_is_wrong_whatever_the_graph_is_comes_first(directory: ModelDirectory) -> None:

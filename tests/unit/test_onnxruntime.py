@@ -122,6 +122,16 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
     assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
 
 
+def test_what_instances_ask_for_can_be_checked_without_a_session() -> None:
+    backend, on_cpu = OnnxRuntimeBackend(), "instance_group { kind: KIND_CPU count: 1 } "
+    backend.check(config_of(on_cpu))
+    accelerated = on_cpu + 'optimization { execution_accelerators { %s_execution_accelerator { name: "%s" } } }'
+    backend.check(config_of(accelerated % ("gpu", "abacus")))  # no instance is on one
+    for name, error in (("openvino", ModelLoadFailed), ("abacus", ConfigInvalid)):
+        with pytest.raises(error):
+            backend.check(config_of(accelerated % ("cpu", name)))
+
+
 def test_an_unknown_accelerator_is_refused(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     text = add_sub_config() + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }'

@@ -19,6 +19,8 @@ from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.errors import OutOfMemory
 from core.observability.logging import close_log
 from core.repository.layout import ModelDirectory
+from tests.unit import onnx_models
+from tests.unit.test_engine import serving
 
 GOLDEN_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "golden-requests.md"
 GOLDEN_EXAMPLE = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -180,6 +182,53 @@ def test_golden_requests_are_not_run_where_a_graph_is_broken(simple: Path, capsy
     assert validate([str(simple.parent), "--format=json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem["path"] == str(simple / "1")
+
+
+SIDES = "".join(
+    f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }} '
+    for side in ("input", "output")
+    for n in range(2)
+)
+ACCELERATED = 'optimization {{ execution_accelerators {{ cpu_execution_accelerator [ {{ name: "{}" }} ] }} }}'
+WARMUP = (
+    'model_warmup [ {{ name: "w" batch_size: {} '
+    'inputs {{ key: "{}" value {{ data_type: {} dims: [ {} ] zero_data: true }} }} '
+    'inputs {{ key: "INPUT1" value {{ data_type: TYPE_INT32 dims: [ 16 ] zero_data: true }} }} }} ]'
+)
+# Models that the server cannot load, each for one reason.
+UNLOADABLE = {
+    "accelerator_missing": ACCELERATED.format("openvino"),
+    "accelerator_unknown": ACCELERATED.format("abacus"),
+    "warmup_batch": WARMUP.format(9, "INPUT0", "TYPE_INT32", 16),
+    "warmup_dims": WARMUP.format(1, "INPUT0", "TYPE_INT32", 3),
+    "warmup_datatype": WARMUP.format(1, "INPUT0", "TYPE_FP32", 16),
+    "warmup_input": WARMUP.format(1, "X", "TYPE_INT32", 16),
+    "warmup_inputs": 'model_warmup [ { name: "w" batch_size: 1 } ]',
+    "datatype": SIDES.replace("data_type: TYPE_INT32", "", 1),
+    "one_side": SIDES.split("output")[0].replace('name: "INPUT1"', ""),
+}
+
+
+def test_it_says_what_the_server_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, config in UNLOADABLE.items():
+        onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
+    with serving(tmp_path) as engine:
+        said = {entry["name"]: entry["reason"].partition(": ")[2] for entry in engine.repository_index(False)}
+    assert said.keys() == UNLOADABLE.keys()
+    capsys.readouterr()
+    assert validate([str(tmp_path), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {each["model"]: each["message"] for each in problems} == said
+    assert len(problems) == len(said)
+
+
+def test_versions_that_differ_have_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx_models.write_version(onnx_models.identity(), tmp_path, "m", "version_policy { all {} }")
+    onnx_models.write(onnx_models.add_sub(), tmp_path / "m" / "2" / "model.onnx")
+    with serving(tmp_path) as engine:
+        assert [entry["state"] for entry in engine.repository_index(False)] == ["READY", "READY"]
+    capsys.readouterr()
+    assert validate([str(tmp_path)]) == 0, capsys.readouterr().out
 
 
 class Unloadable:
