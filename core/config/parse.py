@@ -15,10 +15,11 @@ from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
 # Python's protobuf words two errors differently from the C++ one that Triton uses and that logs are searched for.
-_REWORDED = (
-    (re.compile(r"Couldn't parse integer: (.*)", re.DOTALL), r"Expected integer, got: \1"),
-    (re.compile(r"Value out of range: (.*)", re.DOTALL), r"Integer out of range (\1)"),
-)
+_NO_INTEGER = re.compile(r"Couldn't parse integer: (.*)", re.DOTALL)
+_OUT_OF_RANGE = re.compile(r"Value out of range: (-?)(.*)", re.DOTALL)
+# The lowest number of the smallest signed field is minus that: what is refused above it is refused for its sign.
+_LEAST_INT32 = 2**31
+_NEGATIVE = "Expected integer, got: -"
 # `LINE:COLUMN : 'the source line': ` in front of what went wrong; the source line may itself hold quotes and colons.
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
 _LONGEST_REASON = 1000  # characters; it quotes names and numbers, however long they are
@@ -37,7 +38,7 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        reason = _reworded(_POSITION.sub("", str(error), count=1))
+        reason = _shortened(_reworded(_POSITION.sub("", str(error), count=1)))
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
         # Not chained: protobuf's own text repeats the source line, which in a file of junk is all of it.
         raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
@@ -51,7 +52,7 @@ def parse_config_override(json_text: str) -> ModelConfig:
     try:
         config = json_format.Parse(json_text, ModelConfig())
     except json_format.ParseError as error:
-        reason = _reworded(_FIELDS_LISTED.sub(".", str(error)))
+        reason = _shortened(_FIELDS_LISTED.sub(".", str(error)))
         raise ConfigInvalid(f"Invalid config override: {reason}", hint=_hint(reason) or None) from None
     if not json_text.lstrip().startswith("{"):
         raise ConfigInvalid("Invalid config override: expected a JSON object")
@@ -59,13 +60,25 @@ def parse_config_override(json_text: str) -> ModelConfig:
 
 
 def _reworded(reason: str) -> str:
-    for pattern, wording in _REWORDED:
-        reason = pattern.sub(wording, reason)
+    return _OUT_OF_RANGE.sub(_out_of_range, _NO_INTEGER.sub(r"Expected integer, got: \1", reason))
+
+
+def _out_of_range(match: re.Match[str]) -> str:
+    """To C++ a sign is a word of its own, which a field without negative numbers does not expect."""
+    sign, number = match.groups()
+    if sign and number.isdecimal() and len(number) <= len(str(_LEAST_INT32)) and int(number) <= _LEAST_INT32:
+        return _NEGATIVE
+    return f"Integer out of range ({number})"
+
+
+def _shortened(reason: str) -> str:
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
 
 
 def _hint(reason: str) -> str:
-    """Which known field or value is nearest to an unknown one; empty where the reason is another."""
+    """Which known field or value is nearest to an unknown one; empty where nothing more can be said."""
+    if reason == _NEGATIVE:
+        return "a number, not below 0"
     pool = descriptor_pool.Default()
     if match := _UNKNOWN_FIELD.search(reason):
         known = [field.name for field in pool.FindMessageTypeByName(match["type"]).fields]

@@ -27,6 +27,9 @@ def test_a_config_is_read() -> None:
         ("max_batch_size: -", "1:17: Expected integer, got: -"),
         ('max_batch_size: "invalid_value"', '1:17: Expected integer, got: "invalid_value"'),
         ("\nmax_batch_size: 12345678901", "2:17: Integer out of range (12345678901)"),
+        ("max_batch_size: -12345678901", "1:17: Integer out of range (12345678901)"),
+        ("dynamic_batching { max_queue_delay_microseconds: -1 }", "1:50: Expected integer, got: -"),
+        ('model_warmup { name: "w" batch_size: -2147483648 }', "1:38: Expected integer, got: -"),
     ],
 )
 def test_a_wrong_number_has_tritons_text_and_its_position(text: str, reason: str) -> None:
@@ -43,9 +46,10 @@ def test_a_wrong_number_has_tritons_text_and_its_position(text: str, reason: str
         ("max_batchsize: 3", "did you mean 'max_batch_size'?"),
         ('input { nam: "x" }', "did you mean 'name'?"),
         ("input { data_type: TYPE_FP33 }", "did you mean 'TYPE_FP32'?"),
+        ("dynamic_batching { max_queue_delay_microseconds: -1 }", "a number, not below 0"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(text: str, hint: str) -> None:
+def test_a_mistake_is_answered_with_a_hint(text: str, hint: str) -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         parse_model_config(text, "config.pbtxt")
     assert caught.value.hint == hint
