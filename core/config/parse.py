@@ -22,6 +22,10 @@ _LEAST_INT32 = 2**31
 _NEGATIVE = "Expected integer, got: -"
 # `LINE:COLUMN : 'the source line': ` in front of what went wrong; the source line may itself hold quotes and colons.
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
+# Strings come first: in one of them a # begins no comment. One without an end is taken as well, or a line of quotation
+# marks would be looked at from each of them to its end.
+_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|(?P<comment>\#[^\n]*)""")
+_STRANGE_BYTE = re.compile("[\udc80-\udcff]")  # how Python shows a byte that is not UTF-8
 _LONGEST_REASON = 1000  # characters; it quotes names and numbers, however long they are
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
@@ -42,6 +46,29 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
         # Not chained: protobuf's own text repeats the source line, which in a file of junk is all of it.
         raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
+
+
+def decode_config(content: bytes, path: str) -> str:
+    """The text of a configuration file. Comments may be in any encoding, as Triton never looks at them.
+
+    Raises InvalidModelConfig for a byte elsewhere that is not UTF-8, with its place.
+    """
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = _COMMENT.sub(_without_strange_bytes, content.decode("utf-8", "surrogateescape"))
+    strange = _STRANGE_BYTE.search(text)
+    if strange is None:
+        return text
+    before = text[: strange.start()].split("\n")
+    line, column, byte = len(before), len(before[-1]) + 1, ord(strange.group()) - 0xDC00
+    message = f"failed to read text proto from {path}: {line}:{column}: byte 0x{byte:02x} is not UTF-8"
+    raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, "save the file as UTF-8")])
+
+
+def _without_strange_bytes(match: re.Match[str]) -> str:
+    """A string as it is, a comment with a question mark for each byte that is not UTF-8."""
+    return match[0] if match["comment"] is None else _STRANGE_BYTE.sub("?", match[0])
 
 
 def parse_config_override(json_text: str) -> ModelConfig:

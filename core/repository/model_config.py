@@ -17,7 +17,7 @@ from core.config.autocomplete import auto_complete, needs_signature
 from core.config.golden import GoldenRequest, golden_requests
 from core.config.model_spec import ModelSpec
 from core.config.normalize import fill_identity, normalize
-from core.config.parse import parse_model_config
+from core.config.parse import decode_config, parse_model_config
 from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
@@ -181,14 +181,11 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
             model=directory.name,
         )
     try:
-        text = _read_file(path).decode("utf-8")
+        content = _read_file(path)
     except OSError as error:
         message = f"failed to open text file for read {path}: {error.strerror}"
         raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
-    except UnicodeDecodeError as error:
-        message = f"failed to read text proto from {path}: byte {error.start} is not UTF-8"
-        raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
-    config = parse_model_config(text, str(path))
+    config = parse_model_config(decode_config(content, str(path)), str(path))
     if directory.is_renamed:
         config.name = directory.name
     return config

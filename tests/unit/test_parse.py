@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.config.parse import parse_config_override, parse_model_config
+from core.config.parse import decode_config, parse_config_override, parse_model_config
 from core.config.problem import InvalidModelConfig
 from core.errors import ConfigInvalid
 
@@ -59,6 +59,44 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         parse_model_config("input { reshape { qqq: 1 } }", "config.pbtxt")
     assert caught.value.hint == "known are: shape"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"# caf\xe9\nmax_batch_size: 8",
+        b'max_batch_size: 8 # caf\xe9 "\xff',
+        b'name: "a # b" # \xfc\nmax_batch_size: 8',
+        b"name: '\"' # \xfc\nmax_batch_size: 8 # caf\xc3\xa9",
+    ],
+)
+def test_a_comment_may_be_in_any_encoding(content: bytes) -> None:
+    assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b'# caf\xe9\n\nname: "caf\xe9"', "3:11: byte 0xe9"),
+        (b'name: "# caf\xe9"', "1:13: byte 0xe9"),
+        (b'name: "\\"# \xfc"', "1:12: byte 0xfc"),
+        (b"name: '# \xfc'", "1:10: byte 0xfc"),
+        (b"caf\xc3\xa9\xff", "1:5: byte 0xff"),
+        ("max_batch_size: 8".encode("utf-16"), "1:1: byte 0xff"),
+    ],
+)
+def test_elsewhere_a_byte_that_is_not_utf_8_is_refused_with_its_place(content: bytes, place: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        decode_config(content, "/repo/m/config.pbtxt")
+    message = f"failed to read text proto from /repo/m/config.pbtxt: {place} is not UTF-8"
+    assert (caught.value.message, caught.value.hint) == (message, "save the file as UTF-8")
+    (problem,) = caught.value.problems
+    assert problem.path == f"/repo/m/config.pbtxt:{place.partition(': ')[0]}"
+
+
+def test_a_line_of_quotation_marks_is_looked_at_once() -> None:
+    with pytest.raises(InvalidModelConfig, match="1:1: byte 0xff"):
+        decode_config(b"\xff" + b"\x27\x5c\x22" * 1_000_000, "config.pbtxt")
 
 
 def test_an_override_takes_numbers_as_strings() -> None:
