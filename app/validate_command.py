@@ -15,7 +15,7 @@ from app.options import BadOption, Option
 from app.settings import SERVER_OPTIONS, disable_telemetry
 from app.settings_rules import split_backend_settings
 from app.validation_report import Finding, Report, json_report, text_report
-from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from core.errors import RepositoryUnavailable, ServerError
 
 if TYPE_CHECKING:
     from core.backends.base import Backend, BackendInstance
@@ -123,6 +123,7 @@ def _log_warnings_only() -> None:
 
 def _checker(options: ValidateOptions) -> Check:
     """The real check: the configuration, the files that it names, a session of every version, golden requests run."""
+    from core.backends.backend_library import find_backend
     from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
     from core.repository.model_config import problems_of
 
@@ -136,13 +137,7 @@ def _checker(options: ValidateOptions) -> Check:
         raise BadOption.of("--backend-config", str(error)) from None
 
     def inspect(path: Path, config: ModelConfig) -> ModelSignature:
-        if config.backend != backend.name:
-            raise ConfigInvalid(
-                f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
-                "configuration.",
-                hint=f"this server has the backends: {backend.name}",
-            )
-        return backend.inspect(path, config, own_settings)
+        return find_backend({backend.name: backend}, config).inspect(path, config, own_settings)
 
     def run_golden(
         path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.backends.backend_library import find_backend
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
 from core.backends.cpu_budget import available_cores, plan_threads
 from core.config.golden import golden_requests
@@ -170,7 +171,7 @@ class ModelLoader:
     def _serve(self, prepared: Prepared, fetched: Fetched, version: ModelVersion) -> None:
         directory = fetched.directory
         self._configure(directory, prepared.config, version)
-        backend = self._backend(version.config)
+        backend = find_backend(self._backends, version.config)
         placed = placements(version.config)
         context = LoadContext(
             path=version_path(directory, version.version),
@@ -240,18 +241,8 @@ class ModelLoader:
                     raise kind(sample.failure(error.message), hint=error.hint) from error
 
     def _inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        backend = self._backend(config)
+        backend = find_backend(self._backends, config)
         return backend.inspect(path, config, self._options.settings_of(backend.name))
-
-    def _backend(self, config: ModelConfig) -> Backend:
-        backend = self._backends.get(config.backend)
-        if backend is None:
-            raise ConfigInvalid(
-                f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
-                "configuration.",
-                hint=f"this server has the backends: {', '.join(sorted(self._backends))}",
-            )
-        return backend
 
     def _default_max_batch_size(self) -> int:
         text = self._options.settings_of("onnxruntime").get("default-max-batch-size", "4")

@@ -204,6 +204,9 @@ UNLOADABLE = {
     "warmup_datatype": WARMUP.format(1, "INPUT0", "TYPE_FP32", 16),
     "warmup_input": WARMUP.format(1, "X", "TYPE_INT32", 16),
     "warmup_inputs": 'model_warmup [ { name: "w" batch_size: 1 } ]',
+    "backend": 'backend: "none"',
+    "runtime": 'runtime: "libtriton_none.so"',
+    "runtime_elsewhere": 'runtime: "../libtriton_onnxruntime.so"',
     "datatype": SIDES.replace("data_type: TYPE_INT32", "", 1),
     "one_side": SIDES.split("output")[0].replace('name: "INPUT1"', ""),
 }
