@@ -92,6 +92,11 @@ def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
     if platform and not backend:
         hint = f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
         return [Problem("platform", f"unexpected platform type '{platform}' for {model_name}", hint)]
+    if not backend and config.default_model_filename:  # the model's name is only asked where no file is named
+        text = f"must specify 'platform' or 'backend' for '{model_name}'"
+        return [
+            Problem("backend", text, "set 'backend', such as \"onnxruntime\": the name of the file does not tell it")
+        ]
     if not backend:
         return [
             Problem(

@@ -184,6 +184,7 @@ MODELS = {
     "sequence": "max_batch_size: 8 sequence_batching {}",
     "ensemble": 'platform: "ensemble" ensemble_scheduling { step [ { model_name: "simple" model_version: -1 } ] }',
     "python": 'backend: "python" max_batch_size: 8',
+    "no_backend": 'default_model_filename: "foo.onnx" max_batch_size: 8',
     "runtime": 'runtime: "libtriton_mine.so" max_batch_size: 8',
     "escaping_runtime": 'runtime: "../libtriton_onnxruntime.so" max_batch_size: 8',
     "passive": "max_batch_size: 8 instance_group [ { kind: KIND_CPU passive: true } ]",

@@ -56,6 +56,7 @@ def test_what_is_missing_is_filled(given: dict[str, str], files: list[str], fill
             "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
             "Expected model name of the form 'model.<backend_name>'.",
         ),
+        ({"default_model_filename": "foo.onnx"}, "must specify 'platform' or 'backend' for 'm'"),
     ],
 )
 def test_what_cannot_be_right_is_named(given: dict[str, str], message: str) -> None:
