@@ -1,4 +1,4 @@
-"""What a client asks for with a load request, checked: a name, and perhaps a configuration and files of its own.
+"""What a client asks for with a load request: a name, which is checked, and perhaps a configuration and files.
 
 Source: spec/repository.md section 1.6, spec/http.md section 8.
 """
@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from core.config.parse import parse_config_override
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed
-from core.lifecycle.model import poll_failure
+from core.errors import InvalidRequest
 from core.repository.override import OverrideSource
 from core.repository.repositories import Located, ModelKey
 
@@ -21,30 +18,25 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """`config` stands in for the model's configuration file, `located` for its directory; None where none was given.
+    """`config`, JSON that nobody has read yet, stands in for the model's configuration file, `located` for its
+    directory; None where none was given.
 
     A context manager: files that nobody uses at its end are removed.
     """
 
-    config: ModelConfig | None
+    config: str | None
     located: Located | None
     _source: OverrideSource | None
 
     @staticmethod
     def read(name: str, parameters: Mapping[str, str | bytes]) -> LoadRequest:
-        """Raises InvalidRequest or ModelLoadFailed with Triton's text."""
+        """Raises InvalidRequest with Triton's text."""
         check_model_name(name)
         files = {key.removeprefix(_FILE): value for key, value in parameters.items() if isinstance(value, bytes)}
         text = parameters.get("config")
         if files and text is None:
             raise InvalidRequest("Load parameter 'config' must be specified for model file override")
-        config = None
-        if isinstance(text, str):
-            try:
-                config = parse_config_override(text)
-            except ConfigInvalid as error:
-                hint = f"{error.message} ({error.hint})" if error.hint else error.message
-                raise ModelLoadFailed(poll_failure(name), hint=hint, model=name) from error
+        config = text if isinstance(text, str) else None
         if not files:
             return LoadRequest(config, None, None)
         source = OverrideSource(name, files)

@@ -18,6 +18,7 @@ from core.backends.cpu_budget import available_cores, plan_threads
 from core.config.golden import golden_requests
 from core.config.instance_groups import instance_group_problems
 from core.config.normalize import normalize
+from core.config.parse import parse_config_override
 from core.config.placement import Placement, placement_changes, placements
 from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec
@@ -79,8 +80,8 @@ class ModelLoader:
         self._threads = plan.intra_op_threads
         _log.info("thread plan: %s", plan)
 
-    def prepare(self, located: Located, override: ModelConfig | None = None) -> Prepared:
-        """Look at the model without its graphs. `override` stands in for its configuration file.
+    def prepare(self, located: Located, override: str | None = None) -> Prepared:
+        """Look at the model without its graphs. `override`, JSON, stands in for its configuration file.
 
         Raises a ServerError where the model cannot be read or its configuration is wrong whatever the graphs are.
         """
@@ -89,9 +90,10 @@ class ModelLoader:
         try:
             directory = fetched.directory
             auto_complete = self._options.auto_complete
-            config = override or read_config(
-                directory, config_name=self._options.config_name, required=not auto_complete
-            )
+            if override is not None:
+                config = parse_config_override(override)
+            else:
+                config = read_config(directory, config_name=self._options.config_name, required=not auto_complete)
             if isinstance(located.source, PlacedModel):  # it is served under the name that it was given
                 config.name = name
             check_config(directory, config, auto_complete=auto_complete, gpu_ids=self._gpu_ids)

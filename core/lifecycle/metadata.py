@@ -11,7 +11,7 @@ from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.lifecycle.model import Model
-from core.lifecycle.state import ModelState
+from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
@@ -94,7 +94,9 @@ def _index_item(model: Model, version: ModelVersion) -> dict[str, str]:
 
 
 def _reason(model: Model, version: ModelVersion) -> str:
-    return version.state.reason or version.reload_failure or (model.problem if version.is_ready else "")
+    """The last thing that went wrong: what kept the model from being looked at concerns all that is not unloaded."""
+    own = version.state.reason or version.reload_failure
+    return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own
 
 
 def _unavailable(problem: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.reload_plan import Content, Plan, plan_reload
@@ -92,10 +91,10 @@ class Model:
             return True
         return poll % (1 << min(self._failures, _SELDOM)) == 0
 
-    def load(self, located: Located, cause: str, override: ModelConfig | None = None) -> None:
+    def load(self, located: Located, cause: str, override: str | None = None) -> None:
         """Let the model be what the repository says now; nothing happens where nothing has changed.
 
-        `override` stands in for its configuration file, and goes on to do so until the files change. Raises
+        `override`, JSON, stands in for its configuration file, and goes on to do so until the files change. Raises
         ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; what served before serves on.
         """
         with self._operation:
@@ -108,7 +107,7 @@ class Model:
             self._load(located, cause, override)
             self._failed_files = None
 
-    def _load(self, located: Located, cause: str, override: ModelConfig | None) -> None:
+    def _load(self, located: Located, cause: str, override: str | None) -> None:
         try:
             prepared = self._loader.prepare(located, override)
         except ServerError as error:
@@ -121,7 +120,6 @@ class Model:
         plan = plan_reload(self._content, content, wanted, self.serving, force=override is not None)
         self._carry_out(plan, prepared, cause)
         self._content = content
-        self.problem = ""
         if not plan.changes_nothing:
             _log.info("successfully loaded '%s'", self.key.name)
 
@@ -172,6 +170,7 @@ class Model:
         fresh = {number: ModelVersion(self.key.name, number, cause) for number in plan.load}
         # What has nothing to stand behind is seen while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
+        self.problem = ""
         self._load_versions(prepared, list(fresh.values()))
         failed = [version for version in fresh.values() if not version.is_ready]
         if failed:

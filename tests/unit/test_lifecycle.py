@@ -199,6 +199,36 @@ def test_a_configuration_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
         assert bench.backend.loads == ["m:1=1"]
 
 
+NOT_JSON = "Invalid argument: Invalid config override: "
+
+
+@pytest.mark.parametrize("content", [None, 1, BROKEN])
+def test_the_index_has_the_reason_of_the_last_failure(tmp_path: Path, content: int | str | None) -> None:
+    """Of a model that was never loaded, one that serves, and one whose version has failed."""
+    write(tmp_path, "m", content or 1)
+    state = {None: "m UNAVAILABLE", 1: "m 1 READY", BROKEN: "m 1 UNAVAILABLE"}[content]
+    with explicit(tmp_path) as bench:
+        if content == BROKEN:
+            assert failure(bench, "m").startswith("InvalidRequest: load failed for model 'm'")
+        elif content:
+            bench.load("m")
+        for config, reason in (
+            ("{", NOT_JSON),
+            ('{"name": "zz"}', "Invalid argument: unexpected directory name 'm' for model 'zz'"),
+            ('{"foo": 1}', NOT_JSON + 'Message type "inference.ModelConfig" has no field named "foo"'),
+            ("[]", NOT_JSON),
+        ):
+            assert failure(bench, "m", config) == polled_in_vain("m")
+            (line,) = bench.index()
+            assert line.startswith(f"{state} {reason}")
+        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+        assert failure(bench, "m").startswith("InvalidRequest: load failed for model 'm'")
+        assert bench.index() == [f"m 1 {'READY' if content == 1 else 'UNAVAILABLE'} Internal: the weights are broken"]
+        put(tmp_path / "m" / "1" / "model.fake", "2")
+        bench.load("m")
+        assert bench.index() == ["m 1 READY"]
+
+
 def test_files_of_a_request_stand_in_for_the_whole_directory(tmp_path: Path, temporary: Path) -> None:
     write(tmp_path, "m", 1, 2)
     with explicit(tmp_path) as bench:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType
 
 import pytest
+from google.protobuf.json_format import MessageToJson
 
 from core.config.parse import parse_model_config
 from core.errors import InvalidRequest, ModelLoadFailed, ServerError
@@ -46,7 +47,7 @@ class Repository:
     def load(self, override: str = "") -> None:
         source = LocalSource(self.path)
         located = Located(ModelKey("m"), source, tuple(source.files("m") or ()))
-        config = parse_model_config(override, "override") if override else None
+        config = MessageToJson(parse_model_config(override, "override")) if override else None
         self.model.load(located, "a test", config)
 
     def failure(self, override: str = "") -> ServerError:
