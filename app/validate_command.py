@@ -124,13 +124,13 @@ def _log_warnings_only() -> None:
 def _checker(options: ValidateOptions) -> Check:
     """The real check: the configuration, the files that it names, a session of every version, golden requests run."""
     from core.backends.backend_library import find_backend
-    from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
+    from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids, supports_gpus
     from core.repository.model_config import problems_of
 
     backend = OnnxRuntimeBackend()
     settings = split_backend_settings(options.backend_config)
     own_settings = {**settings.get("", {}), **settings.get(backend.name, {})}
-    gpus = gpu_ids()
+    gpus = gpu_ids() if supports_gpus() else None
     try:
         max_batch_size = integer(0).parse(own_settings.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE))
     except BadValue as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.backends.base import BackendInstance
-from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids
+from core.backends.onnxruntime import OnnxRuntimeBackend, gpu_ids, supports_gpus
 from core.config.model_spec import ModelSpec
 from core.config.render import config_json
 from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
@@ -220,7 +220,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     loader = ModelLoader(
         options,
         {OnnxRuntimeBackend.name: OnnxRuntimeBackend()},
-        gpu_ids=gpus,
+        gpu_ids=gpus if supports_gpus() else None,
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
         on_poisoned=partial(_report_poisoned, on_fatal),
     )

@@ -70,9 +70,14 @@ _openvino_lock = threading.Lock()
 _pool_lock = threading.Lock()
 
 
+def supports_gpus() -> bool:
+    """Whether the installed ONNX Runtime was built for GPUs."""
+    return CUDA in onnxruntime.get_available_providers()
+
+
 def gpu_ids(min_compute_capability: float = 0.0) -> tuple[int, ...]:
     """The GPUs that models can run on: none where ONNX Runtime has no CUDA provider. Never call it before a fork."""
-    if CUDA not in onnxruntime.get_available_providers():
+    if not supports_gpus():
         return ()
     return tuple(i for i in cuda.device_ids() if float(cuda.compute_capability(i) or 0) >= min_compute_capability)
 

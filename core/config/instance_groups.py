@@ -11,11 +11,14 @@ from core.config.platforms import is_ensemble
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
+# The GPUs that instances may use; None where the server supports none, whatever the machine has.
+GpuIds = Sequence[int] | None
+
 # Backends of which Triton makes two instances on a CPU where no count is given.
 _TWO_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
 
 
-def normalize_instance_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> None:
+def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
     """Complete the groups of `config` in place for a machine with the GPUs `gpu_ids`. A second call changes nothing."""
     if is_ensemble(config):
         return
@@ -30,10 +33,10 @@ def normalize_instance_groups(config: ModelConfig, gpu_ids: Sequence[int]) -> No
         if group.count < 1:
             group.count = 2 if on_cpu and config.backend in _TWO_ON_CPU else 1
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
-            group.gpus.extend(gpu_ids)
+            group.gpus.extend(gpu_ids or ())
 
 
-def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: Sequence[int]) -> list[Problem]:
+def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuIds) -> list[Problem]:
     """What is wrong with the groups of a normalised `config` on a machine with the GPUs `gpu_ids`."""
     if is_ensemble(config):
         return []
@@ -63,7 +66,10 @@ def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: Seque
 _KINDS = frozenset(ModelInstanceGroup.Kind.values())
 
 
-def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: Sequence[int]) -> list[Problem]:
+def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: GpuIds) -> list[Problem]:
+    if gpu_ids is None:
+        text = f"{prefix} has kind KIND_GPU but server does not support GPUs"
+        return [Problem(f"{path}.kind", text, "use KIND_CPU, or install trident-inference[gpu] instead of [cpu]")]
     if not gpu_ids:
         text = f"{prefix} has kind KIND_GPU but no GPUs are available"
         return [Problem(f"{path}.kind", text, "use KIND_CPU, or start where the server sees a GPU")]

@@ -5,9 +5,9 @@ Source: spec/model-config.md sections 2.2 (normalisation) and 2.5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from core.config.instance_groups import normalize_instance_groups
+from core.config.instance_groups import GpuIds, normalize_instance_groups
 from core.config.platforms import fill_platform, is_ensemble
 from core.config.schema import ModelConfig
 
@@ -23,7 +23,7 @@ def fill_identity(config: ModelConfig, directory_name: str, files: Collection[st
     fill_platform(config, files)
 
 
-def normalize(config: ModelConfig, gpu_ids: Sequence[int]) -> None:
+def normalize(config: ModelConfig, gpu_ids: GpuIds) -> None:
     """Write Triton's defaults into `config` in place. Applied before auto-complete and again after it."""
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1

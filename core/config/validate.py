@@ -6,9 +6,8 @@ Source: spec/model-config.md sections 2.2 to 2.10.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
-from core.config.instance_groups import instance_group_problems
+from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.paths import is_plain
 from core.config.platforms import platform_problems
 from core.config.problem import Problem
@@ -21,7 +20,7 @@ _CUSTOM_BUCKETS_FAMILY = "nv_inference_first_response_histogram_ms"
 
 
 def validate_model_config(
-    config: ModelConfig, model_name: str, *, gpu_ids: Sequence[int] = (), completed: bool = True
+    config: ModelConfig, model_name: str, *, gpu_ids: GpuIds = (), completed: bool = True
 ) -> list[Problem]:
     """Every problem of a normalised `config` of the model in directory `model_name`; empty for a good one.
 

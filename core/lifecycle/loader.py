@@ -16,7 +16,7 @@ from core.backends.backend_library import find_backend
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
 from core.backends.cpu_budget import available_cores, plan_threads
 from core.config.golden import golden_requests
-from core.config.instance_groups import instance_group_problems
+from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
 from core.config.placement import Placement, placement_changes, placements
@@ -62,13 +62,13 @@ class ModelLoader:
         options: EngineOptions,
         backends: Mapping[str, Backend],
         *,
-        gpu_ids: Sequence[int] = (),
+        gpu_ids: GpuIds = (),
         gpu_uuids: Sequence[str] = (),
         on_poisoned: Callable[[BackendInstance], None] | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
-        self._gpu_ids = tuple(gpu_ids)
+        self._gpu_ids = gpu_ids
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
         self._slots = threading.BoundedSemaphore(max(1, options.load_threads))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.config.autocomplete import auto_complete, needs_signature
 from core.config.golden import GoldenRequest, golden_requests
+from core.config.instance_groups import GpuIds
 from core.config.model_spec import ModelSpec
 from core.config.normalize import fill_identity, normalize
 from core.config.parse import decode_config, parse_model_config
@@ -72,7 +73,7 @@ def load_config(
     *,
     auto_complete: bool = True,
     inspect: Inspect,
-    gpu_ids: Sequence[int] = (),
+    gpu_ids: GpuIds = (),
     default_max_batch_size: int = 4,
     version: int | None = None,
 ) -> ModelConfig:
@@ -96,9 +97,7 @@ def load_config(
     return examined.config
 
 
-def check_config(
-    directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: Sequence[int]
-) -> None:
+def check_config(directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: GpuIds) -> None:
     """Raise InvalidModelConfig for what is wrong with `written` whatever the graph is; it stays as it is.
 
     With auto-complete inputs and outputs are none of that, even where nothing is missing: what is wrong with them is
@@ -124,7 +123,7 @@ def problems_of(
     config_name: str = "",
     auto_complete: bool = True,
     inspect: Inspect,
-    gpu_ids: Sequence[int] = (),
+    gpu_ids: GpuIds = (),
     default_max_batch_size: int = 4,
     check_backend: CheckBackend | None = None,
     run_golden: RunGolden | None = None,
@@ -211,7 +210,7 @@ def _examine(
     config: ModelConfig,
     complete: bool,
     inspect: Inspect,
-    gpu_ids: Sequence[int],
+    gpu_ids: GpuIds,
     default_max_batch_size: int,
     version: int | None,
 ) -> _Examination:

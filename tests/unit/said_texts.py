@@ -148,7 +148,8 @@ def ask_processes(said: Said, folder: Path) -> None:
     said.by(check_available, requests, [CPU], "m")
     said.by(check_active, requests, [CPU], "libcudnn.so.9", "m")
     group = ModelInstanceGroup(name="m_0", kind=ModelInstanceGroup.KIND_GPU)
-    said.texts += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", ())]
+    for gpus in ((), None):
+        said.texts += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", gpus)]
     said.texts += [orjson.dumps(readiness(engine_down("it has ended").phase)).decode()]
     SizeLimits(0, 0).check_request(2_000_000)
     exhausted = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"

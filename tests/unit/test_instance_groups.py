@@ -15,7 +15,7 @@ def config_of(text: str, backend: str = "onnxruntime") -> ModelConfig:
     return text_format.Parse(text, ModelConfig(name="m", backend=backend))
 
 
-def normalized(text: str, gpu_ids: list[int], backend: str = "onnxruntime") -> list[Group]:
+def normalized(text: str, gpu_ids: list[int] | None, backend: str = "onnxruntime") -> list[Group]:
     config = config_of(text, backend)
     normalize_instance_groups(config, gpu_ids)
     once = config.SerializeToString()
@@ -24,7 +24,7 @@ def normalized(text: str, gpu_ids: list[int], backend: str = "onnxruntime") -> l
     return [(group.name, group.kind, group.count, list(group.gpus)) for group in config.instance_group]
 
 
-def problems(text: str, gpu_ids: list[int]) -> list[str]:
+def problems(text: str, gpu_ids: list[int] | None) -> list[str]:
     config = config_of(text)
     normalize_instance_groups(config, gpu_ids)
     return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
@@ -32,6 +32,7 @@ def problems(text: str, gpu_ids: list[int]) -> list[str]:
 
 def test_no_group_is_one_named_as_the_model() -> None:
     assert normalized("", []) == [("m", CPU, 2, [])]
+    assert normalized("", None) == [("m", CPU, 2, [])]
     assert normalized("", [0]) == [("m", GPU, 1, [0])]
     assert normalized("", [], backend="python") == [("m", CPU, 1, [])]
 
@@ -74,6 +75,13 @@ def test_what_is_refused() -> None:
     assert problems("instance_group { passive: true }", []) == [
         "every instance group of model m is passive, so that no instance would execute requests"
     ]
+
+
+def test_a_server_without_support_for_gpus_says_so() -> None:
+    assert problems("instance_group { kind: KIND_GPU gpus: [ 0 ] }", None) == [
+        "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
+    ]
+    assert problems("instance_group { kind: KIND_CPU }", None) == []
 
 
 def test_an_empty_list_is_a_problem_before_normalisation() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from core.backends.base import BackendInstance, LoadContext
 from core.backends.execution_providers import CPU
-from core.backends.onnxruntime import FAILURES, OnnxRuntimeBackend, gpu_ids
+from core.backends.onnxruntime import FAILURES, OnnxRuntimeBackend, gpu_ids, supports_gpus
 from core.config.placement import Placement
 from core.config.signature import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
@@ -113,6 +113,7 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -
 
 
 def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
+    assert supports_gpus() or not gpu_ids()
     if gpu_ids():
         pytest.skip("this machine has one")
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
