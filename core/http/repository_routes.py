@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from core.http.application import V2Application
 
 _FILE_PREFIX = "file:"
+_LINE_ENDS = b"\r\n"
 
 
 def index(application: V2Application, environ: Environ, repository: str = "") -> Reply:
@@ -69,6 +70,7 @@ def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _file_content(key: str, text: str) -> bytes:
     try:
-        return b64decode(text.encode("ascii"))
+        # Lines are broken, as tools do it; anything else that is no base64 would be skipped without `validate`.
+        return b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
     except (UnicodeEncodeError, Base64Error) as error:
         raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error

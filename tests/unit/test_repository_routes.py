@@ -50,12 +50,22 @@ def test_load_passes_parameters_on(client: FlaskClient, engine: FakeEngine) -> N
     ]
 
 
+@pytest.mark.parametrize("text", ["AAEC", "AA\nEC\n", "A\r\nAEC"])
+def test_base64_may_be_broken_into_lines(client: FlaskClient, engine: FakeEngine, text: str) -> None:
+    parameters = {"config": "{}", "file:1/model.onnx": text}
+    assert client.post("/v2/repository/models/simple/load", json={"parameters": parameters}).status_code == 200
+    assert engine.calls[0][2]["file:1/model.onnx"] == b"\x00\x01\x02"
+
+
 @pytest.mark.parametrize(
     ("parameters", "status", "text"),
     [
         ({"config": 1}, 400, "Unable to parse 'config': attempt to access JSON non-string as string"),
         ({"foo": "x"}, 500, "unexpected error on creating Triton parameter"),
         ({"file:1/m": "é"}, 400, "'file:1/m' must be a valid base64 encoded file"),
+        ({"file:1/m": "!!!!"}, 400, "'file:1/m' must be a valid base64 encoded file"),
+        ({"file:1/m": "AAEC,AAEC"}, 400, "'file:1/m' must be a valid base64 encoded file"),
+        ({"file:1/m": "AA=EC"}, 400, "'file:1/m' must be a valid base64 encoded file"),
         ({"file:1/m": "A"}, 400, "'file:1/m' must be a valid base64 encoded file"),
         ([], 400, "Unable to parse 'parameters': attempt to access JSON non-object as object"),
     ],
