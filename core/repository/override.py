@@ -5,6 +5,7 @@ The model directory in the repository is not looked at. Source: spec/repository.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import shutil
 import tempfile
@@ -19,13 +20,22 @@ from core.repository.source import Fetched, SourceFile
 _PREFIX = "file:"
 # Not the model's name, which is a client's: it might be no name that a folder can have.
 _FOLDER = "model"
+_FAULTS_OF_A_PATH = {errno.ENAMETOOLONG: "the name is too long"} | dict.fromkeys(
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "what another file's path has for a folder cannot be a file"
+)
+_LONGEST_SHOWN = 200
+# Folders in each other: they are made, listed and removed by recursion.
+_DEEPEST = 32
 
 
 class OverrideSource:
     """The Source of one model. The maker holds it until `close`; the folder goes when nothing fetched is left."""
 
     def __init__(self, model: str, contents: Mapping[str, bytes]) -> None:
-        """`contents` by path relative to the model directory. Raises InvalidRequest for a path that leads out of it."""
+        """`contents` by path relative to the model directory.
+
+        Raises InvalidRequest for a path that leads out of it or that no file can have.
+        """
         for path in contents:
             _check_path(path)
         self.location = "the load request"
@@ -38,12 +48,13 @@ class OverrideSource:
             raise _not_written(model, error) from error
         try:
             for path, content in contents.items():
-                file = self._folder / _FOLDER / posixpath.normpath(path)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
+                _write(self._folder / _FOLDER, path, content)
         except OSError as error:
             self.close()
             raise _not_written(model, error) from error
+        except InvalidRequest:
+            self.close()
+            raise
         self._files = tuple(
             SourceFile(posixpath.normpath(path), len(content), f"request-{id(self)}")
             for path, content in sorted(contents.items())
@@ -82,6 +93,27 @@ def _check_path(path: str) -> None:
             f"Invalid file parameter '{_PREFIX}{path}' with normalized path '{normal}' must stay within model "
             "directory."
         )
+    if normal.count("/") > _DEEPEST:
+        raise _no_file(path, f"it has more than {_DEEPEST} folders in each other")
+
+
+def _write(folder: Path, path: str, content: bytes) -> None:
+    """Raises InvalidRequest for a path that no file can have, or not beside the others; OSError."""
+    file = folder / posixpath.normpath(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    except OSError as error:
+        if error.errno not in _FAULTS_OF_A_PATH:
+            raise
+        raise _no_file(path, _FAULTS_OF_A_PATH[error.errno]) from error
+
+
+def _no_file(path: str, why: str) -> InvalidRequest:
+    shown = path if len(path) <= _LONGEST_SHOWN else f"{path[:_LONGEST_SHOWN]}..."
+    return InvalidRequest(
+        f"Invalid file parameter '{_PREFIX}{shown}': {why}", hint="name a file that the model directory can have"
+    )
 
 
 def _not_written(model: str, error: OSError) -> RepositoryUnavailable:

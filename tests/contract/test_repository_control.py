@@ -213,7 +213,7 @@ def test_a_model_that_is_gone_from_the_disk_leaves_the_index(server: ServerProce
 
 
 NOT_POLLED = "failed to load '%s', failed to poll from model repository"
-NOT_WRITTEN = "failed to write the files of the load request for model 'simple': %s"
+NO_FILE = "Invalid file parameter 'file:%s': %s"
 FILE = "file:1/model.onnx"
 ESCAPE = "Invalid file parameter 'file:%s' with normalized path '%s' must stay within model directory."
 REFUSED_PARAMETERS: list[tuple[dict[str, Any], int, str]] = [
@@ -231,8 +231,13 @@ REFUSED_PARAMETERS: list[tuple[dict[str, Any], int, str]] = [
     ({"config": OVERRIDE, "file:": ""}, 400, ESCAPE % ("", ".")),
     ({"config": OVERRIDE, FILE: "abcde"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
     ({"config": OVERRIDE, FILE: "\u00e4"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
-    ({"config": OVERRIDE, "file:1": "", FILE: ""}, 503, NOT_WRITTEN % "File exists"),
-    ({"config": OVERRIDE, "file:" + "n" * 300: ""}, 503, NOT_WRITTEN % "File name too long"),
+    ({"config": OVERRIDE, FILE: "!!!!"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
+    (
+        {"config": OVERRIDE, "file:1": "", FILE: ""},
+        400,
+        NO_FILE % ("1/model.onnx", "what another file's path has for a folder cannot be a file"),
+    ),
+    ({"config": OVERRIDE, "file:" + "n" * 300: ""}, 400, NO_FILE % ("n" * 200 + "...", "the name is too long")),
 ]
 
 

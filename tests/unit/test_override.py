@@ -86,9 +86,29 @@ def test_the_name_of_the_model_leads_nowhere(name: str, temporary: Path) -> None
     source.close()
 
 
-def test_files_that_cannot_be_written_leave_nothing_behind() -> None:
-    for contents in ({"1": b"", "1/model.onnx": b""}, {"x" * 300: b""}):
-        with pytest.raises(
-            RepositoryUnavailable, match=r"^failed to write the files of the load request for model 'm'"
-        ):
-            OverrideSource("m", contents)
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("x" * 300, f"{'x' * 200}...': the name is too long"),
+        ("1/" + "x" * 256, f"1/{'x' * 198}...': the name is too long"),
+        (f"{'x' * 250}/" * 30 + "x", f"{'x' * 200}...': the name is too long"),
+        ("d/" * 1500 + "x", f"{'d/' * 100}...': it has more than 32 folders in each other"),
+        ("1/model.onnx/x", "1/model.onnx/x': what another file's path has for a folder cannot be a file"),
+        ("1", "1': what another file's path has for a folder cannot be a file"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_the_request_s_fault(path: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        OverrideSource("m", {"1/model.onnx": b"", path: b""})
+    assert caught.value.message == f"Invalid file parameter 'file:{why}"
+    assert caught.value.hint
+
+
+def test_a_path_as_deep_as_it_may_be() -> None:
+    OverrideSource("m", {"d/" * 32 + "x": b""}).close()
+
+
+def test_files_that_cannot_be_written_are_the_server_s_trouble(temporary: Path) -> None:
+    tempfile.tempdir = str(temporary / "none")
+    with pytest.raises(RepositoryUnavailable, match=r"^failed to write the files of the load request for model 'm'"):
+        OverrideSource("m", {"1/model.onnx": b""})
