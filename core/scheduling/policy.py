@@ -33,7 +33,8 @@ class Run(NamedTuple):
 class Wait(NamedTuple):
     """Execute nothing yet: ask again at `until_ns` (monotonic), or earlier if one of these arrives:
 
-    a request that makes the items queued at least `grow_to`, or one with another batch key than `key`.
+    a request that makes the items queued at least `grow_to`, one with another batch key than `key`, or one that goes
+    ahead of another: the sizes on the way to `grow_to` are then others.
     """
 
     until_ns: int
@@ -103,7 +104,7 @@ def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_
 
 
 def may_end(wait: Wait, request: InferenceRequest, items: int) -> bool:
-    """Whether forming the batch again, now that `request` has come and `items` are queued, could end other than so."""
+    """Whether forming the batch again, now that `request` came last and makes it `items`, could end other than so."""
     return items >= wait.grow_to or request.batch_key != wait.key or 0 < request.expires_ns < wait.until_ns
 
 

@@ -26,9 +26,10 @@ class RequestQueue:
     """Requests in the order in which they may run: by priority level, within one first in first out, delayed ones last.
 
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
+    `is_in_order` where no arrival can ever go ahead of what waits.
     """
 
-    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "items", "size")
+    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "is_in_order", "items", "size")
 
     def __init__(self, batching: BatchingSpec | None = None) -> None:
         policies = batching.policies if batching else (QueuePolicy(),)
@@ -36,6 +37,7 @@ class RequestQueue:
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
         self._default_level = batching.default_priority_level if batching else 0
         self._rejections: list[Rejection] = []
+        self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
         self.size = 0
         self.items = 0
 
@@ -53,6 +55,15 @@ class RequestQueue:
         if not 1 <= priority <= len(self._levels):
             priority = self._default_level
         return self._levels[priority - 1]
+
+    def is_last(self, request: InferenceRequest) -> bool:
+        """Whether `request`, which has just been pushed, went ahead of none: of no lower level, and of none delayed."""
+        for level in reversed(self._levels):
+            if level.delayed:
+                return False
+            if level.waiting:
+                return level.waiting[-1] is request
+        return False
 
     def candidates(self, limit: int, now_ns: int) -> list[InferenceRequest]:
         """The first `limit` requests that may run, after cancelled and expired ones among them have left the queue.

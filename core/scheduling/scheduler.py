@@ -164,7 +164,9 @@ class Scheduler:
                     request.defer(self._run_here)
                 else:
                     self._wake_idle()
-            elif may_end(holder.wait, request, self._queue.items):
+            elif may_end(holder.wait, request, self._queue.items) or not (
+                self._queue.is_in_order or self._queue.is_last(request)
+            ):
                 self._wake_holder(holder)
 
     def _wake_idle(self) -> None:

@@ -178,3 +178,28 @@ def test_a_full_level_refuses_and_others_do_not() -> None:
     queue.take(1)
     queue.push(request("e"))
     assert queue.size == 3
+
+
+def test_an_arrival_of_a_higher_level_is_not_last() -> None:
+    queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
+    assert not queue.is_in_order
+    for priority, is_last in [(2, True), (2, True), (1, False), (3, True), (2, False)]:
+        made = request("x", priority=priority)
+        queue.push(made)
+        assert queue.is_last(made) is is_last
+
+
+def test_an_arrival_goes_ahead_of_what_is_delayed() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=10, delay_on_timeout=True))
+    assert not queue.is_in_order
+    queue.push(request("a"))
+    queue.candidates(8, 100)
+    late = request("b", enqueue_ns=100)
+    queue.push(late)
+    assert not queue.is_last(late)
+
+
+@pytest.mark.parametrize("policy", [QueuePolicy(), QueuePolicy(default_timeout_ns=10, max_queue_size=4)])
+def test_one_level_that_delays_nothing_is_in_order(policy: QueuePolicy) -> None:
+    assert queue_of(policy).is_in_order
+    assert RequestQueue().is_in_order

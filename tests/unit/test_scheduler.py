@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from core.config.model_spec import QueuePolicy
+from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from core.observability.statistics import FailureReason
 from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, until
@@ -99,6 +99,40 @@ def test_another_batch_key_ends_the_wait(make_bench: MakeBench) -> None:
     other.batch_key = (("IN", (3,)),)
     bench.scheduler.submit(other)
     assert bench.wait(1) == ["a"]
+
+
+def test_a_wait_is_decided_anew_for_a_higher_priority(make_bench: MakeBench) -> None:
+    levels = BatchingSpec(
+        preferred_batch_sizes=(2, 8),
+        max_queue_delay_ns=LONG_NS,
+        priority_levels=2,
+        default_priority_level=2,
+        policies=(QueuePolicy(), QueuePolicy()),
+    )
+    bench = make_bench(levels)
+    bench.scheduler.start()
+    bench.scheduler.submit(bench.request("low", batch_size=3, priority=2))
+    until(lambda: bench.scheduler._holder is not None)
+    bench.scheduler.submit(bench.request("high", batch_size=2, priority=1))
+    assert bench.wait(1) == ["high"]
+    assert bench.scheduler.queued == 1
+    bench.scheduler.submit(bench.request("last", batch_size=5, priority=2))
+    bench.wait(2)
+    assert bench.backend.batches == [["high"], ["low", "last"]]
+
+
+def test_a_wait_is_decided_anew_for_what_goes_ahead_of_a_delayed_request(make_bench: MakeBench) -> None:
+    now_ns = [0]
+    timeout_ns = LONG_NS * 3 // 5  # more than half of the delay: the new one's own ends after the wait
+    policy = QueuePolicy(default_timeout_ns=timeout_ns, delay_on_timeout=True)
+    bench = make_bench(batching(2, 8, delay_ns=LONG_NS, policy=policy), clock=lambda: now_ns[0])
+    bench.scheduler.submit(bench.request("delayed", batch_size=3))
+    now_ns[0] = timeout_ns
+    bench.scheduler.start()
+    until(lambda: bench.scheduler._holder is not None)
+    bench.scheduler.submit(bench.request("new", batch_size=2))
+    assert bench.wait(1) == ["new"]
+    assert bench.scheduler.queued == 1
 
 
 def test_a_wait_is_decided_anew_after_another_instance_took_a_batch(make_bench: MakeBench) -> None:
