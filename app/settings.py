@@ -257,7 +257,7 @@ class ServerSettings(PlatformSettings, RepositorySettings):
         0,
         "",
         integer(0, INT64_MAX),
-        "Hold the first batch of every model until this many requests are queued.",
+        "Hold the first batch of every model with dynamic batching until this many requests are queued.",
         section=_TESTS,
         variable="TRITONSERVER_DELAY_SCHEDULER",
     )

@@ -200,7 +200,7 @@ class ModelLoader:
             version.spec,
             instances,
             version.statistics,
-            delay_until=self._options.delay_scheduler,
+            delay_until=self._options.delay_scheduler if version.spec.batching is not None else 0,
             on_poisoned=self._on_poisoned,
         )
         version.gpu_uuid = self._gpu_uuid(placed)

@@ -14,8 +14,8 @@ class EngineOptions:
     `control_mode` is none, poll or explicit; `load_models` are those of the start in explicit mode. What comes from
     cloud storage is kept in `cache_directory`, up to `cache_bytes` (0: without limit); `credential_path` names a
     file with its credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None
-    where it is not set) say which GPUs count. `delay_scheduler` holds batches until that many requests are queued,
-    once (a hook of test suites). `settings` is what the engine shows of its settings, by option name.
+    where it is not set) say which GPUs count. `delay_scheduler` holds what dynamic batchers queue until that many are
+    there, once (a hook of test suites). `settings` is what the engine shows of its settings, by option name.
     """
 
     repositories: tuple[str, ...]

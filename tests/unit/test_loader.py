@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from core.backends.base import LoadContext
 from core.errors import ConfigInvalid, ServerError
+from core.inference import InputTensor
 from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.state import UNLOADED, ModelState
@@ -25,8 +27,10 @@ from tests.unit.lifecycle_bench import (
     MORE_INSTANCES,
     FakeBackend,
     FakeModel,
+    living,
     threads,
     until,
+    weight_of,
     write,
 )
 
@@ -157,6 +161,17 @@ def test_as_many_versions_at_once_as_there_are_load_threads(source: CountingSour
     for thread in loading:
         thread.join(LIMIT_S)
     assert len(backend.loads) == 3
+
+
+def test_models_without_a_dynamic_batcher_are_not_held_until_there_is_company(tmp_path: Path) -> None:
+    write(tmp_path, "alone", 1)
+    write(tmp_path, "batched", 2, config=CONFIG + "max_batch_size: 8 dynamic_batching { }")
+    item = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
+    with living(tmp_path, delay_scheduler=2) as bench:
+        assert bench.ask("alone") == 1
+        first = bench.submit("batched", item)
+        assert bench.version("batched").queued == 1
+        assert bench.ask("batched", item) == weight_of(first) == 2
 
 
 def test_a_backend_that_is_not_installed(source: CountingSource) -> None:
