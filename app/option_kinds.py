@@ -116,6 +116,8 @@ TEXT = Kind("string", _text)
 BOOLEAN = Kind("true|false", _boolean)
 # An option without a value on the command line; the variable takes a boolean.
 FLAG = Kind("", _boolean)
+# A switch that only 0 turns off: Triton reads this variable without a look at what else it may say.
+NOT_ZERO = Kind("0|1", lambda text: text != "0")
 # A count of verbosity: an integer, or true for 1 and false for 0.
 LEVEL = Kind("integer|true|false", _level)
 INTEGER = integer()

@@ -20,6 +20,7 @@ from app.option_kinds import (
     INTEGER,
     INTEGER64,
     LEVEL,
+    NOT_ZERO,
     PORT,
     TEXT,
     Kind,
@@ -248,8 +249,9 @@ class ServerSettings(PlatformSettings, RepositorySettings):
     log_escape: bool = option(
         True,
         "",
-        BOOLEAN,
-        "Whether messages are quoted as JSON strings, so that no message can look like another log line.",
+        NOT_ZERO,
+        "Whether messages are quoted as JSON strings, so that no message can look like another log line; only 0 turns "
+        "it off.",
         section=_LOGGING,
         variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES",
     )

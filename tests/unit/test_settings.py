@@ -91,6 +91,11 @@ def test_variables_of_others() -> None:
     assert settings().visible_gpus is None
 
 
+@pytest.mark.parametrize(("text", "escapes"), [("", True), ("1", True), ("no", True), ("false", True), ("0", False)])
+def test_only_0_turns_the_quoting_of_log_messages_off(text: str, escapes: bool) -> None:
+    assert settings(TRITON_SERVER_ESCAPE_LOG_MESSAGES=text).log_escape is escapes
+
+
 def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDENT_ID", "from the process")
     assert read_settings([REPOSITORY]).server_id == "from the process"
