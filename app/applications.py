@@ -37,7 +37,10 @@ class Applications:
         self._make_bridge = make_bridge
         self._request_page = request_page
         self._metrics_options = MetricsOptions(
-            gpu=settings.allow_gpu_metrics, cpu=settings.allow_cpu_metrics, interval_ms=settings.metrics_interval_ms
+            gpu=settings.allow_gpu_metrics,
+            cpu=settings.allow_cpu_metrics,
+            interval_ms=settings.metrics_interval_ms,
+            config=settings.metrics_settings,
         )
         self._v2 = V2Application(engine, http_options(settings), make_bridge(settings.http_thread_count))
         self._sagemaker = self._sagemaker_application()

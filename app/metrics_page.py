@@ -52,6 +52,7 @@ Of each ready model version. Beside the labels below, these have
 * `namespace` with `--model-namespacing=true`.
 * the `metric_tags` of the model configuration, with an underscore before their names.
 
+`--metrics-config=counter_latencies=false` leaves the durations out and, as in Triton, keeps the counters at 0.
 Counters start at 0 when a version is loaded again. A request that was refused before it was queued (malformed, model
 not ready, queue full) is in none of them; the log has it.
 """,

@@ -27,12 +27,22 @@ from app.option_kinds import (
     choice,
     integer,
     number,
+    setting,
 )
 from app.options import Option, option, options_by_field, repeated
 from app.platform import find_platform
 from app.platform_settings import PlatformSettings
 from app.repository_settings import RepositorySettings
-from app.settings_rules import BACKEND_SETTING, SAGEMAKER_SERVICE, check, deprecations, derived, split_backend_settings
+from app.settings_rules import (
+    BACKEND_SETTING,
+    SAGEMAKER_SERVICE,
+    check,
+    deprecations,
+    derived,
+    metrics_without_effect,
+    split_backend_settings,
+    split_metrics_settings,
+)
 from app.settings_source import DEFAULT
 
 if TYPE_CHECKING:
@@ -65,7 +75,7 @@ class ServerSettings(PlatformSettings, RepositorySettings):
     """Every option that has an effect, under its name with underscores.
 
     `sources` says of a field where its value came from, where that is not the default. `warnings` are for the person
-    who starts the server; `without_effect` names the options that were given and change nothing here. `sagemaker` and
+    who starts the server; `without_effect` names what was given and changes nothing here. `sagemaker` and
     `vertex` are there where their routes may be served; `any_layout`: the repository may be a single model.
     """
 
@@ -196,6 +206,12 @@ class ServerSettings(PlatformSettings, RepositorySettings):
         "Milliseconds for which values of the devices are shown again before they are read anew.",
         section=_METRICS,
     )
+    metrics_config: tuple[str, ...] = repeated(
+        "metrics-config",
+        setting("metrics-config", ""),
+        "counter_latencies=false leaves out the durations of requests and keeps all counters of models at 0.",
+        section=_METRICS,
+    )
 
     backend_config: tuple[str, ...] = repeated(
         "backend-config",
@@ -281,6 +297,11 @@ class ServerSettings(PlatformSettings, RepositorySettings):
         return split_backend_settings(self.backend_config)
 
     @property
+    def metrics_settings(self) -> dict[str, str]:
+        """The values of --metrics-config by name."""
+        return split_metrics_settings(self.metrics_config)
+
+    @property
     def log_options(self) -> LogOptions:
         from core.observability.logging import LogOptions
 
@@ -339,7 +360,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
         **given.values,
         sources=given.sources,
         warnings=(*found.warnings, *deprecations(given.values)),
-        without_effect=given.without_effect,
+        without_effect=(*given.without_effect, *metrics_without_effect(given.values)),
         sagemaker=found.sagemaker,
         vertex=found.vertex,
         any_layout=found.any_layout or bool(given.values.get("single_model")),

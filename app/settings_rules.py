@@ -50,6 +50,16 @@ def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
+    """The values of --metrics-config among these fields that ask for metrics which are not there."""
+    if "metrics_config" not in given:
+        return []
+    from core.observability.metrics import MetricsOptions
+
+    config = split_metrics_settings(given["metrics_config"])
+    return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]
+
+
 def check(settings: ServerSettings) -> None:
     """Raise BadOption for the first thing that cannot be."""
     _check_models(settings)
@@ -160,6 +170,11 @@ def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
         backend, name, value = _split(text)
         settings.setdefault(backend, {})[name] = value
     return settings
+
+
+def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Values of --metrics-config by name; of several values for one name the last one counts."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 BACKEND_SETTING = Kind("[<backend>,]<setting>=<value>", _backend_setting)

@@ -57,7 +57,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "grpc-max-connection-age-grace": INTEGER,
         "grpc-restricted-protocol": TEXT,
     },
-    "Metrics": {"metrics-config": setting("metrics-config", "")},
     "Tracing": {
         "trace-config": TEXT,
         "trace-file": TEXT,
@@ -83,7 +82,6 @@ _REPEATABLE = frozenset(
     {
         "model-load-gpu-limit",
         "grpc-restricted-protocol",
-        "metrics-config",
         "trace-config",
         "trace-level",
         "cache-config",

@@ -76,6 +76,13 @@ def test_the_metrics_page_is_the_engines_and_that_of_the_requests() -> None:
     assert 'flask_http_request_duration_seconds_count{method="GET",route="/v2",status="200"} 3.0' in lines
 
 
+def test_the_metrics_page_is_as_the_metrics_configuration_says() -> None:
+    page = by_port("--metrics-config=counter_latencies=false")[METRICS].get("/metrics").text
+    assert "nv_inference_request_success" in page
+    assert "nv_inference_queue_duration_us" not in page
+    assert "nv_inference_queue_duration_us" in by_port()[METRICS].get("/metrics").text
+
+
 def test_a_page_of_the_requests_may_be_made_elsewhere() -> None:
     asked: list[V2Application] = []
 

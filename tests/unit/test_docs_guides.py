@@ -89,7 +89,7 @@ NOTES = {
     "repoagent-directory": "no repository agents",
     "model-load-gpu-limit": "no limit",
     "enable-peer-access": "",
-    "metrics-config": "counters are always there, summaries and histogram never",
+    "metrics-config": "`counter_latencies`; summaries and histogram are not there",
     "cache-config": "no response cache",
     "cache-directory": "no response cache",
     "response-cache-byte-size": "no response cache",

@@ -38,6 +38,7 @@ def test_our_own_defaults() -> None:
 
 SAMPLES = {
     "backend_config": "onnxruntime,a=b",
+    "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
     "log_format": "json",
     "platform": "plain",
@@ -138,3 +139,13 @@ def test_backend_settings_and_log_options_are_cut_out() -> None:
 
 def test_options_without_effect_are_kept_for_the_log() -> None:
     assert settings("--allow-grpc=false", "--grpc-port=9").without_effect == ("--allow-grpc", "--grpc-port")
+
+
+def test_metrics_settings_are_cut_out_and_those_without_effect_named() -> None:
+    found = settings("--metrics-config=counter_latencies=false", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
+    assert found.metrics_settings == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}
+    assert found.without_effect == ()
+    found = settings(TRIDENT_METRICS_CONFIG="summary_latencies=true;histogram_latencies=false")
+    assert found.without_effect == ("--metrics-config=summary_latencies=true",)
+    with pytest.raises(BadOption, match="--metrics-config option format is"):
+        settings("--metrics-config=counter_latencies")

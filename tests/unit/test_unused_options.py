@@ -62,7 +62,6 @@ def test_their_values_are_checked(flag: str, text: str, reason: str) -> None:
     [
         ("grpc-infer-thread-count", "128"),
         ("cuda-memory-pool-byte-size", "0:67108864"),
-        ("metrics-config", "summary_quantiles=0.5:0.05,0.9:0.01"),
         ("cache-config", "local,size=1048576"),
         ("trace-config", "triton,file=/tmp/trace.json"),
     ],
