@@ -204,7 +204,7 @@ class Lifecycle:
             located = self._models_of_start()
         except ServerError as error:
             # The hint names places of this machine: that is for the log, not for who asks whether the server is ready.
-            _log.error("%s: %s" if error.hint else "%s%s", error.message, error.hint)
+            _log.error("%s", f"{error.message}: {error.hint}" if error.hint else error.message)
             self._end_loading({"model repository": error.reason})
             return
         except Exception as error:  # a storage's bug: without this the server would be starting for ever
@@ -222,7 +222,7 @@ class Lifecycle:
 
     def _models_of_start(self) -> list[Located]:
         """What is loaded at start; what cannot be is among the failures. Raises RepositoryUnavailable."""
-        named = self._options.load_models
+        named = tuple(dict.fromkeys(self._options.load_models))
         if self._options.control_mode != "explicit" or named == (ALL_MODELS,):
             scan = self._repositories.scan()
             for failure in scan.failures.values():
@@ -235,7 +235,7 @@ class Lifecycle:
             raise InvalidRequest("Wildcard model name '*' must be the ONLY startup model if specified at all.")
         self._repositories.check()
         located: list[Located] = []
-        for name in dict.fromkeys(named):
+        for name in named:
             try:
                 located += self._find(name)
             except ModelLoadFailed as error:

@@ -79,9 +79,10 @@ def test_in_explicit_mode_only_what_is_named_is_loaded(tmp_path: Path) -> None:
     with explicit(tmp_path) as bench:
         assert bench.engine.is_ready()
         assert bench.index() == ["a", "b", "c"]
-    with explicit(tmp_path, load_models=("*",)) as bench:
-        assert bench.index() == ["a 1 READY", "b 1 READY", "c 1 READY"]
-        assert failure(bench, "*") == polled_in_vain("*")
+    for named in (("*",), ("*", "*")):
+        with explicit(tmp_path, load_models=named) as bench:
+            assert bench.index() == ["a 1 READY", "b 1 READY", "c 1 READY"]
+            assert failure(bench, "*") == polled_in_vain("*")
 
 
 def test_what_cannot_be_loaded_at_start_fails_the_start_and_not_the_others(tmp_path: Path) -> None:
@@ -97,10 +98,12 @@ def test_what_cannot_be_loaded_at_start_fails_the_start_and_not_the_others(tmp_p
         assert bench.engine.is_ready()
 
 
-def test_the_wildcard_stands_alone(tmp_path: Path) -> None:
+def test_the_wildcard_stands_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "Wildcard model name '*' must be the ONLY startup model if specified at all."
     with explicit(tmp_path, load_models=("*", "a")) as bench:
         (reason,) = bench.engine.phase().failures.values()
-        assert reason.endswith("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+        assert reason.endswith(text)
+    assert text in [record.getMessage() for record in caplog.records]
 
 
 @pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
