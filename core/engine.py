@@ -139,12 +139,12 @@ class InferenceEngine:
         self._lifecycle.unload(name, wait=wait)
 
     def is_live(self) -> bool:
-        phase = self._lifecycle.phase().name
+        phase = self._lifecycle.phase_name
         return phase != "exiting" and (phase != "failed" or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
         """Whether loading has ended and, under strict readiness, every model that is known can serve."""
-        if self._lifecycle.phase().name not in ("ready", "failed") or not self._lifecycle.has_repositories:
+        if self._lifecycle.phase_name not in ("ready", "failed") or not self._lifecycle.has_repositories:
             return False
         return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
 

@@ -43,8 +43,11 @@ def model_ready(application: V2Application, environ: Environ, model: str, versio
 
 
 def readiness(phase: ServingPhase) -> dict[str, object]:
-    """The phase as the body of an unready answer."""
-    body: dict[str, object] = {"phase": phase.name}
+    """The phase as the body of an unready answer; after the start it is what keeps the server from being ready."""
+    name = phase.name
+    if name == "ready" and (phase.model or phase.failures):
+        name = "loading" if phase.model else "failed"
+    body: dict[str, object] = {"phase": name}
     if phase.model:
         body["model"] = phase.model
     body["loaded"] = phase.done

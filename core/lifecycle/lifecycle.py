@@ -87,16 +87,23 @@ class Lifecycle:
         """Whether loading ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's thread."""
         return self._finished_loading.wait(timeout_s)
 
+    @property
+    def phase_name(self) -> str:
+        """starting -> loading -> ready | failed, which say how the start ended, and exiting from any of them."""
+        return self._phase
+
     def phase(self) -> ServingPhase:
-        """starting -> loading -> ready | failed, and exiting from any of them."""
+        """How far the start is. When it has ended, `model` and `failures` are what keeps the server unready now."""
         with self._lock:
-            return ServingPhase(
-                name=self._phase,
-                model=self._loading[0] if self._loading else "",
-                done=self._done,
-                total=self._total,
-                failures=dict(self._failures),
-            )
+            name, loading, failures = self._phase, self._loading[:1], dict(self._failures)
+            done, total = self._done, self._total
+        if self._finished_loading.is_set():
+            # What failed at the start and is a model may serve by now; what is none can only be mended by a new start.
+            unready = self.models.unready()
+            loading = [model for model, reason in unready.items() if not reason]
+            failures = {what: reason for what, reason in failures.items() if not self.models.named(what)}
+            failures |= {model: reason for model, reason in unready.items() if reason}
+        return ServingPhase(name=name, model=loading[0] if loading else "", done=done, total=total, failures=failures)
 
     @property
     def has_repositories(self) -> bool:

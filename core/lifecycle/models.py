@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.model import Model
+from core.lifecycle.state import ModelState
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
@@ -72,6 +73,10 @@ class Models:
         with self._lock:
             return [self._models[key] for key in sorted(self._models)]
 
+    def unready(self) -> dict[str, str]:
+        """The models that are not as ready as they should be, and why; no reason for one that is being loaded."""
+        return {model.key.name: _failure(model) for model in self.all() if not model.is_ready}
+
     def versions(self) -> list[ModelVersion]:
         """All versions that the index shows, by model and number."""
         return [version for model in self.all() for _, version in sorted(model.versions.items())]
@@ -108,3 +113,9 @@ def _reasons(model: Model) -> str:
         + (f": {version.state.reason}" if version.state.reason else "")
         for number, version in sorted(model.versions.items())
     )
+
+
+def _failure(model: Model) -> str:
+    if any(version.state.current is ModelState.LOADING for version in model.versions.values()):
+        return ""
+    return _reasons(model) or model.problem or "it was not loaded"

@@ -52,6 +52,10 @@ from tests.unit import onnx_models
 from tests.unit.test_engine import serving
 
 ONES = list(range(16))
+COMPLETE = (
+    '{"platform": "onnxruntime_onnx", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}], '
+    '"output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}'
+)
 GOLDEN = (
     '{"request": {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [1]}]}, '
     '"response": {"outputs": [{"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 1], "data": [2]}]}}'
@@ -350,6 +354,7 @@ def ask_control(said: Said, folder: Path) -> None:
         (folder / "hash" / "model" / "config.pbtxt").write_text(FULL)
         loaded.load("hash", f"{folder}/hash/model")
         said.by(loaded.load, "hash", f"{folder}/hash/model")
+        said.answers(plain, "/v2/repository/models/damaged/load", {"parameters": {"config": COMPLETE}})
 
 
 def everything(folder: Path) -> str:

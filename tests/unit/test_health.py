@@ -58,6 +58,19 @@ def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> 
     }
 
 
+def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    engine.serving = ServingPhase(name="ready", done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
+    assert client.get("/v2/health/ready").json == {
+        "phase": "failed",
+        "loaded": 1,
+        "total": 1,
+        "failures": {"broken": "version 1 is UNAVAILABLE"},
+    }
+    engine.serving = ServingPhase(name="ready", model="simple", done=1, total=1)
+    assert client.get("/v2/health/ready").json == {"phase": "loading", "model": "simple", "loaded": 1, "total": 1}
+
+
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
 def test_a_server_that_exits_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
     engine.serving = ServingPhase(name="exiting")

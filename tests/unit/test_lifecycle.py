@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from core.errors import ModelNotFound, ModelNotReady, ServerError
+from core.inference import ServingPhase
 from core.repository.local import LocalSource
 from tests.unit.lifecycle_bench import (
     BROKEN,
@@ -149,6 +151,41 @@ def test_what_cannot_be_loaded_has_tritons_text(tmp_path: Path) -> None:
         assert bench.index()[0] == "broken 1 UNAVAILABLE Internal: the weights are broken"
         assert bench.index()[1].startswith("empty UNAVAILABLE Invalid argument: at least one version must be available")
         assert "max_batch_sise" in bench.index()[2]
+
+
+def test_what_keeps_a_server_unready_after_its_start_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "good", 1)
+    write(tmp_path, "bad", BROKEN)
+    with explicit(tmp_path, load_models=("good",)) as bench:
+        assert failure(bench, "bad").startswith("InvalidRequest: load failed for model 'bad'")
+        assert not bench.engine.is_ready()
+        assert bench.engine.phase() == ServingPhase(
+            name="ready",
+            done=1,
+            total=1,
+            failures={"bad": "version 1 is UNAVAILABLE: Internal: the weights are broken"},
+        )
+        put(tmp_path / "bad" / "1" / "model.fake", "2")
+        with ThreadPoolExecutor(1) as pool, bench.backend.holding("bad"):
+            loading = pool.submit(bench.load, "bad")
+            until(lambda: bench.backend.loads[-1] == "bad:1=2")
+            assert bench.engine.phase() == ServingPhase(name="ready", model="bad", done=1, total=1)
+            assert not bench.engine.is_ready()
+        loading.result(LIMIT_S)
+        assert bench.engine.is_ready()
+        assert bench.engine.phase() == ServingPhase(name="ready", done=1, total=1)
+
+
+def test_a_failure_of_the_start_is_named_until_it_is_mended(tmp_path: Path) -> None:
+    write(tmp_path, "bad", BROKEN)
+    with explicit(tmp_path, load_models=("bad", "none")) as bench:
+        assert bench.engine.phase().failures == {
+            "bad": "version 1 is UNAVAILABLE: Internal: the weights are broken",
+            "none": "model not found in any model repository",
+        }
+        put(tmp_path / "bad" / "1" / "model.fake", "2")
+        bench.load("bad")
+        assert list(bench.engine.phase().failures) == ["none"]
 
 
 def test_load_and_unload(tmp_path: Path) -> None:
