@@ -12,6 +12,7 @@ from app.private_directory import PrivateDirectory
 from app.server import ServerConfiguration
 from app.server import serve as run_server
 from app.settings import ServerSettings, announce_metrics_directory
+from app.settings_rules import METRICS_SERVICE
 from app.site import Site
 from app.worker import TridentWorker
 
@@ -30,6 +31,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if choice.number else None
     return ServerConfiguration(
         binds=settings.services(),
+        last=frozenset((METRICS_SERVICE,)),
         make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,

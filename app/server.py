@@ -40,11 +40,13 @@ class ServerConfiguration:
     `binds` are (address, port) by name. `make_site` is called in the worker, after the fork, with the worker, or with
     None under a stock worker class. Times are seconds: `drain_grace_s` of unready service before the listeners close,
     then `exit_timeout_s` for what is in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`.
-    `engine` is the process behind the workers, if their sites have none in them.
+    `last` names the binds that close last of all. `engine` is the process behind the workers, if their sites have none
+    in them.
     """
 
     binds: Mapping[str, tuple[str, int]]
     make_site: Callable[[TridentWorker | None], Site]
+    last: frozenset[str] = frozenset()
     drain_grace_s: float = 0.0
     exit_timeout_s: float = 30.0
     request_timeout_s: float = 60.0
@@ -59,7 +61,8 @@ class ServerConfiguration:
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
-    """gunicorn's view of the server. `TridentWorker` reads `limits` and `stop_times` and calls `make_site`."""
+    """gunicorn's view of the server. `TridentWorker` reads `limits`, `stop_times` and `last_ports`, and calls
+    `make_site`."""
 
     def __init__(self, configuration: ServerConfiguration, listeners: list[socket], places: int) -> None:
         self._configuration = configuration
@@ -72,6 +75,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             keepalive_s=configuration.keepalive_s,
             max_body_size=configuration.max_body_size,
         )
+        self.last_ports = {port for name, (_, port) in configuration.binds.items() if name in configuration.last}
         self.stop_times = StopTimes(
             drain_grace_s=configuration.drain_grace_s, exit_timeout_s=configuration.exit_timeout_s
         )

@@ -35,6 +35,7 @@ from app.platform_settings import PlatformSettings
 from app.repository_settings import RepositorySettings
 from app.settings_rules import (
     BACKEND_SETTING,
+    METRICS_SERVICE,
     SAGEMAKER_SERVICE,
     check,
     deprecations,
@@ -330,7 +331,7 @@ class ServerSettings(PlatformSettings, RepositorySettings):
         if self.allow_vertex_ai:
             services["Vertex AI"] = (self.http_address, self.vertex_ai_port)
         if self.allow_metrics:
-            services["metrics"] = (self.metrics_address, self.metrics_port)
+            services[METRICS_SERVICE] = (self.metrics_address, self.metrics_port)
         return services
 
     def describe(self) -> list[SettingRow]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from app.settings import ServerSettings
 
 SAGEMAKER_SERVICE = "SageMaker"
+METRICS_SERVICE = "metrics"
 _LOWEST = {"exit_timeout_secs": 0, "repository_poll_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
 
 

@@ -1,16 +1,17 @@
 """The graceful stop of a worker.
 
 Source: spec/server-options.md section 5, spec/http.md section 11. The difference, on purpose: between becoming unready
-and closing the listeners lies a grace in which all is served as before, so that a load balancer can notice.
+and closing the listeners lies a grace in which all is served as before, so that a load balancer can notice. What shows
+how the drain goes (the metrics port) is closed last.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 
@@ -20,6 +21,8 @@ from app.site import Site
 log = logging.getLogger("trident.server")
 
 _STEP_S = 0.05
+# For the answers on the ports that are closed last: they are short, and what is left is lost with nothing.
+_LAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +33,29 @@ class StopTimes:
     exit_timeout_s: float = 30.0
 
 
-class Shutdown:
-    """One stop. Runs in the worker's main greenlet; `tick` keeps the worker alive and is called about every second."""
+class Ports(NamedTuple):
+    """Listeners, and the connections that came through them."""
 
-    def __init__(
-        self,
-        site: Site,
-        listeners: Iterable[Any],
-        connections: Connections,
-        times: StopTimes,
-        tick: Callable[[], None],
-    ) -> None:
+    listeners: list[Any]
+    connections: Connections
+
+    def close(self) -> None:
+        """Take no more connections, and no more requests on those that there are."""
+        for listener in self.listeners:
+            listener.close()
+        self.connections.close_idle()
+
+
+class Shutdown:
+    """One stop. Runs in the worker's main greenlet; `tick` keeps the worker alive and is called about every second.
+
+    `ports` close first and `last_ports` when all that came through the others is answered and the site has finished.
+    """
+
+    def __init__(self, site: Site, ports: Ports, last_ports: Ports, times: StopTimes, tick: Callable[[], None]) -> None:
         self._site = site
-        self._listeners = listeners
-        self._connections = connections
+        self._ports = ports
+        self._last_ports = last_ports
         self._times = times
         self._tick = tick
         self._next_tick = 0.0
@@ -52,12 +64,12 @@ class Shutdown:
         """Returns True when everything in flight was answered, False if the exit timeout ended first."""
         self._site.begin_exit()
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
-        for listener in self._listeners:
-            listener.close()
-        self._connections.close_idle()
+        self._ports.close()
         deadline = time.monotonic() + self._times.exit_timeout_s
-        drained = self._wait(deadline, lambda: not len(self._connections), self._report)
+        drained = self._wait(deadline, lambda: not len(self._ports.connections), self._report)
         drained = self._finish_site(deadline) and drained
+        self._last_ports.close()
+        self._wait(time.monotonic() + _LAST_S, lambda: not len(self._last_ports.connections))
         if not drained:
             log.error("Exit timeout expired. Exiting immediately.")
         return drained
@@ -84,4 +96,4 @@ class Shutdown:
         return True
 
     def _report(self, seconds_left: int) -> None:
-        log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, len(self._connections))
+        log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, len(self._ports.connections))

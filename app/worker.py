@@ -25,7 +25,7 @@ from app.limits import ConnectionLimits
 from app.listeners import Listener, PortDispatcher
 from app.memory import IdleTrim, keep_freed_memory
 from app.service import Service
-from app.shutdown import Shutdown, StopTimes
+from app.shutdown import Ports, Shutdown, StopTimes
 from app.site import PlainSite, Site
 
 log = logging.getLogger("trident.server")
@@ -95,18 +95,22 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._clock = CoarseClock()
         self._idle_trim = IdleTrim()
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
-        self._connections = Connections(self._clock, limits, self.worker_connections)
-        self._listeners = [self._listen(listener) for listener in self.sockets]
+        self._ports, self._last_ports = (
+            Ports([], Connections(self._clock, limits, self.worker_connections)) for _ in range(2)
+        )
+        for listener in self.sockets:
+            is_last = _port(listener) in getattr(self.app, "last_ports", ())
+            self._listen(listener, self._last_ports if is_last else self._ports)
         self.site.start()
-        for listener in self._listeners:
-            listener.start()
+        for each in self._listeners():
+            each.start()
         times = getattr(self.app, "stop_times", None) or StopTimes(exit_timeout_s=float(self.cfg.graceful_timeout))
         while self.alive and not self._stop.is_set():
             self._tick()
             if self.site.failure is not None:
                 print(f"error: creating server: {self.site.failure}", file=sys.stderr, flush=True)
-                for listener in self._listeners:
-                    listener.refuse()
+                for each in self._listeners():
+                    each.refuse()
                 self._shut_down(replace(times, drain_grace_s=0.0))
                 sys.exit(EXIT_SITE_FAILED)
             self._stop.wait(_TICK_S)
@@ -114,14 +118,19 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             times = replace(times, drain_grace_s=0.0)  # whoever starts the server again needs the ports
         sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
 
-    def _listen(self, listener: socket.socket) -> Listener:
+    def _listen(self, listener: socket.socket, ports: Ports) -> None:
         application = self.wsgi.application_for(_port(listener))
-        allocate = self.site.allocate
-        service = Service(application, listener.getsockname(), self.cfg, self._connections, allocate)
-        return Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
+        service = Service(application, listener.getsockname(), self.cfg, ports.connections, self.site.allocate)
+        ports.listeners.append(
+            Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
+        )
+
+    def _listeners(self) -> list[Listener]:
+        return [*self._ports.listeners, *self._last_ports.listeners]
 
     def _has_place(self) -> bool:
-        return len(self._connections) < int(self.worker_connections)
+        open_now = len(self._ports.connections) + len(self._last_ports.connections)
+        return open_now < int(self.worker_connections)
 
     def _is_orphan(self) -> bool:
         return os.getppid() != int(self.ppid)
@@ -131,13 +140,15 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self._stop.set()  # nobody would start it again, nor stop it
         self._clock.tick()
         self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
-        self._connections.sweep()
-        self._idle_trim.tick(self._clock.now, self._connections.last_work())
-        for listener in self._listeners:
+        both = (self._ports.connections, self._last_ports.connections)
+        for connections in both:
+            connections.sweep()
+        self._idle_trim.tick(self._clock.now, max(connections.last_work() for connections in both))
+        for listener in self._listeners():
             listener.resume()
 
     def _shut_down(self, times: StopTimes) -> bool:
-        return Shutdown(self.site, self._listeners, self._connections, times, self._tick).run()
+        return Shutdown(self.site, self._ports, self._last_ports, times, self._tick).run()
 
 
 def _serve(service: Service, sock: socket.socket, peer: Any) -> None:

@@ -178,13 +178,16 @@ def main() -> int:
     parser.add_argument("ports", type=int, nargs="+")
     parser.add_argument("--failure")
     parser.add_argument("--undrained", action="store_true")
+    parser.add_argument("--last", action="store_true", help="the second port closes last")
     parser.add_argument("--settings", type=json.loads, default={})
     options = parser.parse_args()
     binds = {f"port {port}": ("127.0.0.1", port) for port in options.ports}
+    last = frozenset([f"port {options.ports[1]}"] if options.last else [])
     return serve(
         ServerConfiguration(
             binds=binds,
             make_site=lambda worker: ProbeSite(options.ports, options.failure, not options.undrained),
+            last=last,
             **options.settings,
         )
     )

@@ -59,6 +59,26 @@ def test_request_in_flight_is_finished_and_is_the_last_of_its_connection() -> No
         assert server.ended() == 0
 
 
+def test_the_last_port_answers_until_the_drain_is_over() -> None:
+    with served("--last", exit_timeout_s=20.0) as server, ThreadPoolExecutor(1) as pool:
+        watched = server.ports[1]
+        with Client(server.port) as waiting, Client(server.port) as releasing, Client(watched) as watching:
+            answer = pool.submit(waiting.ask, b"GET /wait HTTP/1.1\r\n\r\n")
+            wait_for(lambda: server.get("waiting") == "1")
+            releasing.send(b"POST /release HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
+            assert watching.ask(GET).status == 200
+            server.signal(signal.SIGTERM)
+            wait_for(lambda: refuses_connections(server))
+            for _ in range(2):
+                assert watching.ask(GET).body.decode() == str(watched)
+            with Client(watched) as newcomer:
+                assert newcomer.ask(GET).body.decode() == str(watched)
+            releasing.send(b"dy")
+            assert answer.result().body == b"released"
+            assert watching.is_closed()
+        assert server.ended() == 0
+
+
 def test_exit_timeout_ends_with_1() -> None:
     with served(exit_timeout_s=1.0) as server, Client(server.port) as client:
         client.send(b"GET /wait HTTP/1.1\r\n\r\n")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from app.clock import CoarseClock
 from app.connections import Connections
 from app.limits import ConnectionLimits
-from app.shutdown import Shutdown, StopTimes
+from app.shutdown import Ports, Shutdown, StopTimes
 
 
 class Parts:
-    """A site and a listener that note what is asked of them."""
+    """A site and two listeners that note what is asked of them."""
 
     failure: str | None = None
 
@@ -29,6 +30,9 @@ class Parts:
     def close(self) -> None:
         self.calls.append("close")
 
+    def close_last(self) -> None:
+        self.calls.append("close last")
+
     def tick(self) -> None:
         self.calls.append("tick")
 
@@ -42,9 +46,12 @@ class Parts:
 @pytest.mark.parametrize("drains", [True, False])
 def test_order_of_a_stop(drains: bool) -> None:
     parts = Parts(drains)
-    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    ports, last_ports = (Ports([], Connections(CoarseClock(), ConnectionLimits(), 10)) for _ in range(2))
+    ports.listeners.append(parts)
+    last_ports.listeners.append(SimpleNamespace(close=parts.close_last))
     times = StopTimes(drain_grace_s=0.01, exit_timeout_s=5.0)
-    assert Shutdown(parts, [parts], connections, times, parts.tick).run() is drains  # type: ignore[arg-type]
-    assert [call for call in parts.calls if call != "tick"] == ["begin_exit", "close", "finish"]
-    assert connections.closing
+    assert Shutdown(parts, ports, last_ports, times, parts.tick).run() is drains  # type: ignore[arg-type]
+    assert [call for call in parts.calls if call != "tick"] == ["begin_exit", "close", "finish", "close last"]
+    assert ports.connections.closing
+    assert last_ports.connections.closing
     assert parts.finished_in is not threading.main_thread()
