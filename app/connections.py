@@ -65,6 +65,10 @@ class Connections:
             return self.clock.now
         return max((connection.since for connection in self._open), default=0.0)
 
+    def in_flight(self) -> int:
+        """How many have a request that is not wholly answered, once idle ones were told to close."""
+        return sum(connection.phase not in (Phase.LINGER, Phase.ENDED) for connection in self._open)
+
     def close_idle(self) -> None:
         """From now on every answer is the last of its connection; those that wait for a request are closed at once."""
         self.closing = True

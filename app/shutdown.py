@@ -96,4 +96,6 @@ class Shutdown:
         return True
 
     def _report(self, seconds_left: int) -> None:
-        log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, len(self._ports.connections))
+        in_flight = self._ports.connections.in_flight()
+        if in_flight:
+            log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)

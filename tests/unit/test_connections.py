@@ -93,4 +93,6 @@ def test_stop_closes_those_that_wait_for_a_request(crowd: Crowd) -> None:
     crowd.connections.close_idle()
     phases = [connection.phase for connection in (idle, half, asking, body)]
     assert phases == [Phase.ENDED, Phase.ENDED, Phase.IDLE, Phase.BODY]
+    crowd.join(Phase.LINGER)
+    assert crowd.connections.in_flight() == 2
     assert crowd.connections.closing
