@@ -44,6 +44,9 @@ class EngineSite:
     def begin_exit(self) -> None:
         self._engine.begin_exit()
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        self._engine.log_in_flight(seconds_left)
+
     def finish(self, timeout_s: float) -> bool:
         return self._engine.finish(timeout_s)
 

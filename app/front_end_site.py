@@ -42,6 +42,9 @@ class FrontEndSite:
     def begin_exit(self) -> None:
         self._engine.begin_exit()
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        """The engine says it itself, when its turn has come: it would be said by each front end."""
+
     def finish(self, timeout_s: float) -> bool:
         """What was in flight has been answered; the engine ends when all front ends have."""
         self._directory.remove_if_orphaned()

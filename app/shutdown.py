@@ -99,3 +99,4 @@ class Shutdown:
         in_flight = self._ports.connections.in_flight()
         if in_flight:
             log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)
+        self._site.log_in_flight(seconds_left)

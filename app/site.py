@@ -31,6 +31,9 @@ class Site(Protocol):
     def begin_exit(self) -> None:
         """Be unready from now on, and go on answering."""
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        """Say what models still have to answer, where they are. Asked about every second of a stop."""
+
     def finish(self, timeout_s: float) -> bool:
         """Stop the engine; what is in flight has `timeout_s` seconds. Off the hub. Returns whether all of it ended."""
 
@@ -48,6 +51,9 @@ class PlainSite:
         return None
 
     def begin_exit(self) -> None:
+        return None
+
+    def log_in_flight(self, seconds_left: float) -> None:
         return None
 
     def finish(self, timeout_s: float) -> bool:

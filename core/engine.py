@@ -66,6 +66,10 @@ class InferenceEngine:
         self._lifecycle.begin_exit()
         self._sources.stop()
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        """Say which model versions have something to answer yet, while a front end waits for it at the server's end."""
+        self._lifecycle.log_in_flight(seconds_left)
+
     def finish(self, timeout_s: float) -> bool:
         """Serve what was taken, at most for `timeout_s` seconds, and free everything. Whether all of it was. Blocks."""
         drained = self._lifecycle.finish(timeout_s)

@@ -32,7 +32,8 @@ from core.lifecycle.loader import ModelLoader
 from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.retirement import Retirement
+from core.lifecycle.retirement import Retirement, log_in_flight
+from core.lifecycle.version import ModelVersion
 from core.repository.any_layout import Shape, shape_of
 from core.repository.local import LocalSource
 from core.repository.placed_model import PlacedModel
@@ -171,16 +172,23 @@ class Lifecycle:
         self._exiting.set()
         self._threads.close()
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        """Say which versions have something to answer yet."""
+        log_in_flight(self._serving(), seconds_left)
+
     def finish(self, timeout_s: float) -> bool:
         """Stop taking requests, serve those taken, free everything. False if some were left after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         self._exiting.set()
-        versions = [version for model in self.models.all() for version in model.serving.values()]
-        for version in versions:
+        _log.info("Waiting for in-flight requests to complete.")
+        for version in self._serving():
             version.stop()
         for model in self.models.all():
             model.leave("server exit")
         return self._retirement.wait(max(0.0, deadline - time.monotonic()))
+
+    def _serving(self) -> list[ModelVersion]:
+        return [version for model in self.models.all() for version in model.serving.values()]
 
     def _refuse_unless_explicit(self) -> None:
         if self._options.control_mode != "explicit":

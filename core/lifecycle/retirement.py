@@ -1,6 +1,6 @@
 """Versions that leave: each is drained and freed on a native thread of its own, so that nobody waits for it.
 
-Source: spec/repository.md section 1.6, "In-flight requests"; section 1.7.
+Source: spec/repository.md section 1.6, "In-flight requests"; section 1.7; spec/server-options.md section 5 (log lines).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 
 from core.lifecycle.version import ModelVersion
 
@@ -15,9 +16,10 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class Retirement:
-    """Any loader thread."""
+    """Any loader thread. `report_s` is how often `wait` says what it waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, report_s: float = 1.0) -> None:
+        self._report_s = report_s
         self._lock = threading.Lock()
         self._leaving: dict[threading.Thread, ModelVersion] = {}
 
@@ -35,21 +37,18 @@ class Retirement:
         """Whether all that are leaving are gone within `timeout_s` seconds; what they still hold then is abandoned."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            leaving = list(self._leaving.items())
-        for thread, version in leaving:
-            left = max(0.0, deadline - time.monotonic())
-            if version.in_flight:
-                _log.info(
-                    "Timeout %d: model '%s' (version %d) has %d in-flight inferences",
-                    left,
-                    version.name,
-                    version.version,
-                    version.in_flight,
-                )
-            thread.join(left)
-            if thread.is_alive():
-                version.abandon()
-        return not any(thread.is_alive() for thread, _ in leaving)
+            leaving = dict(self._leaving)
+        left = timeout_s
+        log_in_flight(leaving.values(), left)
+        while leaving and left > 0:
+            _join(leaving, time.monotonic() + min(left, self._report_s))
+            leaving = {thread: version for thread, version in leaving.items() if thread.is_alive()}
+            left = deadline - time.monotonic()
+            if any(version.in_flight for version in leaving.values()):
+                log_in_flight(leaving.values(), max(0.0, left))
+        for version in leaving.values():
+            version.abandon()
+        return not any(thread.is_alive() for thread in leaving)
 
     def _finish(self, version: ModelVersion) -> None:
         try:
@@ -58,3 +57,16 @@ class Retirement:
         finally:
             with self._lock:
                 self._leaving.pop(threading.current_thread(), None)
+
+
+def log_in_flight(versions: Iterable[ModelVersion], seconds_left: float) -> None:
+    """Say how many of `versions` have something to answer yet, and how much each of them."""
+    in_flight = [(version, count) for version in versions if (count := version.in_flight)]
+    _log.info("Timeout %d: Found %d model versions that have in-flight inferences", round(seconds_left), len(in_flight))
+    for version, count in in_flight:
+        _log.info("Model '%s' (version %d) has %d in-flight inferences", version.name, version.version, count)
+
+
+def _join(threads: Iterable[threading.Thread], until: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))

@@ -56,12 +56,14 @@ class ModelVersion:
     @property
     def queued(self) -> int:
         """Requests that wait for an instance."""
-        return self._scheduler.queued if self._scheduler is not None else 0
+        scheduler = self._scheduler  # read once: it goes when the version was unloaded
+        return scheduler.queued if scheduler is not None else 0
 
     @property
     def in_flight(self) -> int:
         """Requests that wait or run."""
-        return self._scheduler.queued + self._scheduler.in_flight if self._scheduler is not None else 0
+        scheduler = self._scheduler
+        return scheduler.queued + scheduler.in_flight if scheduler is not None else 0
 
     @property
     def placements(self) -> list[Placement]:

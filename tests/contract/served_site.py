@@ -161,6 +161,8 @@ class ProbeSite:
     def begin_exit(self) -> None:
         self.probe.exiting = True
 
+    def log_in_flight(self, seconds_left: float) -> None: ...
+
     def finish(self, timeout_s: float) -> bool:
         return self._drains
 

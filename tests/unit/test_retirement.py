@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,6 +59,21 @@ def test_what_is_queued_still_runs_but_for_the_end_of_the_wait(tmp_path: Path) -
                 weight_of(queued)
             assert running.empty()
         assert weight_of(running) == 1
+
+
+def test_the_log_says_what_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    retirement = Retirement(report_s=0.001)
+    found = f"Timeout {LIMIT_S:.0f}: Found 1 model versions that have in-flight inferences"
+    with serving(tmp_path) as (bench, version, _), ThreadPoolExecutor(1) as pool:
+        with bench.running("m"):
+            retirement.begin(version, "a test")
+            waiting = pool.submit(retirement.wait, LIMIT_S)
+            until(lambda: caplog.messages.count(found) >= 2)
+            assert "Model 'm' (version 1) has 1 in-flight inferences" in caplog.messages
+        assert waiting.result(LIMIT_S)
+    assert Retirement().wait(3)
+    assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
 
 
 def test_without_anything_that_leaves_there_is_nothing_to_wait_for() -> None:

@@ -8,9 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from app.clock import CoarseClock
+from app.connection import Phase
 from app.connections import Connections
 from app.limits import ConnectionLimits
 from app.shutdown import Ports, Shutdown, StopTimes
+
+
+class Busy:
+    """A connection whose request the application has not answered."""
+
+    phase = Phase.APPLICATION
 
 
 class Parts:
@@ -36,6 +43,9 @@ class Parts:
     def tick(self) -> None:
         self.calls.append("tick")
 
+    def log_in_flight(self, seconds_left: float) -> None:
+        self.calls.append("log_in_flight")
+
     def finish(self, timeout_s: float) -> bool:
         assert 0 <= timeout_s <= 5
         self.calls.append("finish")
@@ -55,3 +65,20 @@ def test_order_of_a_stop(drains: bool) -> None:
     assert ports.connections.closing
     assert last_ports.connections.closing
     assert parts.finished_in is not threading.main_thread()
+
+
+def test_what_models_have_in_flight_is_said_while_connections_wait_for_it() -> None:
+    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    busy = Busy()
+    connections.add(busy)  # type: ignore[arg-type]
+
+    class Site(Parts):
+        def log_in_flight(self, seconds_left: float) -> None:
+            super().log_in_flight(seconds_left)
+            connections.discard(busy)  # type: ignore[arg-type]
+
+    site = Site(drains=True)
+    ports = Ports([site], connections)
+    none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
+    assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=5.0), site.tick).run()  # type: ignore[arg-type]
+    assert [call for call in site.calls if call != "tick"] == ["begin_exit", "close", "log_in_flight", "finish"]

@@ -68,7 +68,7 @@ ONLY_IN_SOURCE = {
     "'…' could not be restored: …",
     "the device … can run no more models",
     "Exit timeout expired. Exiting immediately.",
-    "model '…' (version …) has … in-flight inferences",
+    "Model '…' (version …) has … in-flight inferences",
     "the models are still being loaded",
 }
 
