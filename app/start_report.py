@@ -1,4 +1,8 @@
-"""What a person who starts the server is told: how loading goes, what is served, or why it cannot be."""
+"""What a person who starts the server is told: how loading goes, what is served, or why it cannot be.
+
+The lines that tools wait for come when the models are loaded, as from Triton, though the ports have been open since the
+start. Source: spec/server-options.md section 4, spec/trace-and-log.md section 6.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Callable, Mapping
 from app.collector import settle_collector
 from app.progress_bar import ProgressBar
 from app.settings import ServerSettings
+from app.settings_rules import METRICS_SERVICE, SAGEMAKER_SERVICE
 from app.settings_source import DEFAULT
 from app.tables import ModelRow, addresses_table, models_table, options_table
 from core.engine import InferenceEngine
@@ -19,6 +24,12 @@ _log = logging.getLogger("trident.server")
 # How often the start is looked at; a progress bar moves as often.
 _LOOK_SECONDS = 0.25
 _SHOWN = 3
+_STARTED = {
+    "HTTP": "HTTPService",
+    SAGEMAKER_SERVICE: "Sagemaker HTTPService",
+    "Vertex AI": "Vertex AI HTTPService",
+    METRICS_SERVICE: "Metrics Service",
+}
 _NO_MODEL = (
     "there is no model in %s: a model repository has a folder for each model, and in that one for each version; "
     "--single-model=NAME serves a repository that is one model"
@@ -59,6 +70,8 @@ class StartReport:
         if not rows and self._settings.model_control_mode != "explicit":
             _log.warning(_NO_MODEL, ", ".join(self._settings.model_repository))
         log_table(_log, "addresses", addresses_table(self._addresses()))
+        for name, (address, port) in self._settings.services().items():
+            _log.info("Started %s at %s:%d", _STARTED[name], address, port)
 
     def _log_settings(self) -> None:
         settings = self._settings

@@ -116,6 +116,20 @@ def test_the_start_names_models_and_addresses(tmp_path: Path) -> None:
     assert "thread plan: " in log
 
 
+def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
+    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        until(lambda: "Started Metrics Service" in server.log_text(), "never said to have started")
+        assert server.stop() == 0
+        log = server.log_text()
+        for line in (
+            f"Started HTTPService at 127.0.0.1:{server.http_port}",
+            f"Started Metrics Service at 127.0.0.1:{server.metrics_port}",
+            "Waiting for in-flight requests to complete.",
+            "Found 0 model versions that have in-flight inferences",
+        ):
+            assert log.count(line) == 1, line
+
+
 def test_json_log_has_one_object_a_line(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     options = ("--log-format=json", "--log-access=true", "--shutdown-grace-secs=0")
