@@ -13,6 +13,8 @@ from core.http.application import V2Application
 from core.http.bridge import Bridge
 from core.http.metrics_application import MetricsApplication
 from core.http.options import LOG_DEFAULT, HttpOptions
+from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
+from core.http.request_log import RequestLog
 from core.http.restricted import parse_restricted
 from core.observability.exposition import render
 from core.observability.metrics import MetricsOptions, metric_families
@@ -60,6 +62,8 @@ class Applications:
             # own.
             front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
             applications[settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
+        if settings.log_verbose >= REQUEST_LOG_LEVEL:
+            return {port: RequestLog(application) for port, application in applications.items()}
         return applications
 
     def _sagemaker_application(self) -> V2Application | None:

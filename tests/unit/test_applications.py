@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from werkzeug.test import Client
 
@@ -81,6 +83,16 @@ def test_the_metrics_page_is_as_the_metrics_configuration_says() -> None:
     assert "nv_inference_request_success" in page
     assert "nv_inference_queue_duration_us" not in page
     assert "nv_inference_queue_duration_us" in by_port()[METRICS].get("/metrics").text
+
+
+def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "trident.http")
+    for verbose, lines in ((0, []), (1, ["HTTP request: 0 /v2", "HTTP request: 0 /metrics"])):
+        caplog.clear()
+        clients = by_port(f"--log-verbose={verbose}")
+        assert clients[HTTP].get("/v2").status_code == 200
+        assert clients[METRICS].get("/metrics").status_code == 200
+        assert [message for message in caplog.messages if message.startswith("HTTP request")] == lines
 
 
 def test_a_page_of_the_requests_may_be_made_elsewhere() -> None:

@@ -1,0 +1,61 @@
+"""A line in the log for every HTTP request, as Triton writes it at verbose level 1.
+
+It stands around an application only where it was asked for: else it must not cost a request anything.
+
+Source: spec/trace-and-log.md section 6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from wsgiref.types import StartResponse, WSGIApplication
+
+from core.http.reply import Environ
+from core.http.request_path import request_path
+from core.observability.logging import verbose_level
+
+_log = logging.getLogger("trident.http")
+
+LEVEL = 1
+"""The verbose level of the lines."""
+
+_LEVEL = verbose_level(LEVEL)
+# Triton prints the number that its HTTP library, evhtp, has for a method.
+_METHODS = (
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "OPTIONS",
+    "PROPFIND",
+    "PROPPATCH",
+    "LOCK",
+    "UNLOCK",
+    "TRACE",
+    "CONNECT",
+    "PATCH",
+)
+_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
+_UNKNOWN = len(_METHODS)
+
+
+class RequestLog:
+    """The WSGI application `application`, and a line for each request before it answers."""
+
+    def __init__(self, application: WSGIApplication) -> None:
+        self._application = application
+        self.binary_offset: Callable[[Environ], int] = getattr(application, "binary_offset", _nowhere)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        method = _NUMBERS.get(environ["REQUEST_METHOD"], _UNKNOWN)
+        _log.log(_LEVEL, "HTTP request: %d %s", method, request_path(environ))
+        return self._application(environ, start_response)
+
+
+def _nowhere(environ: Environ) -> int:
+    return 0
