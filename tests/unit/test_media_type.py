@@ -44,13 +44,23 @@ def test_a_long_header_is_not_read() -> None:
         ("*/*;q=0", None),
         (", ,text/csv ,", "text/csv"),
         ("application/*;q=0.3, application/x-npy;q=0.2", "application/json"),
+        ("*", "application/json"),
+        ("*;q=.1 , text/csv;q=.2", "text/csv"),
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", "application/json"),
+        ("text/csv;q=0.1234", "text/csv"),
+        ("text/csv;q=1.0000, */*;q=0.", "text/csv"),
+        ("text/csv;q=2, application/x-npy;q=.1", "application/x-npy"),
+        ("json, */csv, text/csv", "text/csv"),
+        ('text/csv;a="b, application/x-npy', "application/x-npy"),
     ],
 )
 def test_the_best_of_what_is_supported(accept: str | None, chosen: str | None) -> None:
     assert choose(accept, SUPPORTED) == chosen
 
 
-@pytest.mark.parametrize("text", ["json", "text/csv;q=2", "text/csv;q=a", "text/csv;q=0.1234", "*/csv", "a/b c/d", ";"])
+@pytest.mark.parametrize(
+    "text", ["json", "text/csv;q=2", "text/csv;q=a", "text/csv;q=.", "*/csv", "a/b c/d", ";", "**", "json, xml"]
+)
 def test_what_is_no_accept_header_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="the Accept header is not understood"):
         parse_accept(text)

@@ -17,7 +17,9 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'\s*;\s*(?:({_TOKEN})\s*=\s*({_TOKEN}|"(?:[^"\\]|\\.)*"))?')
 _TYPE = re.compile(rf"\s*({_TOKEN})/({_TOKEN})")
 _COMMA = re.compile(r"\s*(?:,|\Z)")
-_QUALITY = re.compile(r"0(?:\.\d{0,3})?|1(?:\.0{0,3})?")
+# Java's HttpURLConnection sends `*; q=.2` unless it is told otherwise: no slash, and no zero before the point.
+_ANYTHING = re.compile(r"\s*\*(?=\s*(?:[;,]|\Z))")
+_QUALITY = re.compile(r"0?\.[0-9]+|0(?:\.0*)?|1(?:\.0*)?")
 _ESCAPED = re.compile(r"\\(.)")
 
 
@@ -50,31 +52,36 @@ class MediaRange:
 def parse_media_type(text: str) -> MediaType:
     """The value of a Content-Type header. Raises InvalidRequest for what is none, or is a range."""
     _check_length(text, "Content-Type")
-    media_type, end = _media_type(text, 0, "Content-Type")
-    if text[end:].strip() or "*" in media_type.essence:
-        raise _garbage(text, "Content-Type")
-    return media_type
+    found = _TYPE.match(text)
+    if found:
+        parameters, end = _parameters(text, found.end())
+        if not text[end:].strip() and "*" not in found[0]:
+            return MediaType(f"{found[1]}/{found[2]}".lower(), parameters)
+    raise _garbage(text, "Content-Type")
 
 
 @lru_cache(maxsize=256)
 def parse_accept(text: str) -> tuple[MediaRange, ...]:
-    """The items of an Accept header, as written; an empty one accepts anything. Raises InvalidRequest for garbage."""
+    """The items of an Accept header, as written; an empty one accepts anything.
+
+    What is not understood is skipped, as the preference of another server. Raises InvalidRequest where nothing is left.
+    """
     _check_length(text, "Accept")
     ranges: list[MediaRange] = []
+    skipped = False
     position = 0
     while position < len(text):
         separator = _COMMA.match(text, position)
         if separator:  # empty items of a list mean nothing
             position = separator.end()
             continue
-        media_type, position = _media_type(text, position, "Accept")
-        quality = media_type.parameters.pop("q", "1")
-        separator = _COMMA.match(text, position)
-        essence = media_type.essence
-        if not separator or not _QUALITY.fullmatch(quality) or (essence[:2] == "*/" and essence != "*/*"):
-            raise _garbage(text, "Accept")
-        ranges.append(MediaRange(media_type, float(quality)))
-        position = separator.end()
+        found, position = _media_range(text, position)
+        if found is None:
+            skipped = True
+        else:
+            ranges.append(found)
+    if skipped and not ranges:
+        raise _garbage(text, "Accept")
     return tuple(ranges) or (MediaRange(MediaType("*/*"), 1.0),)
 
 
@@ -97,18 +104,29 @@ def choose(accept: str | None, supported: Sequence[str]) -> str | None:
     return best
 
 
-def _media_type(text: str, position: int, header: str) -> tuple[MediaType, int]:
-    found = _TYPE.match(text, position)
-    if not found:
-        raise _garbage(text, header)
+def _media_range(text: str, position: int) -> tuple[MediaRange | None, int]:
+    """The item at `position`, None where it is not understood, and where the next one begins."""
+    found = _TYPE.match(text, position) or _ANYTHING.match(text, position)
+    if found:
+        essence = f"{found[1]}/{found[2]}".lower() if found.re is _TYPE else "*/*"
+        parameters, position = _parameters(text, found.end())
+        quality = parameters.pop("q", "1")
+        separator = _COMMA.match(text, position)
+        if separator and _QUALITY.fullmatch(quality) and (essence[:2] != "*/" or essence == "*/*"):
+            return MediaRange(MediaType(essence, parameters), float(quality)), separator.end()
+    comma = text.find(",", position)
+    return None, len(text) if comma < 0 else comma + 1
+
+
+def _parameters(text: str, position: int) -> tuple[dict[str, str], int]:
+    """The parameters at `position`, and where they end."""
     parameters: dict[str, str] = {}
-    position = found.end()
     while item := _PARAMETER.match(text, position):
         position = item.end()
         if item[1]:
             value = item[2]
             parameters[item[1].lower()] = _ESCAPED.sub(r"\1", value[1:-1]) if value[0] == '"' else value
-    return MediaType(f"{found[1]}/{found[2]}".lower(), parameters), position
+    return parameters, position
 
 
 def _check_length(text: str, header: str) -> None:
