@@ -17,7 +17,9 @@ from core.http.request_body import read_object
 if TYPE_CHECKING:
     from adapters.sagemaker.application import SageMakerApplication
 
+# A name and a path; the platform sends nothing else here.
 _LARGEST_BODY = 65536
+_FIXED = "The limit of this route is fixed."
 _LONGEST_NUMBER = 9
 
 
@@ -39,7 +41,7 @@ def member(application: SageMakerApplication, environ: Environ, model: str) -> R
 def _load(application: SageMakerApplication, environ: Environ) -> Reply:
     """Answered when the model serves. That it cannot be loaded is its archive's fault: 400, as in Triton."""
     loaded = application.loaded_models()
-    document = read_object(environ, _LARGEST_BODY)
+    document = read_object(environ, _LARGEST_BODY, _FIXED)
     for key in ("model_name", "url"):
         if not isinstance(document.get(key), str):
             raise InvalidRequest(

@@ -13,21 +13,23 @@ from werkzeug.wsgi import get_input_stream
 from core.errors import InvalidRequest
 from core.http.reply import Environ
 
+_RAISE_LIMIT = "Use --http-max-input-size to increase the limit."
 
-def read_body(environ: Environ, limit: int) -> bytes:
-    """The whole body, at most `limit` bytes of it. Raises InvalidRequest beyond."""
+
+def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
+    """The whole body, at most `limit` bytes of it. Raises InvalidRequest beyond, which ends with `cure`."""
     announced = environ.get("CONTENT_LENGTH") or ""
     if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
-        raise _too_large(announced, limit)
+        raise _too_large(announced, limit, cure)
     content: bytes = get_input_stream(environ).read(limit + 1)
     if len(content) > limit:
-        raise _too_large(f"more than {limit}", limit)
+        raise _too_large(f"more than {limit}", limit, cure)
     return content
 
 
-def read_object(environ: Environ, limit: int) -> dict[str, Any]:
+def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[str, Any]:
     """The JSON object in the body, {} if there is no body. Raises InvalidRequest with Triton's texts."""
-    content = read_body(environ, limit)
+    content = read_body(environ, limit, cure)
     if not content:
         return {}
     try:
@@ -48,8 +50,7 @@ def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
     return parameters
 
 
-def _too_large(size: str, limit: int) -> InvalidRequest:
+def _too_large(size: str, limit: int, cure: str) -> InvalidRequest:
     return InvalidRequest(
-        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
-        "Use --http-max-input-size to increase the limit."
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {cure}"
     )

@@ -142,6 +142,14 @@ def test_loads_that_cannot_be(bench: Bench, body: bytes) -> None:
     assert bench.engine.calls == []
 
 
+def test_a_load_that_is_too_long_names_no_option(bench: Bench) -> None:
+    answer = bench.open("/models", method="POST", data=b" " * 65537)
+    assert answer.json["error"] == (
+        "request JSON size of 65537 bytes exceeds the maximum allowed input size of 65536 bytes. "
+        "The limit of this route is fixed."
+    )
+
+
 def test_a_model_that_is_not_there(bench: Bench) -> None:
     answer = bench.open("/models", method="POST", json={"model_name": "gone", "url": bench.url("gone")})
     assert (answer.status_code, "there is no folder" in answer.json["error"]) == (400, True)
