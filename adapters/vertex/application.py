@@ -18,6 +18,7 @@ from core.engine_protocol import Engine
 from core.http.application import V2Application
 from core.http.bridge import Bridge
 from core.http.default_model import DefaultModel
+from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 from core.http.reply import JSON, Environ, send
@@ -27,6 +28,7 @@ from core.http.version_text import version_number
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (RedirectForbidden, 403),
     (UnsupportedMediaType, 415),
+    (UnsupportedEncoding, 415),
     (NotAcceptable, 406),
 )
 _CURE = "name the one that is meant in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"

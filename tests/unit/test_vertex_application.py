@@ -13,6 +13,7 @@ from adapters.vertex.errors import RedirectForbidden, RedirectUnknown, RouteAbse
 from adapters.vertex.settings import VertexSettings
 from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.http.bridge import ThreadBridge
+from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 from core.inference import ServingPhase
@@ -29,6 +30,7 @@ INFER = "/v2/models/simple/infer"
         (RedirectUnknown("x"), 400),
         (RedirectForbidden("x"), 403),
         (UnsupportedMediaType("x"), 415),
+        (UnsupportedEncoding(), 415),
         (NotAcceptable("x"), 406),
         (InvalidRequest("x"), 400),
         (ModelNotFound("x"), 404),

@@ -373,4 +373,4 @@ def test_both_ways_compressed() -> None:
     assert answer.headers["Content-Encoding"] == "gzip"
     assert json.loads(gzip.decompress(answer.data)) == PREDICTION
     refused = VertexBench().post(INSTANCES, Content_Encoding="br")
-    assert (refused.status_code, list(refused.json)) == (501, ["error"])
+    assert (refused.status_code, list(refused.json)) == (415, ["error"])
