@@ -112,10 +112,7 @@ class SageMakerApplication(V2Application):
             raise RouteAbsent(
                 "this endpoint serves many models: POST /models/{name}/invoke names the one that is meant"
             )
-        spec = self._default_model.spec()
-        if self.settings.inference_type != "infer":
-            return invocations.generate(self, environ, spec)
-        return invocations.invoke(self, environ, spec)
+        return invocations.invoke(self, environ, self._default_model.spec())
 
     def status_of(self, error: Exception) -> int:
         for kind, status in _STATUSES:

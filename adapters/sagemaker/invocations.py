@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adapters.sagemaker.response_type import BINARY, other_than_v2
-from adapters.sagemaker.settings import INFERENCE_TYPE
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest, Unsupported
+from core.errors import InvalidRequest
 from core.http.infer import infer_body, read_whole, servable
 from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
@@ -48,16 +47,3 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     elif not size_text:
         raise BINARY.missing_size()
     return infer_body(application, environ, spec, body, _LATEST, size_text)
-
-
-def generate(application: SageMakerApplication, environ: Environ, spec: ModelSpec) -> Reply:
-    """The answers of a model that gives many, as `settings.inference_type` says: all at once, or as they come.
-
-    Here is where models that stream will be asked; there are none yet, so it raises Unsupported.
-    """
-    kind = application.settings.inference_type
-    raise Unsupported(
-        f"{INFERENCE_TYPE} is '{kind}', which this server does not support yet",
-        hint=f"set {INFERENCE_TYPE} to 'infer', or leave it out",
-        model=spec.name,
-    )

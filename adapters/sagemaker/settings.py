@@ -127,7 +127,7 @@ def read_sagemaker_settings(
         safe_port_range=read.port_range(SAFE_PORT_RANGE, safe_port_range),
         multi_model=multi_model,
         default_model=read.text("default_model", DEFAULT_MODEL),
-        inference_type=read.choice("inference_type", INFERENCE_TYPE, INFERENCE_TYPES) or "infer",
+        inference_type=read.inference_type(multi_model) or "infer",
         ping_mode=ping_mode or ("live" if multi_model else "ready"),
         batch=read.boolean("batch", BATCH),
         batch_strategy=read.strategy() or "MULTI_RECORD",
@@ -200,6 +200,19 @@ class _Reader:
         text = self.text(at, name)
         if text and text not in values:
             raise bad_variable(name, text, " or ".join(values))
+        return text
+
+    def inference_type(self, multi_model: bool) -> str:
+        """The others are what /invocations would do, which a multi-model endpoint has not: there they change nothing.
+
+        Elsewhere the endpoint would come up, and answer nothing.
+        """
+        text = self.choice("inference_type", INFERENCE_TYPE, INFERENCE_TYPES)
+        if text not in ("", "infer") and not multi_model:
+            raise ConfigInvalid(
+                f"the variable {INFERENCE_TYPE} is '{text}', which this server does not support yet; it takes infer",
+                hint=f"set {INFERENCE_TYPE}=infer, or leave it out",
+            )
         return text
 
     def strategy(self) -> str:

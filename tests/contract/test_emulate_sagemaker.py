@@ -33,7 +33,7 @@ from tests.contract.sagemaker_archives import (
     write_nested,
     write_rows,
 )
-from tests.contract.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal, response
+from tests.contract.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal
 
 pytestmark = pytest.mark.slow
 
@@ -155,18 +155,6 @@ def test_an_answer_that_is_whole_streams_as_well(one: SageMakerEmulator) -> None
         content = b"".join(event["PayloadPart"]["Bytes"] for event in events)
     assert answer["ContentType"] == CSV
     assert content == b"1.0,2.0,3.0,4.0\n" * 1000
-
-
-def test_a_model_that_should_stream_is_refused_for_now(rows: Path, tmp_path: Path) -> None:
-    with SageMakerEmulator(tmp_path, rows, "--env=SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream") as emulator:
-        with pytest.raises(emulator.client.exceptions.ModelError) as raised:
-            emulator.client.invoke_endpoint_with_response_stream(EndpointName="any", ContentType=CSV, Body=ROW)
-        found = response(raised.value)
-        assert (found["status"], found["OriginalStatusCode"]) == (424, 501)
-        assert "SAGEMAKER_TRITON_INFERENCE_TYPE is 'generate_stream'" in found["OriginalMessage"]
-        assert "does not support yet" in found["OriginalMessage"]
-        emulator.end()
-        assert emulator.breaches() == []
 
 
 # --- many models

@@ -105,6 +105,7 @@ def ask_options(said: Said, folder: Path) -> None:
         (["--http-port=0", repository], {}),
         ([repository], both),
         ([repository], {"SAGEMAKER_MULTI_MODEL": "perhaps"}),
+        ([repository], {"SAGEMAKER_TRITON_INFERENCE_TYPE": "generate"}),
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
     ):
         said.by(read_settings, arguments, environ)

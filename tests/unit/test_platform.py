@@ -85,11 +85,11 @@ def test_plain_is_plain(container: Container) -> None:
 
 def test_the_listener_can_be_opened_beside_the_plain_one(container: Container) -> None:
     arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
-    found = container.settings(*arguments, SAGEMAKER_TRITON_INFERENCE_TYPE="generate", SAGEMAKER_BIND_TO_PORT="10")
+    found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
     assert found.services().keys() == {"HTTP", "SageMaker", "metrics"}
     assert (found.model_control_mode, found.exit_timeout_secs) == ("none", 30)
     assert found.sagemaker is not None
-    assert (found.sagemaker.port, found.sagemaker.inference_type) == (9, "generate")
+    assert (found.sagemaker.port, found.sagemaker.ping_mode) == (9, "live")
 
 
 def test_whose_word_counts(container: Container) -> None:

@@ -334,15 +334,6 @@ def test_the_model_answers_with_custom_attributes(data: bytes) -> None:
     assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
 
 
-@pytest.mark.parametrize("kind", ["generate", "generate_stream"])
-def test_models_that_stream_are_not_there_yet(kind: str) -> None:
-    bench = Bench(inference_type=kind)
-    answer = bench.invoke()
-    assert (answer.status_code, kind in answer.json["error"]) == (501, True)
-    assert "SAGEMAKER_TRITON_INFERENCE_TYPE" in answer.headers["Trident-Hint"]
-    assert bench.get("/ping").status_code == 200
-
-
 def test_every_hook_is_one_of_the_listed() -> None:
     documented = V2Application.__doc__ or ""
     own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
