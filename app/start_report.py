@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from app.collector import settle_collector
 from app.progress_bar import ProgressBar
@@ -30,6 +30,9 @@ _STARTED = {
     "Vertex AI": "Vertex AI HTTPService",
     METRICS_SERVICE: "Metrics Service",
 }
+_READY = "READY"
+# The group of routes by which clients load models.
+_CONTROL = "model-repository"
 _NO_MODEL = (
     "there is no model in %s: a model repository has a folder for each model, and in that one for each version; "
     "--single-model=NAME serves a repository that is one model"
@@ -67,6 +70,10 @@ class StartReport:
         if phase.name == "failed" and self._settings.exit_on_error:
             self._fail(f"Internal - failed to load all models{_reasons(phase.failures)}")
             return
+        problem = default_model_problem(self._settings, rows)
+        if problem and self._settings.exit_on_error and phase.name != "exiting":
+            self._fail(f"Invalid argument - {problem}")
+            return
         if not rows and self._settings.model_control_mode != "explicit":
             _log.warning(_NO_MODEL, ", ".join(self._settings.model_repository))
         log_table(_log, "addresses", addresses_table(self._addresses()))
@@ -85,6 +92,23 @@ class StartReport:
     def _addresses(self) -> list[tuple[str, str]]:
         services = self._settings.services()
         return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
+
+
+def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
+    """Why Vertex AI's default model cannot come any more, after what `rows` shows was loaded at start; "" if it can.
+
+    The health probe asks for that model: the server would be unhealthy for ever.
+    """
+    vertex = settings.vertex
+    if vertex is None or not vertex.default_model:
+        return ""
+    loaded = sorted({row.model for row in rows if row.state == _READY})
+    changes = settings.allow_http or _CONTROL in vertex.public_groups
+    may_come = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
+    if vertex.default_model in loaded or may_come:
+        return ""
+    listed = ", ".join(loaded[:_SHOWN]) + (" …" if loaded[_SHOWN:] else "")
+    return f"--vertex-ai-default-model is '{vertex.default_model}', which is none of the loaded models: {listed}"
 
 
 def _reasons(failures: Mapping[str, str]) -> str:

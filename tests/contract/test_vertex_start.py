@@ -232,8 +232,18 @@ def test_of_several_models_the_one_that_is_named(tmp_path: Path) -> None:
         assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
 
 
-def test_a_default_model_that_is_not_there(tmp_path: Path) -> None:
-    with serving(tmp_path, "--vertex-ai-default-model=dog", ready=False) as container:
+def test_a_default_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "cat", 3)
+    container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
+    container.start()
+    status, log = container.wait_for_end()
+    assert status == 1
+    assert "--vertex-ai-default-model is 'dog', which is none of the loaded models: cat" in log
+
+
+@pytest.mark.parametrize("argument", ["--exit-on-error=false", "--model-control-mode=poll"])
+def test_or_leaves_it_unhealthy(tmp_path: Path, argument: str) -> None:
+    with serving(tmp_path, "--vertex-ai-default-model=dog", argument, ready=False) as container:
         until(lambda: container.health().document["phase"] == "ready", container.log_text)
         answer = container.health()
         assert (answer.status, answer.document["error"]) == (503, "the default model 'dog' is not loaded")

@@ -1,4 +1,4 @@
-"""What the log says at the end of a start."""
+"""What is said once loading is over: the log's lines, and whether the default model of a platform can still come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.settings import read_settings
-from app.start_report import StartReport
+from app.start_report import StartReport, default_model_problem
+from app.tables import ModelRow
 from tests.unit.lifecycle_bench import BROKEN, living, until, write
 
 OPTIONS = (
@@ -26,6 +27,8 @@ STARTED = [
     "Started Vertex AI HTTPService at 127.0.0.1:8082",
     "Started Metrics Service at 127.0.0.2:8002",
 ]
+ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
+AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}
 
 
 def started(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -51,3 +54,32 @@ def test_a_server_that_cannot_be_does_not_say_that_it_started(tmp_path: Path, ca
         (reason,) = reasons
         assert reason.startswith("Internal - failed to load all models (m: version 1 is UNAVAILABLE: Internal: the wei")
         assert started(caplog) == []
+
+
+def problem(*arguments: str) -> str:
+    return default_model_problem(read_settings(arguments, AIP), ROWS)
+
+
+@pytest.mark.parametrize("name", ["zzz", "cow"])
+def test_a_default_model_that_was_not_loaded_will_not_come(name: str) -> None:
+    expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
+    assert problem(f"--vertex-ai-default-model={name}") == expected
+    assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--vertex-ai-default-model=dog"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=poll"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--allow-http=true"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
+    ],
+)
+def test_one_that_is_there_or_may_be_loaded_later(arguments: list[str]) -> None:
+    assert problem(*arguments) == ""
+
+
+def test_elsewhere_there_is_none() -> None:
+    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""

@@ -37,6 +37,7 @@ ONLY_IN_SOURCE = {
     "the directory that HTTP workers and engine share …",
     "cannot share … bytes of memory with the engine: …",
     "Internal - failed to load all models",
+    "--vertex-ai-default-model is '…', which is none of the loaded models: …",
     "failed to read repository …",
     "the server could not be created",
     "without effect here: …",
