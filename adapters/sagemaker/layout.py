@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adapters.sagemaker.settings import DEFAULT_MODEL
 from core.errors import ConfigInvalid
-from core.repository.any_layout import AnyLayoutSource, can_be_model
+from core.repository.any_layout import AnyLayoutSource
 from core.repository.local import LocalSource
 
 _ACCEPTED = (
@@ -59,4 +59,4 @@ def read_layout(root: str, default_model: str = "") -> Layout:
 
 def _models(path: Path) -> tuple[str, ...]:
     found = AnyLayoutSource(LocalSource(path.parent), path.name, LocalSource(path)).scan()
-    return tuple(sorted(name for name, files in found.items() if can_be_model([file.path for file in files])))
+    return tuple(sorted(found))

@@ -81,12 +81,22 @@ class AnyLayoutSource:
         self._required = required
         self._lock = threading.Lock()
         self._decided: Source | None = None
+        self._ignored: set[str] = set()
 
     def models(self) -> Sequence[str]:
         return self._source().models()
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
-        found = self._source().scan()
+        """Without the folders that cannot be models, such as `code` and `.git`: people upload whole projects.
+
+        Each of those is logged once.
+        """
+        listed = self._source().scan()
+        found = {name: files for name, files in listed.items() if can_be_model(file.path for file in files)}
+        ignored = listed.keys() - found.keys()
+        for name in sorted(ignored - self._ignored):
+            _log.info("ignore folder '%s' in %s: it has neither a configuration nor a version", name, self.location)
+        self._ignored = ignored
         if not found and self._required:
             raise RepositoryUnavailable(
                 f"there is no model in {self.location}: {self._content()}",

@@ -116,6 +116,26 @@ def test_files_are_version_1_and_what_belongs_to_the_model_is_not(tmp_path: Path
     assert {path.name for path in root.iterdir()} == {"config.pbtxt", *(name.partition("/")[0] for name in listed)}
 
 
+def test_folders_that_cannot_be_models_do_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = write(
+        tmp_path / "root", {"cat/1/model.onnx": "", "code/inference.py": "", ".git/HEAD": "", "__MACOSX/._1": ""}
+    )
+    (root / "empty").mkdir()
+    source = local(root)
+    caplog.set_level("INFO", "trident.repository")
+    for _ in range(2):
+        assert list(source.scan()) == ["cat"]
+    said = [record.getMessage().split("'")[1] for record in caplog.records]
+    assert said == [".git", "__MACOSX", "code", "empty"]
+
+
+def test_nothing_but_such_folders_is_no_model(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"code/inference.py": ""})
+    source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
+    with pytest.raises(RepositoryUnavailable, match=r": it holds 'code'$"):
+        source.scan()
+
+
 def test_a_place_without_a_model_is_an_error_where_all_are_loaded(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
