@@ -106,8 +106,8 @@ class SageMakerApplication(V2Application):
 
     def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
         if model:
-            spec = self.engine.model_spec(self.loaded_models().engine_name(model))
-            return invocations.invoke(self, environ, spec)
+            with self.loaded_models().invocation(model) as engine_name:
+                return invocations.invoke(self, environ, self.engine.model_spec(engine_name))
         if self._loaded is not None:
             raise RouteAbsent(
                 "this endpoint serves many models: POST /models/{name}/invoke names the one that is meant"

@@ -14,6 +14,9 @@ import binascii
 import logging
 import threading
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,7 +49,7 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """All methods may be called on any native thread, several at once; only `engine_name` also on the hub.
+    """All methods may be called on any native thread, several at once; only `invocation` also on the hub.
 
     Changes of one model wait for each other, those of different models do not.
     """
@@ -60,6 +63,9 @@ class LoadedModels:
         self._states: dict[str, _State] = {}
         # Those in state LOADED. Written under the lock; `get` reads without it.
         self._loaded: dict[str, LoadedModel] = {}
+        # A lock of its own, held for a few instructions and no more: the hub takes it.
+        self._answered = threading.Condition()
+        self._invocations: Counter[str] = Counter()
 
     def load(self, name: str, url: str) -> None:
         """Load the model in the folder `url` and track it as `name`. Blocks until it serves.
@@ -90,6 +96,7 @@ class LoadedModels:
         if model is None:
             return
         try:
+            self._await_invocations(name)
             self._engine.unload_model(model.engine_name, True, wait=True)
         except BaseException:
             self._settle(name, model)
@@ -104,9 +111,28 @@ class LoadedModels:
             raise self._not_found(name)
         return model
 
-    def engine_name(self, name: str) -> str:
-        """What a request for `name` asks the engine for. Does not block. Raises ModelNotFound."""
-        return self.get(name).engine_name
+    @contextmanager
+    def invocation(self, name: str) -> Iterator[str]:
+        """Keep the model until the end; what requests for it ask the engine for. Does not block. Raises ModelNotFound.
+
+        What was accepted is answered: of an invocation that makes many requests the engine knows some only later.
+        """
+        with self._answered:
+            engine_name = self.get(name).engine_name
+            self._invocations[name] += 1
+        try:
+            yield engine_name
+        finally:
+            with self._answered:
+                self._invocations[name] -= 1
+                if not self._invocations[name]:
+                    del self._invocations[name]
+                    self._answered.notify_all()
+
+    def _await_invocations(self, name: str) -> None:
+        """Those that began before the model left `_loaded`; after that none begins."""
+        with self._answered:
+            self._answered.wait_for(lambda: name not in self._invocations)
 
     def names_after(self, token: str | None, limit: int = PAGE) -> tuple[list[LoadedModel], str | None]:
         """A page of at most `limit` loaded models by name, and the token of the next one, or None at the end.

@@ -44,7 +44,8 @@ class Endpoint:
         return write(self.root / name, "model", weight)
 
     def ask(self, name: str) -> int:
-        return self.bench.ask(self.models.engine_name(name))
+        with self.models.invocation(name) as engine_name:
+            return self.bench.ask(engine_name)
 
     def names(self) -> list[str]:
         page, _ = self.models.names_after(None)
@@ -89,7 +90,7 @@ def test_two_models_of_one_inner_name(endpoint: Endpoint) -> None:
     assert endpoint.names() == ["c3"]
     assert endpoint.ask("c3") == 5
     with pytest.raises(ModelNotFound, match=r"^model 'a1-b2' is not loaded$"):
-        endpoint.models.engine_name("a1-b2")
+        endpoint.ask("a1-b2")
 
 
 def test_the_url_comes_back_as_it_was_sent(endpoint: Endpoint) -> None:
@@ -163,6 +164,22 @@ def test_an_unload_of_a_load_that_fails(endpoint: Endpoint, pool: ThreadPoolExec
         unload.result(LIMIT_S)
 
 
+def test_an_unload_waits_for_the_invocations_that_began(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    with endpoint.models.invocation("a") as engine_name, endpoint.models.invocation("a"):
+        unload = pool.submit(endpoint.models.unload, "a")
+        until(lambda: endpoint.names() == [])
+        assert endpoint.bench.ask(engine_name) == 1
+        with pytest.raises(ModelNotFound) as caught:
+            endpoint.ask("a")
+        assert caught.value.hint == "it is being unloaded"
+        assert not unload.done()
+    unload.result(LIMIT_S)
+    endpoint.load("a")
+    assert endpoint.ask("a") == 1
+
+
 def test_a_load_waits_for_the_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
@@ -207,7 +224,7 @@ def test_an_unload_that_the_engine_refuses_changes_nothing(endpoint: Endpoint) -
 
 
 def test_unknown(endpoint: Endpoint) -> None:
-    for ask in (endpoint.models.get, endpoint.models.engine_name, endpoint.models.unload):
+    for ask in (endpoint.models.get, endpoint.ask, endpoint.models.unload):
         with pytest.raises(ModelNotFound, match=r"^model 'none' is not loaded$"):
             ask("none")
 
@@ -312,7 +329,7 @@ def test_real_models_in_every_layout(tmp_path: Path, layout: str) -> None:
     with serving(tmp_path / "repository", control_mode="explicit") as engine:
         models = LoadedModels(engine, str(tmp_path / "models"), MemoryBudget())
         models.load("hash", f"{tmp_path}/models/hash/model")
-        assert infer(engine, models.engine_name("hash"), ones(), ones()).error is None
+        assert infer(engine, models.get("hash").engine_name, ones(), ones()).error is None
 
 
 def test_memory_that_runs_out_while_a_model_is_loaded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.settings import SageMakerSettings
-from core.errors import ModelLoadFailed, OutOfMemory
+from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
 from core.http.bridge import ThreadBridge
 from core.http.options import HttpOptions
 from core.inference import InferenceRequest, InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
+from tests.unit.lifecycle_bench import LIMIT_S, until
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 
@@ -96,6 +98,34 @@ def test_invoke_takes_every_format_and_does_not_enter_flask(bench: Bench) -> Non
         "/models/m/invoke", method="POST", data=b"1,2\n", content_type="text/csv", headers={"Accept": "text/csv"}
     )
     assert (answer.status_code, answer.mimetype) == (200, "text/csv")
+
+
+def test_an_unload_between_the_requests_of_one_invocation_waits_for_it(bench: Bench) -> None:
+    """Of a model that does not batch each row is a request; the platform unloads it while the first of them runs."""
+    bench.load("m")
+    deletion: list[Any] = []
+
+    def unload() -> None:
+        deletion.append(bench.open("/models/m", method="DELETE"))
+
+    thread = threading.Thread(target=unload)
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        bench.seen.append(request)
+        if len(bench.seen) == 1:
+            thread.start()
+            until(lambda: bench.open("/models").json == {"models": []})
+        if "unload" in [call[0] for call in bench.engine.calls]:
+            return InferenceResponse(request.model_name, 1, [], error=ModelNotFound("it has no available versions"))
+        return InferenceResponse(request.model_name, 1, [OutputTensor("OUT", "INT32", (1,), np.array([1], np.int32))])
+
+    bench.engine.respond = respond
+    rows = b"[[1,2],[3],[4,5,6]]"
+    answer = bench.open("/models/m/invoke", method="POST", data=rows, content_type="application/json")
+    assert (answer.status_code, answer.json, len(bench.seen)) == (200, [[1]] * 3, 3)
+    thread.join(LIMIT_S)
+    assert deletion[0].status_code == 200
+    assert bench.engine.calls[-1] == ("unload", "m", True)
 
 
 def test_pages(bench: Bench) -> None:
