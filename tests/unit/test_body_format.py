@@ -54,7 +54,9 @@ def test_json_of_the_v2_protocol_is_seen_under_types_that_say_little(content_typ
     assert decoder(content_type, body, ONE) is None
 
 
-@pytest.mark.parametrize("body", [b'{"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}', b"[[1,2]]"])
+@pytest.mark.parametrize(
+    "body", [b'{"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}', b'{"inputs":[[1,2]]}', b"[[1,2]]"]
+)
 def test_other_json_is_for_the_reader_of_instances(body: bytes) -> None:
     assert decoder("application/json", body, ONE) is JSON.decode
 
@@ -108,7 +110,10 @@ def test_garbage() -> None:
     ("body", "starts"),
     [
         (V2, True),
-        (b'{"inputs": [1]}', True),
+        (b'{"inputs": [ {"name":"IN"}]}', True),
+        (b'{"inputs":[]}', True),
+        (b'{"inputs": [1]}', False),
+        (b'{"inputs":[[{"b64":""}]]}', False),
         (b' { "id" : "a" , "inputs" : [', True),
         (b'{"inputs":{"IN":[1]}}', False),
         (b'{"instances":[1],"inputs":[]}', False),

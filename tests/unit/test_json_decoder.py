@@ -39,6 +39,10 @@ def decode(document: Any, spec: Any) -> DecodedPayload:
         ('{"inputs": [], "instances": []}', DocumentForm.INSTANCES),
         ('{"inputs": [{"name": "instances"}]}', DocumentForm.V2),
         ('{"inputs": {"A": [1]}}', DocumentForm.COLUMNS),
+        ('{"inputs": [[1]]}', DocumentForm.COLUMNS),
+        ('{"signature_name": "s", "inputs" : [ "text" ]}', DocumentForm.COLUMNS),
+        ('{"parameters": {"inputs": [1]}, "inputs": [{"name": "A"}]}', DocumentForm.V2),
+        ('{"inputs": []}', DocumentForm.V2),
         ('{"id": "1", "inputs": [{"name": "A"}]}', DocumentForm.V2),
         ('{"a": 1}', DocumentForm.V2),
         ("", DocumentForm.V2),
@@ -91,6 +95,8 @@ def test_columns_are_whole_tensors() -> None:
     assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
     assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
     assert (payload.count, payload.stacked) == (2, True)
+    bare = decode({"inputs": [[1, 2], [3, 4]]}, one("FP32", 2))
+    assert (bare.arrays["IN"].tolist(), bare.form) == ([[1, 2], [3, 4]], DocumentForm.COLUMNS)
     whole = decode({"inputs": {"IN": [1, 2]}}, one("FP32", 2, batch=0))
     assert whole.arrays["IN"].tolist() == [1, 2]
     assert whole.count is None
@@ -132,6 +138,7 @@ def test_numbers_that_json_has_not(value: str) -> None:
         ('{"inputs": {}}', "'inputs': input 'IN' is missing"),
         ('{"inputs": {"IN": []}}', "input 'IN': expected a list of at least one row, got a list"),
         ('{"inputs": {"X": [1]}}', "'inputs': 'X' is no input of model 'm'"),
+        ('{"inputs": [1, 2]}', "row 0, input 'IN': expected a list of 2, got 1"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:

@@ -13,7 +13,7 @@ from core.config.json_fields import shown
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.array_inputs import common_count, fits_dims
-from core.http.payloads.instance_signature import check_names, instance_signature
+from core.http.payloads.instance_signature import check_names, instance_signature, single_input
 from core.http.payloads.json_instances import decode_instances
 from core.http.payloads.json_text import parse_json
 from core.http.payloads.json_values import column_array, rank_of
@@ -28,7 +28,9 @@ _LARGE = 1024
 _FIRST = re.compile(rb'\s*(?:(\[)|\{\s*("instances"\s*:)?)')
 _INSTANCES = re.compile(rb'"instances"')
 _INPUTS_KEY = re.compile(rb'"inputs"')
-_COLUMNS = re.compile(rb'"inputs"\s*:\s*\{')
+# What is in the list are objects, or nothing is, or the text ends.
+V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[\s*(?:[{\]]|\Z)')
+_COLUMNS = re.compile(rb'"inputs"\s*:\s*(?:\{|(\[)\s*[^\s{\]])')
 # `signature_name` is TensorFlow Serving's; our models have one signature.
 _MEMBERS = {
     DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
@@ -47,7 +49,10 @@ def document_form(body: Buffer) -> DocumentForm:
         return DocumentForm.INSTANCES
     if _INSTANCES.search(body) and (not _INPUTS_KEY.search(body) or "instances" in _keys(body)):
         return DocumentForm.INSTANCES
-    return DocumentForm.COLUMNS if _COLUMNS.search(body) else DocumentForm.V2
+    columns = _COLUMNS.search(body)
+    if not columns or (columns[1] and V2_INPUTS.search(body)):
+        return DocumentForm.V2
+    return DocumentForm.COLUMNS
 
 
 def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
@@ -144,7 +149,12 @@ def _parameters(others: dict[str, Any], form: DocumentForm) -> dict[str, Any]:
 
 
 def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
-    """Whole tensors by input name, with the batch dimension where the model has one (TensorFlow Serving's columns)."""
+    """Whole tensors by input name, with the batch dimension where the model has one (TensorFlow Serving's columns).
+
+    The tensor of an only input may stand there without its name.
+    """
+    if type(content) is list:
+        content = {single_input(spec, "a tensor without a name under 'inputs'").name: content}
     if type(content) is not dict:
         raise InvalidRequest(f"'inputs': expected an object with a tensor by input name, got {shown(content)}")
     check_names(content, spec, "'inputs'")

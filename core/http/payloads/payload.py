@@ -18,7 +18,7 @@ class DocumentForm(Enum):
 
     INSTANCES = "an object with 'instances': one value or object for each"
     BARE = "an array of instances, or one instance that is an array"
-    COLUMNS = "an object with 'inputs' that is an object: a whole tensor by input name"
+    COLUMNS = "an object with 'inputs' that is an object, a whole tensor by input name, or the tensor of the only input"
     V2 = "anything else: the v2 protocol's reader says what is wrong with it"
 
 
