@@ -106,9 +106,6 @@ def _decoder(application: VertexApplication, content_type: str, body: Buffer, sp
     """What reads the body; None for the v2 protocol. Raises InvalidRequest for what can be neither."""
     if application.settings.payload != "auto" and is_json(content_type):
         return JSON.decode if application.settings.payload == "instances" else None
-    is_no_format = not content_type or not (is_json(content_type) or known_format(content_type))
-    if is_no_format and document_form(body) is DocumentForm.INSTANCES:
-        return JSON.decode  # many clients send JSON as something else, or do not say what it is
     decode = decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
     if decode is None and not _INPUTS.search(body):
         raise InvalidRequest(

@@ -266,12 +266,19 @@ def test_wrong_verbs(container: VertexContainer, method: str) -> None:
         ("/", 400),
         ("text/csv", 400),
         ("application/x-npy", 400),
-        ("application/octet-stream", 400),
     ],
 )
 def test_wrong_types(container: VertexContainer, content_type: str, status: int) -> None:
     body = json.dumps([ROW]).encode()
     assert_refused(container.post(body, Content_Type=content_type), status=status)
+
+
+@pytest.mark.parametrize("content_type", ["application/octet-stream", ""])
+def test_octets_are_json_or_of_the_size_of_the_input(container: VertexContainer, content_type: str) -> None:
+    headers = {"Content_Type": content_type} if content_type else {}
+    answer = container.post(json.dumps([ROW]).encode(), **headers)
+    assert (answer.status, len(answer.document)) == (200, 1)
+    assert_refused(container.post(json.dumps([ROW]).encode()[:-1], **headers), status=400)
 
 
 def test_bad_and_good_requests_at_the_same_time_do_not_touch_each_other(container: VertexContainer) -> None:

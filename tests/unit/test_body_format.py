@@ -8,7 +8,7 @@ import pytest
 from core.errors import InvalidRequest
 from core.http.payloads.body_format import decoder_of, known_format, starts_as_v2
 from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, NPZ, Decode, UnsupportedMediaType
-from core.http.payloads.raw import decode_raw
+from core.http.payloads.raw import decode_octets, decode_raw
 from core.tensors import Buffer
 from tests.unit.payload_models import model, one
 
@@ -28,8 +28,8 @@ decoder = partial(decoder_of, also="a type of the platform's")
         ("application/jsonlines", JSONLINES.decode),
         ("application/x-npy", NPY.decode),
         ("application/x-npz", NPZ.decode),
-        (OCTETS, decode_raw),
-        ("", decode_raw),
+        (OCTETS, decode_octets),
+        ("", decode_octets),
     ],
 )
 def test_the_type_says_what_reads_the_body(content_type: str, decode: Decode) -> None:
@@ -77,6 +77,19 @@ def test_a_v2_request_may_be_the_record_of_a_batch_job(content_type: str) -> Non
     assert decoder(content_type, V2 + b"\n", ONE) is None
     assert decoder(content_type, V2 + b"\n" + V2, ONE) is not None
     assert decoder(content_type, V2, model({"inputs": ("FP32", (2,))})) is not None
+
+
+@pytest.mark.parametrize("body", [b' {"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}'])
+def test_objects_with_instances_are_seen_under_types_that_say_little(body: bytes) -> None:
+    two = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))})
+    for content_type in ("", OCTETS):
+        assert decoder(content_type, body, ONE) is decode_octets
+        assert decoder(content_type, body, two) is JSON.decode
+        assert decoder(content_type, b'[{"A":1,"B":2}]', two) is JSON.decode
+    for content_type in ("image/png", "application/x-www-form-urlencoded"):
+        assert decoder(content_type, body, ONE) is JSON.decode
+    with pytest.raises(UnsupportedMediaType, match="charset 'latin-1'"):
+        decoder("application/json; charset=latin-1", body, ONE)
 
 
 def test_arrays_are_never_json() -> None:

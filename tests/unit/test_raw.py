@@ -5,7 +5,7 @@ import pytest
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.raw import decode_raw
+from core.http.payloads.raw import decode_octets, decode_raw
 from tests.unit.payload_models import RULES, model, one
 
 
@@ -31,6 +31,34 @@ def test_the_only_input(body: bytes, spec: ModelSpec, expected: list[object]) ->
 def test_a_model_that_does_not_batch() -> None:
     payload = decode_raw(b"\1\2\3\4", one("UINT8", 2, batch=0), RULES)
     assert (payload.count, payload.stacked) == (2, False)
+
+
+@pytest.mark.parametrize("padding", [b"", b" " * 2000])
+@pytest.mark.parametrize("body", [b'{"instances":[[1,2]]}', b' {"inputs":{"IN":[[1,2]]}}', b"[[1,2]]"])
+def test_json_without_a_type_is_json(body: bytes, padding: bytes) -> None:
+    text = body + padding + b" " * (-len(body + padding) % 8)
+    assert decode_octets(memoryview(text), one("FP32", 2), RULES).arrays["IN"].tolist() == [[1, 2]]
+
+
+def test_what_is_wrong_with_a_document_is_said() -> None:
+    with pytest.raises(InvalidRequest, match="instance 0, input 'IN': expected a list of 2, got one of 3"):
+        decode_octets(b'{"instances":[[1,2,3]]} ', one("FP32", 2), RULES)
+
+
+@pytest.mark.parametrize("body", [b"[\0\0\0\1\0\0\0", b'{"a":"instances"}   ', b"[[1,2],["])
+def test_bytes_that_only_begin_like_json_are_bytes(body: bytes) -> None:
+    array = decode_octets(body, one("UINT32", -1), RULES).arrays["IN"]
+    assert array.tobytes() == body
+
+
+@pytest.mark.parametrize("body", [b'["a",1]', b'{"text":"the \\"instances\\""}', b'{"a":"instances"}'])
+def test_a_string_may_be_json_itself(body: bytes) -> None:
+    assert decode_octets(body, one("BYTES", 1), RULES).arrays["IN"].tolist() == [[body]]
+
+
+def test_strings_in_a_document() -> None:
+    payload = decode_octets(b'{"instances":["a",{"b64":"AAE="}]}', one("BYTES", 1), RULES)
+    assert payload.arrays["IN"].tolist() == [[b"a"], [b"\0\1"]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What the body of a platform's request is: by its Content-Type, and by its text where that type may be wrong.
 
 The v2 protocol's JSON is taken under `application/json` and under everything that is no format of ours, as Triton does
-and AWS's own examples rely on. Source: spec/sagemaker.md (b) B5, (c).
+and AWS's own examples rely on, and so are objects with instances or inputs by column; a bare array only where the type
+is that of octets, or there is none. Source: spec/sagemaker.md (b) B5, (c).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from core.http.payloads.formats import JSON, Decode, Format, UnsupportedMediaTyp
 from core.http.payloads.json_decoder import V2_INPUTS, document_form
 from core.http.payloads.media_type import parse_media_type
 from core.http.payloads.payload import DocumentForm
-from core.http.payloads.raw import decode_raw
+from core.http.payloads.raw import decode_octets, decode_raw
 from core.tensors import Buffer
 
 OCTETS = "application/octet-stream"
@@ -24,6 +25,7 @@ _V2_STARTS = (b'{"inputs":[{', b'{"inputs": [{')
 _LONGEST_START = max(map(len, _V2_STARTS))
 _V2_START = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?' + V2_INPUTS.pattern)
 _OBJECT = re.compile(rb"\s*\{")
+_OBJECTS = (DocumentForm.INSTANCES, DocumentForm.COLUMNS)
 
 
 def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Decode | None:
@@ -40,10 +42,13 @@ def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> D
     if _OBJECT.match(body) and V2_INPUTS.search(body):
         return None
     essence = _essence(content_type)
-    if essence == OCTETS and len(spec.inputs) == 1:
-        return decode_raw
     if known_format(essence) is not None:
         format_of(content_type)  # raises: it is the charset that is wrong
+    form = document_form(body)
+    if essence == OCTETS and len(spec.inputs) == 1:
+        return decode_raw if form is DocumentForm.V2 else decode_octets
+    if form in _OBJECTS or (form is DocumentForm.BARE and essence == OCTETS):
+        return JSON.decode
     supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 

@@ -12,10 +12,29 @@ import numpy as np
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.instance_signature import instance_signature, single_input
+from core.http.payloads.json_decoder import decode_json, document_form
+from core.http.payloads.json_text import parse_json
 from core.http.payloads.json_values import raw_row
-from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm
 from core.http.payloads.place import mismatch
 from core.tensors import BYTES, Buffer, bytes_array, element_count
+
+
+def decode_octets(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
+    """JSON, which many clients send without saying so, where it is that; else `decode_raw`. Raises InvalidRequest.
+
+    A string is taken as it is, unless it is an object with instances or inputs: it may well be JSON for the model.
+    """
+    (expected,) = spec.inputs.values()
+    if expected.datatype is BYTES and document_form(body) is DocumentForm.BARE:
+        return decode_raw(body, spec, rules)
+    try:
+        return decode_json(body, spec, rules)
+    except InvalidRequest:
+        # Bytes of numbers can begin with a bracket; only a document is told what is wrong with it.
+        if _is_meant(body):
+            raise
+    return decode_raw(body, spec, rules)
 
 
 def decode_raw(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
@@ -42,3 +61,14 @@ def decode_raw(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     else:
         raise mismatch(f"input '{name}'", f"a multiple of {size} bytes", str(len(body)))
     return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
+
+
+def _is_meant(text: Buffer) -> bool:
+    """Whether it is a document, and one that a request can be."""
+    try:
+        document = parse_json(text)
+    except InvalidRequest:
+        return False
+    return type(document) is list or (
+        type(document) is dict and not document.keys().isdisjoint(("instances", "inputs"))
+    )
