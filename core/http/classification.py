@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.inference import OutputTensor
 from core.tensors import Array, bytes_array, element_count
@@ -34,6 +35,13 @@ def classify(output: OutputTensor, k: int, max_batch_size: int, labels: Sequence
     classes = [text for row in rows for text in _row_classes(row, count, labels)]
     shape = (*batch, count)
     return OutputTensor(output.name, "BYTES", shape, bytes_array(classes, shape))
+
+
+def classified(output: OutputTensor, classes: int, spec: ModelSpec) -> OutputTensor:
+    """The output, or so many classes of it in its place; 0 is none. Raises InvalidRequest."""
+    if not classes:
+        return output
+    return classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
 
 
 def top_indices(values: Array, k: int) -> Array:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
+from core.http.classification import classified
 from core.http.fan_out import infer_all
 from core.http.infer import CLIENT_GONE_KEY, finish, off_hub, prepare, run
 from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of
@@ -88,13 +89,17 @@ def infer_payload(
 def infer_converted(
     application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int
 ) -> PayloadResult:
-    """Run a v2 JSON request whose outputs are wanted in another format: rows are those of its first input."""
-    request, _ = decode_request(body, None, version, spec, application.options.max_input_size)
+    """Run a v2 JSON request whose outputs are wanted in another format: rows are those of its first input.
+
+    What it says of binary tensors has no meaning then; its classifications are strings in every format.
+    """
+    request, plan = decode_request(body, None, version, spec, application.options.max_input_size)
     prepare(application, environ, request)
     rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
     response = run(application, environ, request)
     payload = DecodedPayload(arrays={}, count=rows, stacked=True)
-    return PayloadResult(output_columns([response.outputs], payload), response.parameters)
+    outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in response.outputs]
+    return PayloadResult(output_columns([outputs], payload), response.parameters)
 
 
 def payload_reply(

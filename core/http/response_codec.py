@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from core.config.model_spec import ModelSpec
-from core.http.classification import classify
+from core.http.classification import classified
 from core.http.json_tensors import json_values
 from core.http.response_plan import ResponsePlan, TextKey
 from core.http.response_text import ResponseText
@@ -67,8 +67,7 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     has_binary = False
     for output in response.outputs:
         binary, classes = plan.form_of(output.name)
-        if classes:
-            output = classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
+        output = classified(output, classes, spec)
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
         if binary:
             content = output.content()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,24 @@ def test_a_v2_request_that_wants_another_format_gets_it() -> None:
     answer = bench.invoke(Accept="text/csv")
     assert (answer.status_code, answer.content_type, answer.data) == (200, "text/csv", b"1\n2\n")
     assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "a=1"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("text/csv", b"2:1\n1:0\n"),
+        ("application/jsonlines", b'"2:1"\n"1:0"\n'),
+        ("application/x-npy", np.array([b"2:1", b"1:0"])),
+    ],
+)
+def test_a_classification_is_one_in_every_format(accept: str, expected: Any) -> None:
+    document = orjson.loads(V2) | {"outputs": [{"name": "OUT", "parameters": {"classification": 2}}]}
+    answer = Bench().invoke(orjson.dumps(document), Accept=accept)
+    assert (answer.status_code, answer.content_type) == (200, accept)
+    if isinstance(expected, bytes):
+        assert answer.data == expected
+    else:
+        assert np.load(io.BytesIO(answer.data)).tolist() == expected.tolist()
 
 
 def binary(size: int | str | None = None) -> tuple[bytes, str]:
