@@ -36,13 +36,13 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
         decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
         if decode is not None:
-            media_type = application.response_types.of(accept, decode)
+            media_type = application.response_types.of(accept, decode, len(spec.outputs))
             payload = decode_payload(application, body, spec, decode)
             result = infer_payload(application, environ, spec, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None
         if wanted is not None:
-            result = infer_converted(application, environ, spec, body, _LATEST)
+            result = infer_converted(application, environ, spec, body, _LATEST, wanted)
             return payload_reply(application, environ, result, wanted)
     elif not size_text:
         raise BINARY.missing_size()

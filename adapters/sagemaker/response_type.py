@@ -33,10 +33,10 @@ class ResponseTypes:
         # The records of a batch job are put together line by line, so that lines are answered with lines.
         self._keeps_lines = settings.batch and "default_accept" not in settings.sources
 
-    def of(self, accept: str | None, decode: Decode) -> str:
-        """For a request that was read by `decode`. Raises NotAcceptable that lists what is supported."""
+    def of(self, accept: str | None, decode: Decode, outputs: int = 1) -> str:
+        """For a request that was read by `decode`, on so many outputs. Raises NotAcceptable that lists what can be."""
         default = _LINES.get(decode, self._default) if self._keeps_lines else self._default
-        return _chosen(accept, default)
+        return _chosen(accept, default, outputs)
 
 
 @lru_cache(maxsize=256)

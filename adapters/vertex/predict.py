@@ -115,6 +115,10 @@ def _decoder(application: VertexApplication, content_type: str, body: Buffer, sp
     return decode
 
 
+def _answer_type(environ: Environ, target: Target, spec: ModelSpec) -> str:
+    return format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
+
+
 def _predictions(
     application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, version: int, decode: Decode
 ) -> Reply:
@@ -123,7 +127,7 @@ def _predictions(
     if target.stream:
         raise no_stream(spec)
     is_predict = payload.form is DocumentForm.INSTANCES
-    media_type = JSON.media_types[0] if is_predict else format_for(environ.get("HTTP_ACCEPT"))
+    media_type = JSON.media_types[0] if is_predict else _answer_type(environ, target, spec)
     pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
     result = infer_payload(application, environ, spec, payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)

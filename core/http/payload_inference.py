@@ -16,7 +16,7 @@ from core.errors import InvalidRequest
 from core.http.classification import classified
 from core.http.fan_out import infer_all
 from core.http.infer import CLIENT_GONE_KEY, finish, off_hub, prepare, run
-from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of
+from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of, format_for
 from core.http.payloads.json_encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm, split_instances
@@ -87,13 +87,15 @@ def infer_payload(
 
 
 def infer_converted(
-    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int
+    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, media_type: str
 ) -> PayloadResult:
-    """Run a v2 JSON request whose outputs are wanted in another format: rows are those of its first input.
+    """Run a v2 JSON request whose outputs are wanted as another `media_type`: rows are those of its first input.
 
-    What it says of binary tensors has no meaning then; its classifications are strings in every format.
+    What it says of binary tensors has no meaning then; its classifications are strings in every format. Raises
+    NotAcceptable for a type that cannot hold all the outputs.
     """
     request, plan = decode_request(body, None, version, spec, application.options.max_input_size)
+    format_for(media_type, outputs=len(request.outputs or spec.outputs))
     prepare(application, environ, request)
     rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
     response = run(application, environ, request)

@@ -47,10 +47,16 @@ def test_accept_finds_a_media_type_and_its_encoder() -> None:
     assert format_for("*/*", default="text/csv") == "text/csv"
     assert format_for("application/x-ndjson") == "application/x-ndjson"
     assert format_for("image/png, application/x-npy;q=0.1") == "application/x-npy"
-    assert format_for("application/vnd.x", also=("application/vnd.x",)) == "application/vnd.x"
     assert encoder_of("application/x-npy") is NPY.encode
     with pytest.raises(NotAcceptable, match="none of 'image/png' can be sent, available are: application/json, text/c"):
         format_for("image/png")
+
+
+def test_a_format_of_one_array_is_none_for_several_outputs() -> None:
+    assert format_for("application/x-npy, text/csv;q=0.1", outputs=2) == "text/csv"
+    assert format_for(None, "application/x-npy", outputs=2) == "application/json"
+    with pytest.raises(NotAcceptable, match=r"none of 'application/x-npy' .* application/x-jsonl, application/x-npz$"):
+        format_for("application/x-npy", outputs=2)
 
 
 def elements(datatype: str) -> st.SearchStrategy[Any]:

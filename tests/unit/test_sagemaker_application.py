@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,19 @@ def test_a_classification_is_one_in_every_format(accept: str, expected: Any) -> 
         assert answer.data == expected
     else:
         assert np.load(io.BytesIO(answer.data)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("data", [V2, b"[1,2]"])
+def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs(data: bytes) -> None:
+    bench = Bench()
+    spec = bench.engine.model_spec("simple")
+    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
+    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
+    answer = bench.invoke(data, Accept="application/x-npy")
+    assert (answer.status_code, "application/x-npz" in answer.json["error"]) == (406, True)
+    assert bench.seen == []
+    one = orjson.dumps(orjson.loads(V2) | {"outputs": [{"name": "OUT"}]})
+    assert bench.invoke(one, Accept="application/x-npy").status_code == 200
 
 
 def binary(size: int | str | None = None) -> tuple[bytes, str]:

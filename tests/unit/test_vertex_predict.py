@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -366,6 +367,15 @@ def test_the_servers_own_limit_holds_too() -> None:
 
 
 # --- compression
+
+
+def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs() -> None:
+    bench = VertexBench()
+    spec = bench.engine.model_spec("simple")
+    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
+    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
+    answer = bench.post(b"1,2\n", "text/csv", Accept="application/x-npy")
+    assert (answer.status_code, bench.seen) == (406, [])
 
 
 def test_both_ways_compressed() -> None:

@@ -88,15 +88,15 @@ def is_json(content_type: str) -> bool:
         return False
 
 
-def format_for(accept: str | None, default: str = JSON.media_types[0], also: Sequence[str] = ()) -> str:
-    """The media type for a response: of the known ones and `also`, `default` where the header leaves the choice.
+def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: int = 1) -> str:
+    """The media type for a response with so many outputs: `default` where the header leaves the choice.
 
-    Its encoder is `FORMATS`' by `encoder_of`. Raises NotAcceptable that lists the known ones.
+    Its encoder is `FORMATS`' by `encoder_of`. Raises NotAcceptable that lists those that can hold the outputs.
     """
-    known = [*also, *_BY_MEDIA_TYPE]
-    chosen = choose(accept, [default, *(essence for essence in known if essence != default)])
+    known = [essence for essence, row in _BY_MEDIA_TYPE.items() if outputs == 1 or row is not NPY]
+    chosen = choose(accept, [default, *known] if default in known else known)
     if chosen is None:
-        raise NotAcceptable(f"none of '{(accept or '')[:100]}' can be sent, available are: {supported_types(also)}")
+        raise NotAcceptable(f"none of '{(accept or '')[:100]}' can be sent, available are: {', '.join(known)}")
     return chosen
 
 
