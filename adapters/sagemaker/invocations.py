@@ -13,8 +13,11 @@ from adapters.sagemaker.response_type import BINARY, other_than_v2
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.infer import infer_body, read_whole, servable
+from core.http.line_inference import infer_lines
 from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
+from core.http.payloads.document_lines import document_lines
+from core.http.payloads.formats import JSON
 from core.http.reply import Environ, Reply
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
+        lines = document_lines(content_type, body, spec)
+        if lines is not None:
+            return _infer_lines(application, environ, spec, lines)
         plain = is_plainly_v2(content_type, body)
         decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
@@ -47,3 +53,15 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     elif not size_text:
         raise BINARY.missing_size()
     return infer_body(application, environ, spec, body, _LATEST, size_text)
+
+
+def _infer_lines(application: SageMakerApplication, environ: Environ, spec: ModelSpec, lines: list[bytes]) -> Reply:
+    """Each line is answered as if it were alone in a body of JSON."""
+    accept: str | None = environ.get("HTTP_ACCEPT")
+
+    def answer_type(is_v2: bool) -> str | None:
+        if is_v2:
+            return None if accept is None else other_than_v2(accept)
+        return application.response_types.of(accept, JSON.decode, len(spec.outputs))
+
+    return infer_lines(application, environ, spec, lines, answer_type)

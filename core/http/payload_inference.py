@@ -22,6 +22,7 @@ from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm, split_instances
 from core.http.reply import Environ, Reply
 from core.http.request_codec import decode_request, read_parameters
+from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest, InferenceResponse, Parameter
 from core.tensors import Buffer
 
@@ -53,15 +54,20 @@ def decode_payload(
 
     `ignored_fields` are members of instances that are no inputs.
     """
+    check_size(application, len(body))
+    size = len(body) * _INFLATES_BY if decode is NPZ.decode else len(body) // _READS_BY
+    rules = DecodeRules(max_input_size=application.options.max_input_size, ignored_fields=ignored_fields)
+    return off_hub(application, size, decode, body, spec, rules)
+
+
+def check_size(application: V2Application, size: int) -> None:
+    """Raises InvalidRequest for a body of more bytes than are allowed."""
     limit = application.options.max_input_size
-    if len(body) > limit:
+    if size > limit:
         raise InvalidRequest(
-            f"the body of {len(body)} bytes exceeds the maximum allowed input size of {limit} bytes. "
+            f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
-    size = len(body) * _INFLATES_BY if decode is NPZ.decode else len(body) // _READS_BY
-    rules = DecodeRules(max_input_size=limit, ignored_fields=ignored_fields)
-    return off_hub(application, size, decode, body, spec, rules)
 
 
 def infer_payload(
@@ -82,25 +88,38 @@ def infer_payload(
     prepare(application, environ, pattern)
     if _is_one_request(payload, spec):
         (pattern.inputs,) = split_instances(payload, spec)
-        return _result([run(application, environ, pattern)], payload)
+        return result_of([run(application, environ, pattern)], payload)
     return application.bridge.run_long(_infer_parts, application, environ, spec, payload, pattern)
 
 
 def infer_converted(
     application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, media_type: str
 ) -> PayloadResult:
-    """Run a v2 JSON request whose outputs are wanted as another `media_type`: rows are those of its first input.
+    """Run a v2 JSON request whose outputs are wanted as another `media_type`. Raises ServerError."""
+    request, plan = decode_converted(application, body, spec, version, media_type)
+    prepare(application, environ, request)
+    return converted(request, run(application, environ, request), plan, spec)
 
-    What it says of binary tensors has no meaning then; its classifications are strings in every format. Raises
-    NotAcceptable for a type that cannot hold all the outputs.
-    """
+
+def decode_converted(
+    application: V2Application, body: Buffer, spec: ModelSpec, version: int, media_type: str
+) -> tuple[InferenceRequest, ResponsePlan]:
+    """Raises InvalidRequest; NotAcceptable for a type that cannot hold all the outputs."""
     request, plan = decode_request(body, None, version, spec, application.options.max_input_size)
     format_for(media_type, outputs=len(request.outputs or spec.outputs))
-    prepare(application, environ, request)
+    return request, plan
+
+
+def converted(
+    request: InferenceRequest, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec
+) -> PayloadResult:
+    """What a v2 request gave, for another format: rows are those of its first input.
+
+    What it said of binary tensors has no meaning then; its classifications are strings in every format.
+    """
     rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
-    response = run(application, environ, request)
-    payload = DecodedPayload(arrays={}, count=rows, stacked=True)
     outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in response.outputs]
+    payload = DecodedPayload(arrays={}, count=rows, stacked=True)
     return PayloadResult(output_columns([outputs], payload), response.parameters)
 
 
@@ -113,11 +132,12 @@ def payload_reply(
 ) -> Reply:
     """The outputs as `media_type`; `form` is that of the JSON document that is answered, if it is one."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
-    content = off_hub(application, size, _content, result.columns, media_type, form)
+    content = off_hub(application, size, content_of, result.columns, media_type, form)
     return finish(application, environ, [content], [("Content-Type", media_type)], result.parameters)
 
 
-def _content(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
+def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
+    """The body of the reply that `payload_reply` makes."""
     if media_type in JSON.media_types:
         return encode_json(columns, form)
     return encoder_of(media_type)(columns)
@@ -133,11 +153,11 @@ def _is_one_request(payload: DecodedPayload, spec: ModelSpec) -> bool:
 def _infer_parts(
     application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> PayloadResult:
-    requests = _requests(payload, spec, pattern)
-    return _result(infer_all(application.engine, requests, environ.get(CLIENT_GONE_KEY)), payload)
+    requests = requests_of(payload, spec, pattern)
+    return result_of(infer_all(application.engine, requests, environ.get(CLIENT_GONE_KEY)), payload)
 
 
-def _requests(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
+def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
     """The requests that the payload makes, each of them like `pattern`."""
     for inputs in split_instances(payload, spec):
         request = copy(pattern)
@@ -147,6 +167,7 @@ def _requests(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceReques
         yield request
 
 
-def _result(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:
+def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:
+    """The responses to the requests that `requests_of` made of the payload. Raises ServerError."""
     columns = output_columns([response.outputs for response in responses], payload)
     return PayloadResult(columns, responses[0].parameters)

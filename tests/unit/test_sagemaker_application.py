@@ -227,6 +227,19 @@ def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_r
     assert bench.invoke(one, Accept="application/x-npy").status_code == 200
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines", None])
+def test_a_line_of_a_batch_is_what_it_is_alone(content_type: str | None) -> None:
+    bench = Bench(batch=True)
+    answer = bench.invoke(V2 + b"\n" + V2 + b"\n", content_type)
+    assert (answer.status_code, answer.content_type) == (200, "application/jsonlines")
+    assert [orjson.loads(line) for line in answer.data.splitlines()] == [ANSWER, ANSWER]
+    answer = bench.invoke(b'{"instances":[[1,2],[3,4]]}\n{"instances":[[5]]}', content_type)
+    assert answer.data == b'{"predictions":[[1,2],[3,4]]}\n{"predictions":[[5]]}\n'
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="text/csv").data == b"1\n2\n" * 2
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="image/png").status_code == 200
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="application/x-npz").status_code == 406
+
+
 def binary(size: int | str | None = None) -> tuple[bytes, str]:
     header = orjson.dumps(
         {
