@@ -13,10 +13,11 @@ import zlib
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.array_inputs import decode_arrays
-from core.http.payloads.instance_signature import check_names
+from core.http.payloads.instance_signature import check_names, single_input
 from core.http.payloads.npy import read_npy, storable, write_npy
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.http.payloads.sparse import dense_matrix, is_sparse
 from core.tensors import Array, Buffer
 
 _SUFFIX = ".npy"
@@ -33,15 +34,25 @@ _NO_ARCHIVE = "the body is no archive of numpy's (application/x-npz)"
 
 
 def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """An array by input name. Raises InvalidRequest, also for more than `rules.max_input_size` bytes in all."""
+    """An array by input name, or the sparse matrix of the only input.
+
+    Raises InvalidRequest, also for more than `rules.max_input_size` bytes in all.
+    """
     content = bytes(body)
     _check_directory(content)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = _members(archive, spec, rules.max_input_size)
+            members = _members(archive)
+            if sparse := is_sparse(members) and spec.inputs.keys().isdisjoint(members):
+                expected = single_input(spec, "a sparse matrix")
+            else:
+                check_names(members, spec, "the archive")
+            _check_members(members, rules.max_input_size)
             arrays = {name: _read(archive, member, name) for name, member in members.items()}
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError) as error:
         raise InvalidRequest(f"{_NO_ARCHIVE}: {error}") from None
+    if sparse:
+        arrays = {expected.name: dense_matrix(arrays, expected.datatype.size, rules.max_input_size)}
     return decode_arrays(arrays, spec)
 
 
@@ -67,25 +78,27 @@ def _check_directory(content: bytes) -> None:
         raise InvalidRequest(f"{_NO_ARCHIVE}: its directory is larger than {_LARGEST_DIRECTORY} bytes")
 
 
-def _members(archive: zipfile.ZipFile, spec: ModelSpec, limit: int) -> dict[str, zipfile.ZipInfo]:
-    """The members by input name, when names and sizes are right."""
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members by the names of their arrays."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(_SUFFIX)
         if name in members:
             raise InvalidRequest(f"the archive has the array '{name[:60]}' twice")
         members[name] = member
-    check_names(members, spec, "the archive")
+    return members
+
+
+def _check_members(members: dict[str, zipfile.ZipInfo], limit: int) -> None:
     for name, member in members.items():
         if member.compress_type not in _METHODS or member.flag_bits & _ENCRYPTED:
-            raise InvalidRequest(f"array '{name}' is encrypted, or compressed in a way that numpy does not write")
+            raise InvalidRequest(f"array '{name[:60]}' is encrypted, or compressed in a way that numpy does not write")
     total = sum(member.file_size for member in members.values())
     if total > limit:
         raise InvalidRequest(f"the arrays of the archive have {total} bytes, at most {limit} are allowed")
-    return members
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
     # No more than the directory says is inflated, and the checksum shows where it said too little.
     with archive.open(member) as file:
-        return read_npy(file.read(member.file_size + 1), f"array '{name}'")
+        return read_npy(file.read(member.file_size + 1), f"array '{name[:60]}'")
