@@ -37,6 +37,7 @@ def test_a_model_that_does_not_batch(shape: tuple[int, ...], spec: ModelSpec, co
         (np.ones(2), one("FP32", 2), r"input 'IN': expected shape \[-1,2\], got \[2\]"),
         (np.ones((1, 3)), one("FP32", 2, batch=0), r"input 'IN': expected shape \[-1,2\] or \[2\], got \[1,3\]"),
         (np.ones((0, 2)), one("FP32", 2), "input 'IN' has no rows"),
+        (np.ones((10**12, 0)), one("FP32", -1), "input 'IN' has 1000000000000 rows without an element"),
         (np.array([["a"]]), one("FP32", 1), "input 'IN': expected elements of FP32, got strings"),
         (np.ones((1, 1)), one("BYTES", 1), "input 'IN': expected elements of BYTES, got an array of float64"),
         (np.ones((1, 1)), one("BOOL", 1), "input 'IN': expected elements of BOOL, got an array of float64"),

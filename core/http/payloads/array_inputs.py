@@ -31,7 +31,11 @@ def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
         typed[name] = _typed(array, expected, Place(None, name))
     if whole:
         return DecodedPayload(arrays=typed, count=None, stacked=False)
-    return DecodedPayload(arrays=typed, count=common_count(typed), stacked=spec.max_batch_size > 0)
+    count = common_count(typed)
+    for name, array in typed.items():
+        if not array.size:  # then the number of rows is a mere claim, and each would be a request
+            raise InvalidRequest(f"input '{name}' has {count} rows without an element: expected at least one in each")
+    return DecodedPayload(arrays=typed, count=count, stacked=spec.max_batch_size > 0)
 
 
 def fits_dims(shape: Shape, dims: Shape) -> bool:
