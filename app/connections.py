@@ -42,8 +42,9 @@ class Connections:
     def discard(self, connection: Connection) -> None:
         self._open.discard(connection)
 
-    def sweep(self) -> None:
-        """End the connections that were patient too long, and idle ones if places become scarce.
+    def sweep(self, others: int = 0) -> None:
+        """End the connections that were patient too long, and idle ones if places become scarce, of which `others`
+        elsewhere take so many.
 
         Those that have been slow for a while must make room for others in the memory that the engine shares.
         """
@@ -54,9 +55,10 @@ class Connections:
                 connection.time_out()
             elif now - connection.moves_since > _SHARED_S:
                 connection.leave_shared()
-        if len(self._open) > self._room:
+        too_many = len(self._open) + others - self._room
+        if too_many > 0:
             idle = sorted(self._idle(), key=lambda connection: connection.since)
-            for connection in idle[: len(self._open) - self._room]:
+            for connection in idle[:too_many]:
                 connection.hang_up()
 
     def last_work(self) -> float:

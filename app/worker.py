@@ -140,10 +140,10 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self._stop.set()  # nobody would start it again, nor stop it
         self._clock.tick()
         self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
-        both = (self._ports.connections, self._last_ports.connections)
-        for connections in both:
-            connections.sweep()
-        self._idle_trim.tick(self._clock.now, max(connections.last_work() for connections in both))
+        first, last = self._ports.connections, self._last_ports.connections
+        first.sweep(len(last))
+        last.sweep(len(first))
+        self._idle_trim.tick(self._clock.now, max(first.last_work(), last.last_work()))
         for listener in self._listeners():
             listener.resume()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 # As Linux has it: whoever follows more goes in a circle.
 _MOST_LINKS = 40
+# Linux's longest path in characters; a longer one is none, and to follow it would take time by its square.
+_LONGEST = 4096
 
 
 def is_plain(relative: str) -> bool:
@@ -35,6 +37,8 @@ def _followed(directory: Path, below: list[str], text: str, links: int) -> list[
 
     None if that is outside, or only to be reached through more than so many `links`.
     """
+    if len(text) > _LONGEST:
+        return None
     if text.startswith("/"):
         return _back_inside(directory, text, links)
     names = text.split("/")

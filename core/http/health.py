@@ -22,16 +22,18 @@ _NOT_YET = 400
 
 def live(application: V2Application, environ: Environ) -> Reply:
     """200 as soon as the server is initialised, whatever it still loads."""
+    if application.engine.is_live():
+        return empty_reply(TEXT)
     _refuse_exiting(application.engine.phase())
-    return empty_reply(TEXT, 200 if application.engine.is_live() else _NOT_YET)
+    return empty_reply(TEXT, _NOT_YET)
 
 
 def ready(application: V2Application, environ: Environ) -> Reply:
     """200, or 400 with the phase, the model that is being loaded, how many are, of how many, and what failed."""
-    phase = application.engine.phase()
-    _refuse_exiting(phase)
     if application.engine.is_ready():
         return empty_reply(TEXT)
+    phase = application.engine.phase()
+    _refuse_exiting(phase)
     return json_reply(readiness(phase), _NOT_YET)
 
 
@@ -45,8 +47,8 @@ def model_ready(application: V2Application, environ: Environ, model: str, versio
 def readiness(phase: ServingPhase) -> dict[str, object]:
     """The phase as the body of an unready answer; after the start it is what keeps the server from being ready."""
     name = phase.name
-    if name == "ready" and (phase.model or phase.failures):
-        name = "loading" if phase.model else "failed"
+    if name in ("ready", "failed"):
+        name = "loading" if phase.model else "failed" if phase.failures else "ready"
     body: dict[str, object] = {"phase": name}
     if phase.model:
         body["model"] = phase.model

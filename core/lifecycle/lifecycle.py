@@ -94,15 +94,17 @@ class Lifecycle:
         return self._phase
 
     def phase(self) -> ServingPhase:
-        """How far the start is. When it has ended, `model` and `failures` are what keeps the server unready now."""
+        """How far the start is. When it has ended, `model` and `failures` are what keeps the server unready now, and
+        what the start could not find. Looks at every model then: not for what is asked all the time."""
         with self._lock:
             name, loading, failures = self._phase, self._loading[:1], dict(self._failures)
             done, total = self._done, self._total
         if self._finished_loading.is_set():
-            # What failed at the start and is a model may serve by now; what is none can only be mended by a new start.
+            # What failed at the start and is a model may serve by now.
             unready = self.models.unready()
+            known = self.models.names()
             loading = [model for model, reason in unready.items() if not reason]
-            failures = {what: reason for what, reason in failures.items() if not self.models.named(what)}
+            failures = {what: reason for what, reason in failures.items() if what not in known}
             failures |= {model: reason for model, reason in unready.items() if reason}
         return ServingPhase(name=name, model=loading[0] if loading else "", done=done, total=total, failures=failures)
 

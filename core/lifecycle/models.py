@@ -73,9 +73,16 @@ class Models:
         with self._lock:
             return [self._models[key] for key in sorted(self._models)]
 
+    def _all(self) -> list[Model]:
+        with self._lock:
+            return list(self._models.values())
+
     def unready(self) -> dict[str, str]:
         """The models that are not as ready as they should be, and why; no reason for one that is being loaded."""
-        return {model.key.name: _failure(model) for model in self.all() if not model.is_ready}
+        return {model.key.name: _failure(model) for model in self._all() if not model.is_ready}
+
+    def names(self) -> set[str]:
+        return {model.key.name for model in self._all()}
 
     def versions(self) -> list[ModelVersion]:
         """All versions that the index shows, by model and number."""
@@ -118,4 +125,4 @@ def _reasons(model: Model) -> str:
 def _failure(model: Model) -> str:
     if any(version.state.current is ModelState.LOADING for version in model.versions.values()):
         return ""
-    return _reasons(model) or model.problem or "it was not loaded"
+    return model.problem or _reasons(model) or "it was not loaded"

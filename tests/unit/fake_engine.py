@@ -107,10 +107,10 @@ class FakeEngine:
         self.calls.append(("unload", name, unload_dependents))
 
     def is_live(self) -> bool:
-        return self.live
+        return self.live and self.serving.name != "exiting"
 
     def is_ready(self) -> bool:
-        return self.ready
+        return self.ready and self.serving.name != "exiting"
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         self._version(name, version)

@@ -84,6 +84,14 @@ def test_longest_idle_make_room(crowd: Crowd) -> None:
     assert {connection.phase for connection in busy} == {Phase.APPLICATION}
 
 
+def test_idle_ones_make_room_for_others_elsewhere(crowd: Crowd) -> None:
+    idle = [crowd.join(Phase.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
+    crowd.connections.sweep(others=6)
+    assert [connection.phase for connection in idle] == [Phase.IDLE] * 3
+    crowd.connections.sweep(others=8)
+    assert [connection.phase for connection in idle] == [Phase.IDLE, Phase.ENDED, Phase.ENDED]
+
+
 def test_stop_closes_those_that_wait_for_a_request(crowd: Crowd) -> None:
     idle, _ = crowd.join(Phase.IDLE)
     half, _ = crowd.join(Phase.HEAD)
