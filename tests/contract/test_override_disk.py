@@ -22,10 +22,10 @@ FILE = "file:1/model.onnx"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KB."""
+    """A file system with room for what two front ends need, and 256 KB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,nr_inodes=24", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", str(disk)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"no file system may be mounted here (that needs CAP_SYS_ADMIN): {mounted.stderr.strip()}")

@@ -96,11 +96,17 @@ def of_two_directories(directory: Path) -> None:
     print(*front_end.counts())
 
 
+def room_before_it_counts(directory: Path) -> None:
+    SharedRequestMetrics(directory)
+    print(*sorted((path.name.partition("_")[0], path.stat().st_blocks * 512) for path in directory.iterdir()))
+
+
 CASES: dict[Callable[[Path], None], list[str]] = {
     two_front_ends: ["3.0 3.0", "7.0 7.0", "7.0 7.0"],
     two_ports: ["3.0 3.0 3.0 3.0"],
     nothing_yet: ["0"],
     of_two_directories: ["1.0 1.0"],
+    room_before_it_counts: ["('counter', 65536) ('histogram', 65536)"],
 }
 
 
