@@ -16,6 +16,7 @@ from tests.contract.changing_models import BATCHED, add_scaled, load, scaled, un
 from tests.contract.cloud_models import assert_serves, cloud_server, readiness, reasons
 from tests.contract.fake_storage import FakeStorage, Reply, Request
 from tests.contract.server import ServerProcess
+from tests.contract.server_processes import connected_front_ends
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
@@ -152,10 +153,14 @@ def test_an_object_that_is_refused_and_credentials_that_expire(
     assert_no_secret(server.log_text())
 
 
-def test_a_start_without_access_says_so_and_stays(rules: StrictS3, storage: FakeStorage, tmp_path: Path) -> None:
+def test_a_start_without_access_says_so_and_stays(
+    rules: StrictS3, storage: FakeStorage, tmp_path: Path, http_workers: str
+) -> None:
     rules.refused = {"s3:ListBucket": "AccessDenied"}
     with start(tmp_path, storage, "--exit-on-error=false", ready=False) as server:
-        until(lambda: readiness(server).get("phase") == "failed", "the start does not end")
+        until(lambda: connected_front_ends(server) == int(http_workers), "a front end does not find the engine")
+        # Of each front end: the engine tells them one after the other.
+        until(lambda: all(readiness(server).get("phase") == "failed" for _ in range(20)), "the start does not end")
         (reason,) = readiness(server)["failures"].values()
         assert "Unable to create S3 filesystem client. Check account credentials." in reason
         for text in (reason, server.log_text()):
