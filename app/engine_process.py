@@ -39,10 +39,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class EngineProcess:
-    """One engine, in a process of its own. Made and run on the main thread of a process that was just forked."""
+    """One engine for so many front ends, in a process of its own. Made and run on the main thread of a process that was
+    just forked."""
 
-    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int) -> None:
+    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int, front_ends: int) -> None:
         self._settings = settings
+        self._front_ends = front_ends
         self._directory = directory
         self._parent = parent
         # A queue and not an event: a signal may come while the main thread holds the event's lock.
@@ -64,6 +66,7 @@ class EngineProcess:
             _listen(self._directory),
             on_change=journal.note,
             is_restoring=lambda: not self._restored.is_set(),
+            expected=self._front_ends,
         )
         server.start()
         engine.start()

@@ -40,7 +40,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         reuse_port=settings.reuse_http_port,
         access_log=settings.log_access,
         workers=max(1, choice.number),
-        engine=_engine_child(settings, directory) if directory is not None else None,
+        engine=_engine_child(settings, directory, choice.number) if directory is not None else None,
     )
 
 
@@ -55,13 +55,13 @@ def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, wor
     return FrontEndSite(settings, directory, on_hub=worker is not None)
 
 
-def _engine_child(settings: ServerSettings, directory: PrivateDirectory) -> EngineChild:
+def _engine_child(settings: ServerSettings, directory: PrivateDirectory, front_ends: int) -> EngineChild:
     announce_metrics_directory(str(directory.metrics))
     parent = os.getpid()
 
     def run() -> int:
         from app.engine_process import EngineProcess
 
-        return EngineProcess(settings, directory, parent).run()
+        return EngineProcess(settings, directory, parent, front_ends).run()
 
     return EngineChild(run, directory.remove)

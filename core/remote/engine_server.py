@@ -32,6 +32,8 @@ _CALLS_AT_ONCE = 64
 # More than any server has; those that say nothing must not take all descriptors.
 _MOST_FRONT_ENDS = 256
 _GREETING_SECONDS = 5.0
+# One that cannot start must not keep the others from serving.
+_GATHERING_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
 _PEER = struct.Struct("3i")
 # After these the others must know before the caller does that it is done.
@@ -45,6 +47,8 @@ class EngineServer:
 
     `on_change` is told the name and the arguments of every call that changed which models are loaded, on the thread of
     the call. `is_restoring` says whether what was loaded before is still being loaded: until then nobody is ready.
+    Nor is anybody until `expected` front ends have come, or had `gathering_s` seconds to: who hears of one that the
+    server is ready may reach another next.
     A front end is cut off if it does not say who it is within `greeting_s` seconds, and if it takes nothing of what is
     sent to it for `patience_s`.
     """
@@ -56,6 +60,8 @@ class EngineServer:
         *,
         on_change: OnChange | None = None,
         is_restoring: Callable[[], bool] = lambda: False,
+        expected: int = 0,
+        gathering_s: float = _GATHERING_SECONDS,
         greeting_s: float = _GREETING_SECONDS,
         patience_s: float = _PATIENCE_SECONDS,
     ) -> None:
@@ -63,6 +69,8 @@ class EngineServer:
         self._listener = listener
         self._on_change = on_change
         self._is_restoring = is_restoring
+        self._missing = expected
+        self._gathered_by = time.monotonic() + gathering_s
         self._greeting_s = greeting_s
         self._patience_s = patience_s
         self._poll = select.epoll()
@@ -96,13 +104,13 @@ class EngineServer:
         """Tell all front ends what they must know, if it has changed. Any thread."""
         engine = self._engine
         with self._pushing:  # the look included: what another thread saw before must not be sent after this
-            restoring = self._is_restoring()
+            must_wait = self._is_restoring() or self._is_gathering()
             phase = engine.phase()
             state = EngineState(
                 live=engine.is_live(),
-                ready=engine.is_ready() and not restoring,
+                ready=engine.is_ready() and not must_wait,
                 generation=engine.generation,
-                phase=replace(phase, name="loading") if restoring and phase.name == "ready" else phase,
+                phase=replace(phase, name="loading") if must_wait and phase.name == "ready" else phase,
             )
             if state == self._pushed:
                 return
@@ -178,6 +186,11 @@ class EngineServer:
             with self._pushing:
                 if self._pushed is not None:
                     front_end.send(_state_frame(self._pushed))
+            self._missing -= 1
+            self.push_state()
+
+    def _is_gathering(self) -> bool:
+        return self._missing > 0 and time.monotonic() < self._gathered_by
 
     def _end(self, front_end: FrontEnd) -> None:
         descriptor = front_end.sock.fileno()

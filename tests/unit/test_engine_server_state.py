@@ -140,6 +140,30 @@ def test_nobody_is_ready_while_what_was_loaded_is_restored(engine: ServedEngine,
         assert (state.ready, state.phase.name) == (True, "ready")
 
 
+def test_nobody_is_ready_until_all_have_come(engine: ServedEngine, tmp_path: Path) -> None:
+    """A client that hears of one front end that the server is ready may reach another with its request."""
+    with served(tmp_path, engine, expected=2) as (path, _), ByHand.at(path).greet() as first:
+        state = state_in(first.next())
+        assert (state.live, state.ready, state.phase.name) == (True, False, "loading")
+        with ByHand.at(path):  # it says nothing
+            engine.generation += 1
+            assert not state_in(first.next()).ready
+        with ByHand.at(path).greet() as second:
+            for hand in (first, second):
+                while not (state := state_in(hand.next())).ready:
+                    assert state.phase.name == "loading"
+        with ByHand.at(path).greet() as third:  # one that was started again in place of another
+            assert state_in(third.next()).ready
+
+
+def test_one_that_does_not_come_keeps_the_others_from_serving_for_a_while_only(
+    engine: ServedEngine, tmp_path: Path
+) -> None:
+    with served(tmp_path, engine, expected=2, gathering_s=0.2) as (path, _), ByHand.at(path).greet() as hand:
+        while not state_in(hand.next()).ready:
+            pass
+
+
 def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path: Path) -> None:
     """Several threads look at the engine and tell; here one of them is slow between the two."""
     with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
