@@ -21,6 +21,7 @@ from app.read_watch import ReadWatch
 from app.refusal import NO_MEMORY, ClientGone, Refusal, check_length
 from app.response import Response
 from app.strict_request import StrictRequest
+from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 from core.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -136,14 +137,14 @@ class Connection:
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
         length = head.length
         if not length:
-            environ["trident.body"] = b""
+            environ[BODY_KEY] = b""
             self._buffer = buffer[end:]
         elif len(buffer) - end >= length:
-            environ["trident.body"] = buffer[end : end + length]
+            environ[BODY_KEY] = buffer[end : end + length]
             self._buffer = buffer[end + length :]
         else:
             self._buffer = b""
-            environ["trident.body"] = self._receive_body(length, buffer[end:], service.binary_offset(environ))
+            environ[BODY_KEY] = self._receive_body(length, buffer[end:], service.binary_offset(environ))
         return self._answer(head, environ)
 
     def _read_head(self) -> Head | None:
@@ -181,15 +182,15 @@ class Connection:
         environ = head.environ
         self._begin(Phase.BODY)
         if request.is_chunked:
-            environ["trident.body"] = whole = request.chunked_body(service.limits.max_body_size)
+            environ[BODY_KEY] = whole = request.chunked_body(service.limits.max_body_size)
             environ["CONTENT_LENGTH"] = str(len(whole))
             self._buffer = request.rest() + self._buffer
         else:
             rest = request.rest() + self._buffer
             self._buffer = rest[head.length :]
-            environ["trident.body"] = first = rest[: head.length]
+            environ[BODY_KEY] = first = rest[: head.length]
             if len(first) < head.length:
-                environ["trident.body"] = self._receive_body(head.length, first, service.binary_offset(environ))
+                environ[BODY_KEY] = self._receive_body(head.length, first, service.binary_offset(environ))
         return self._answer(head, environ)
 
     def _receive_body(self, length: int, first: bytes, offset: int) -> memoryview:
@@ -218,8 +219,8 @@ class Connection:
     def _answer(self, head: Head, environ: dict[str, Any]) -> bool:
         """Have the application answer. Returns whether the connection goes on."""
         service = self._service
-        body = environ["trident.body"]
-        environ["trident.client_gone"] = self.client_gone
+        body = environ[BODY_KEY]
+        environ[CLIENT_GONE_KEY] = self.client_gone
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = Response(self, head, service.response_heads, service.clock)

@@ -14,11 +14,12 @@ from app.body import size_of
 from app.clock import CoarseClock
 from app.head import Head
 from app.response_head import Headers, ResponseHead, ResponseHeads
+from core.http.reply import BODY_KEY
 from core.tensors import Buffer
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
-_BODY_KEYS = ("trident.body", "wsgi.input")
+_BODY_KEYS = (BODY_KEY, "wsgi.input")
 
 
 class Outlet(Protocol):

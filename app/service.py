@@ -13,14 +13,13 @@ from app.head import HeadParser
 from app.response_head import ResponseHeads
 from app.send_turns import SendTurns
 from app.site import Allocate
+from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 
 if TYPE_CHECKING:
     from app.connections import Connections
 
 # Every request sets these: the template has them already, so that a copy of it does not grow.
-_PLACES: dict[str, Any] = dict.fromkeys(
-    ("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", "trident.body", "trident.client_gone")
-)
+_PLACES: dict[str, Any] = dict.fromkeys(("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY))
 
 
 class Service:

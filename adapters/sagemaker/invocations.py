@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from adapters.sagemaker.response_type import BINARY, other_than_v2
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.infer import infer_body, read_whole, servable
+from core.http.infer import infer_body, off_hub, read_whole, servable
 from core.http.line_inference import infer_lines
 from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
-from core.http.payloads.document_lines import document_lines
+from core.http.payloads.document_lines import document_lines, may_be_documents
 from core.http.payloads.formats import JSON
 from core.http.reply import Environ, Reply
 
@@ -35,9 +35,10 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
-        lines = document_lines(content_type, body, spec)
-        if lines is not None:
-            return _infer_lines(application, environ, spec, lines)
+        if may_be_documents(content_type, body):
+            lines = off_hub(application, len(body), document_lines, content_type, body, spec)
+            if lines is not None:
+                return _infer_lines(application, environ, spec, lines)
         plain = is_plainly_v2(content_type, body)
         decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from core.errors import DeadlineExceeded
 from core.http.bridge import ClientGone
-from core.http.infer import CLIENT_GONE_KEY
-from core.http.reply import Environ
+from core.http.reply import CLIENT_GONE_KEY, Environ
 
 Now = Callable[[], float]
 

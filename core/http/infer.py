@@ -19,7 +19,7 @@ from core.errors import InvalidRequest, ServerError, Unsupported
 from core.http.bridge import P
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
-from core.http.reply import BODY_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
+from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
 from core.http.request_codec import decode_request, forward_header
 from core.http.response_codec import encode_response
 from core.inference import InferenceRequest, InferenceResponse, Parameter
@@ -32,7 +32,6 @@ T = TypeVar("T")
 Environ = dict[str, Any]
 
 # Where our own worker leaves the function that tells whether the client still waits.
-CLIENT_GONE_KEY = "trident.client_gone"
 # Set for what is refused before the body is parsed: Triton answers that as text.
 PLAIN_TEXT_KEY = "trident.plain_text"
 

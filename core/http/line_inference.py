@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.fan_out import infer_all
-from core.http.infer import CLIENT_GONE_KEY, finish, prepare
+from core.http.infer import finish, prepare
 from core.http.payload_inference import (
     check_size,
     content_of,
@@ -25,7 +25,7 @@ from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
 from core.http.payloads.json_decoder import decode_json, document_form
 from core.http.payloads.payload import DecodeRules, DocumentForm
 from core.http.payloads.place import line_name
-from core.http.reply import Environ, Reply
+from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.request_codec import decode_request, read_parameters
 from core.http.response_codec import encode_response
 from core.inference import InferenceRequest, InferenceResponse, Parameter

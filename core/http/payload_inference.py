@@ -15,12 +15,12 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.classification import classified
 from core.http.fan_out import infer_all
-from core.http.infer import CLIENT_GONE_KEY, finish, off_hub, prepare, run
+from core.http.infer import finish, off_hub, prepare, run
 from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of, format_for
 from core.http.payloads.json_encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm, split_instances
-from core.http.reply import Environ, Reply
+from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.request_codec import decode_request, read_parameters
 from core.http.response_plan import ResponsePlan
 from core.inference import InferenceRequest, InferenceResponse, Parameter

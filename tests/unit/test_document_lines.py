@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.document_lines import document_lines
+from core.http.payloads.document_lines import document_lines, may_be_documents
 from core.tensors import Buffer
 from tests.unit.payload_models import model, one
 
@@ -15,6 +16,10 @@ JSON = "application/json"
 LINES = "application/jsonlines"
 
 
+def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
+    return document_lines(content_type, body, spec) if may_be_documents(content_type, body) else None
+
+
 @pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "", LINES, "application/x-ndjson"])
 @pytest.mark.parametrize("document", [V2, INSTANCES, COLUMNS, b'{"id":"1","parameters":{},"inputs":[{}]}'])
 @pytest.mark.parametrize(("between", "end"), [(b"\n", b""), (b"\n", b"\n"), (b"\r\n", b"\r\n")])
@@ -22,7 +27,7 @@ LINES = "application/jsonlines"
 def test_each_line_is_a_document(
     content_type: str, document: bytes, between: bytes, end: bytes, kind: type[Buffer]
 ) -> None:
-    found = document_lines(content_type, kind(document + between + V2 + end), ONE)
+    found = documents(content_type, kind(document + between + V2 + end))
     assert found is not None
     assert [line.strip() for line in found] == [document, V2]
 
@@ -30,22 +35,22 @@ def test_each_line_is_a_document(
 def test_a_first_line_of_any_length() -> None:
     long = INSTANCES + b" " * 200_000 + b"}"
     body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
-    assert document_lines(JSON, memoryview(body), ONE) == [body.split(b"\n")[0], V2]
-    assert document_lines(JSON, memoryview(long), ONE) is None
+    assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
+    assert documents(JSON, memoryview(long)) is None
 
 
 def test_arrays_are_documents_of_json_and_instances_of_json_lines() -> None:
     rows = b"[1,2]\n[3,4]\n"
-    assert document_lines(JSON, rows, ONE) == [b"[1,2]", b"[3,4]"]
-    assert document_lines(LINES, rows, ONE) is None
-    assert document_lines("", rows, ONE) is None
+    assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
+    assert documents(LINES, rows) is None
+    assert documents("", rows) is None
 
 
 def test_a_line_that_is_alone() -> None:
     for document in (V2, INSTANCES, COLUMNS):
-        assert document_lines(JSON, document + b"\n", ONE) is None
-    assert document_lines(LINES, V2 + b"\n", ONE) is None
-    assert document_lines(LINES, INSTANCES + b"\n", ONE) == [INSTANCES]
+        assert documents(JSON, document + b"\n") is None
+    assert documents(LINES, V2 + b"\n") is None
+    assert documents(LINES, INSTANCES + b"\n") == [INSTANCES]
 
 
 @pytest.mark.parametrize(
@@ -68,16 +73,16 @@ def test_a_line_that_is_alone() -> None:
     ],
 )
 def test_any_other_body(content_type: str, body: bytes) -> None:
-    assert document_lines(content_type, body, ONE) is None
+    assert documents(content_type, body) is None
 
 
 def test_an_input_may_be_called_so() -> None:
     spec = model({"instances": ("FP32", (2,))})
     lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
-    assert document_lines(LINES, lines, spec) is None
-    assert document_lines(JSON, lines, spec) is not None
+    assert documents(LINES, lines, spec) is None
+    assert documents(JSON, lines, spec) is not None
 
 
 def test_an_empty_line_is_named() -> None:
     with pytest.raises(InvalidRequest, match=r"^line 2 is empty"):
-        document_lines(LINES, V2 + b"\n\n" + V2, ONE)
+        documents(LINES, V2 + b"\n\n" + V2)

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.vertex.deadline import Deadline, set_deadline
 from core.errors import DeadlineExceeded
-from core.http.infer import CLIENT_GONE_KEY
+from core.http.reply import CLIENT_GONE_KEY
 
 
 class Now:

@@ -24,27 +24,25 @@ _MEMBERS = ("instances", "inputs")
 _CHUNK = 1 << 16
 
 
+def may_be_documents(content_type: str, body: Buffer) -> bool:
+    """Whether `document_lines` is to look closer at the body; quick, whatever its size."""
+    known = known_format(content_type)
+    if known is JSONLINES:
+        return _OBJECT.match(body) is not None
+    # In one document no bracket that closes is followed by a line that begins with one that opens.
+    return known in (None, JSON) and _is_between(body, _end_of_line(body))
+
+
 def document_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
-    """The documents of the body, each a request of the v2 protocol or one with instances; None for any other body.
+    """The documents of a body that may be some, each a request of the v2 protocol or one with instances; else None.
 
     Of JSON lines a document is told from an instance by its members, unless an input is called so. A request of the v2
     protocol that is alone in its body is none either: it is read as such under all types. Raises InvalidRequest.
     """
     known = known_format(content_type)
-    if known not in (None, JSON, JSONLINES):
-        return None
     end = _end_of_line(body)
-    if known is not JSONLINES:
-        # In one document no bracket that closes is followed by a line that begins with one that opens.
-        if end < 0 or not _is_between(body, end):
-            return None
-        if not _is_document(bytes(body[:end]), (), bare=known is JSON):
-            return None
-        return _lines(body)
-    if not _OBJECT.match(body):
-        return None
     first = bytes(body[:end]) if end >= 0 else bytes(body)
-    if not _is_document(first, spec.inputs, bare=False):
+    if not _is_document(first, spec.inputs if known is JSONLINES else (), bare=known is JSON):
         return None
     lines = _lines(body)
     return None if len(lines) == 1 and starts_as_v2(first) else lines
@@ -61,6 +59,8 @@ def _end_of_line(body: Buffer) -> int:
 
 
 def _is_between(body: Buffer, end: int) -> bool:
+    if end < 0:
+        return False
     before = bytes(body[max(0, end - 2) : end]).rstrip(b"\r")
     return before.endswith(_ENDS) and bytes(body[end + 1 : end + 2]) in _BEGINS
 
