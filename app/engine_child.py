@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable
 
 from app.restarts import Restarts, end_of
-from app.stop_signals import hold_stop_signals, release_stop_signals
+from app.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
 
 _log = logging.getLogger("trident.server")
 
 EXIT_ENGINE_FAILED = 5
 _POLL_S = 0.05
-# What the main process handles itself, and what a terminal sends to all of its processes.
+# What the main process handles itself, and what others send to all of its processes.
 _NOT_FOR_THE_ENGINE = (
+    signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
     signal.SIGTTIN,
@@ -81,7 +82,7 @@ class EngineChild:
         """End the process, and kill it if it does not end in time; its exit status."""
         code = 0
         if self.pid:
-            self._signal(signal.SIGTERM if graceful else signal.SIGKILL)
+            self._signal(STOP_ENGINE if graceful else signal.SIGKILL)
             code = self._wait(time.monotonic() + within_s)
         self._clean_up()
         return code
@@ -107,7 +108,7 @@ class EngineChild:
 
 def _forget_signals() -> None:
     """In the new process: the main one's ways with signals are not its own. Until there is an engine, it just ends."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(STOP_ENGINE, lambda *_: os._exit(0))
     for number in (signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     for number in _NOT_FOR_THE_ENGINE:

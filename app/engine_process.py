@@ -23,6 +23,7 @@ from app.memory import IdleTrim, keep_freed_memory
 from app.private_directory import PrivateDirectory
 from app.settings import ServerSettings
 from app.start_report import StartReport
+from app.stop_signals import STOP_ENGINE
 from core.engine import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
@@ -54,8 +55,8 @@ class EngineProcess:
         self._restored = threading.Event()
 
     def run(self) -> int:
-        """Serve until SIGTERM, or until the parent is gone; the exit status."""
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.put(None))
+        """Serve until the parent says stop or is gone; the exit status."""
+        signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
         tempfile.tempdir = str(self._directory.new_files())
@@ -140,7 +141,7 @@ def _listen(directory: PrivateDirectory) -> socket.socket:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent ends, where it can; the look at the parent's number is slower."""
+    """Have the kernel say stop when the parent ends, where it can; the look at the parent's number is slower."""
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        library.prctl(_PR_SET_PDEATHSIG, STOP_ENGINE)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import signal
 
-_STOP = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
+# How the main process stops the engine. Not SIGTERM: systemd, dumb-init and others send that to all processes at once,
+# and the engine must outlast the front ends, which have requests in flight.
+STOP_ENGINE = signal.SIGRTMIN
+_STOP = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, STOP_ENGINE))
 
 
 def hold_stop_signals() -> None:

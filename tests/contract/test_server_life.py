@@ -176,7 +176,9 @@ def test_a_killed_process_comes_back_ready(role: Callable[[ServerProcess], int],
         assert server.request("POST", PATH, good_body())[0] == 200
 
 
-def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_all", [False, True], ids=["to-main", "to-all"])
+def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
+    """Some send it to the main process, others to every process of the server at once (systemd, dumb-init)."""
     repository = link_models(tmp_path / "m", "simple")
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=1.5") as server:
         client = tritonclient.http.InferenceServerClient(server.address, concurrency=4)
@@ -200,7 +202,8 @@ def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path)
         thread.start()
         try:
             until(lambda: served[0] > 10, "no load")
-            server.process.send_signal(signal.SIGTERM)
+            for process in session_members(server.process.pid) if to_all else [server.process.pid]:
+                os.kill(process, signal.SIGTERM)
             until(lambda: server.request("GET", "/v2/health/ready")[0] == 503, "still ready")
             assert json.loads(server.request("GET", "/v2/health/ready")[2]) == {"error": "Server exiting"}
             before = served[0]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from app.engine_child import EXIT_ENGINE_FAILED, EngineChild
+from app.stop_signals import STOP_ENGINE
 from tests.unit.remote_parts import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +122,7 @@ def test_there_is_never_more_than_one(parent: Parent, tmp_path: Path) -> None:
 def test_stop_lets_it_end_by_itself(parent: Parent, tmp_path: Path) -> None:
     def run() -> int:
         stopped: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+        signal.signal(STOP_ENGINE, lambda number, frame: stopped.append(number))
         (tmp_path / "running").touch()
         while not stopped:
             time.sleep(0.01)
@@ -136,7 +137,7 @@ def test_stop_lets_it_end_by_itself(parent: Parent, tmp_path: Path) -> None:
 
 def test_stop_kills_one_that_does_not(parent: Parent, tmp_path: Path) -> None:
     def run() -> int:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(STOP_ENGINE, signal.SIG_IGN)
         (tmp_path / "running").touch()
         return wait_for_ever()
 
@@ -161,20 +162,20 @@ def test_stop_of_one_that_has_ended(parent: Parent) -> None:
 def test_a_stop_that_comes_before_it_has_its_own_ways(parent: Parent, tmp_path: Path) -> None:
     """It ends with 0: nothing was in flight. The main process's own handler, which it has inherited, is not called."""
     called = tmp_path / "called"
-    before = signal.signal(signal.SIGTERM, lambda number, frame: called.touch())
+    before = signal.signal(STOP_ENGINE, lambda number, frame: called.touch())
     try:
         for _ in range(5):
             child = parent.child(wait_for_ever)
             assert child.stop(LIMIT_S) == 0
         assert not called.exists()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(STOP_ENGINE, before)
 
 
-def test_what_a_terminal_sends_to_all_is_not_for_it(parent: Parent, tmp_path: Path) -> None:
+def test_what_others_send_to_all_is_not_for_it(parent: Parent, tmp_path: Path) -> None:
     child = parent.child(says_hello(tmp_path))
     until((tmp_path / "running").exists)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTTIN):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTTIN):
         os.kill(child.pid, number)
     assert os.waitpid(child.pid, os.WNOHANG) == (0, 0)
     assert child.stop(LIMIT_S) == 0
@@ -189,7 +190,7 @@ def test_no_process_is_left_for_it(parent: Parent, monkeypatch: pytest.MonkeyPat
         child = parent.child(lambda: 0)
         assert child.pid == 0
     assert "cannot be started" in caplog.text
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGTERM, signal.SIGINT} == set()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGTERM, signal.SIGINT, STOP_ENGINE} == set()
     child.start_if_due(lambda: None)
     assert status_of(child) == 0
     child.ended(0)

@@ -5,7 +5,6 @@ What it does when it is killed, and with a real main process, is under test in t
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from app.private_directory import PrivateDirectory
+from app.stop_signals import STOP_ENGINE
 from core.errors import ModelNotFound
 from core.inference import InferenceRequest, InputTensor
 from core.remote.engine_client import RemoteEngine
@@ -35,7 +35,7 @@ from app.settings import read_settings
 logging.basicConfig(level=logging.INFO)
 directory = PrivateDirectory(Path(sys.argv[1]))
 directory._owner = os.getppid()
-sys.exit(EngineProcess(read_settings(sys.argv[2:]), directory, os.getppid()).run())
+sys.exit(EngineProcess(read_settings(sys.argv[2:]), directory, os.getppid(), 1).run())
 """
 
 
@@ -95,7 +95,7 @@ def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) 
                 remote.model_spec("first")
             remote.unload_model("second", False, wait=True)
             assert [change.arguments[0] for change in Journal(directory.loads).changes()][-1] == "second"
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(STOP_ENGINE)
             assert process.wait(LIMIT_S) == 0
         text = log.read_text()
     assert "'missing' could not be restored" in text
