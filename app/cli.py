@@ -29,6 +29,7 @@ def serve(settings: ServerSettings) -> int:
     import logging
 
     from app.settings import disable_telemetry
+    from app.temporary_directory import IN_MEMORY, temporary_directory
     from core.observability.logging import configure_logging
 
     disable_telemetry()
@@ -39,6 +40,8 @@ def serve(settings: ServerSettings) -> int:
             log.warning("%s", warning)
         if settings.without_effect:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
+        if temporary_directory() == IN_MEMORY:
+            log.warning("temporary files are kept in memory, in %s: no other folder for them can be written", IN_MEMORY)
         from app.serve import serve as serve_site
 
         return serve_site(settings)
@@ -60,6 +63,8 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
     except BadOption as error:
         print(error, file=sys.stderr)
         return _FAILED
+    except ServerError as error:
+        return _report(error.message, error.hint)
 
 
 def _run(first: str, others: list[str], serve: Serve) -> int:
@@ -81,17 +86,10 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
 
         return validate(arguments)
     if command == "emulate":
-        return _emulate(arguments)
-    raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
+        from app.emulate_command import emulate
 
-
-def _emulate(arguments: list[str]) -> int:
-    from app.emulate_command import emulate
-
-    try:
         return emulate(arguments)
-    except ServerError as error:
-        return _report(error.message, error.hint)
+    raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
 
 
 def _report(failure: str, hint: str | None) -> int:

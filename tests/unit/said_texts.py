@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from adapters.vertex.application import VertexApplication
 from adapters.vertex.deadline import Deadline
 from adapters.vertex.limits import SizeLimits
 from adapters.vertex.settings import VertexSettings
-from app import refusal
+from app import refusal, temporary_directory
 from app.engine_child import EngineChild
 from app.listeners import open_listener
 from app.settings import read_settings
@@ -114,6 +115,11 @@ def ask_options(said: Said, folder: Path) -> None:
     said.by(open_listener, "192.0.2.1", 0)  # nobody's
     said.by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
     said.by(scan_repository, folder / "none")
+    with pytest.MonkeyPatch.context() as nowhere:
+        nowhere.setattr(tempfile, "tempdir", None)
+        nowhere.setattr(tempfile, "_candidate_tempdir_list", list)
+        nowhere.setattr(temporary_directory, "IN_MEMORY", "/nowhere")
+        said.by(temporary_directory.temporary_directory)
     said.by(refusal.check_length, 100, 10)
     said.texts += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
 

@@ -1,0 +1,32 @@
+"""Where temporary files go: the system's folder for them, or memory where nothing on the disk can be written.
+
+A container whose root is read-only has only that, unless it has a volume at /tmp.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from core.errors import ErrorCode, ServerError
+
+IN_MEMORY = "/dev/shm"
+
+
+class NoTemporaryDirectory(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+def temporary_directory() -> str:
+    """The folder, which is what `tempfile` uses from then on. Raises NoTemporaryDirectory."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        if not os.access(IN_MEMORY, os.W_OK | os.X_OK):
+            raise NoTemporaryDirectory(
+                "no folder for temporary files can be written: neither that of TMPDIR, nor /tmp, /var/tmp, /usr/tmp, "
+                f"the working directory or {IN_MEMORY}",
+                hint="set TMPDIR to a folder that can be written; in Kubernetes mount an emptyDir at /tmp",
+            ) from error
+    tempfile.tempdir = IN_MEMORY
+    return IN_MEMORY
