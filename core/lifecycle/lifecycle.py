@@ -48,6 +48,8 @@ ALL_MODELS = "*"
 _STARTUP = "server start"
 _POLL = "repository poll"
 _REQUEST = "load request"
+# More than it takes to look at an empty repository.
+_START_SECONDS = 30.0
 
 
 class Lifecycle:
@@ -136,9 +138,11 @@ class Lifecycle:
     def load_directory(self, name: str, directory: Path) -> None:
         """Load the model in `directory`, outside of all repositories, under `name`. Blocks until it serves.
 
-        The model's files may also be in it without a version directory. Raises a ServerError as `load` does; of a model
-        that was not there before nothing is left then.
+        The model's files may also be in it without a version directory. Where this is asked for nothing is loaded at
+        the start, whose end is waited for. Raises a ServerError as `load` does; of a model that was not there before
+        nothing is left then.
         """
+        self._finished_loading.wait(_START_SECONDS)
         self._refuse_unless_explicit()
         check_model_name(name)
         parent = LocalSource(directory.parent)
@@ -195,7 +199,7 @@ class Lifecycle:
     def _refuse_unless_explicit(self) -> None:
         if self._options.control_mode != "explicit":
             raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
-        if not self._finished_loading.is_set():
+        if self._phase in ("starting", "loading"):  # as readiness has it: who was told ready is not refused
             raise ModelNotReady("Server not ready", hint="the models of the start are still being loaded")
         if self._exiting.is_set():
             raise ModelNotReady("Server not ready", hint="the server is stopping")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -132,6 +133,33 @@ def test_requests_to_load_wait_for_the_start_and_end_with_the_server(tmp_path: P
     bench.load("m")
     bench.engine.begin_exit()
     assert failure(bench, "m") == "ModelNotReady: Server not ready"
+    assert bench.engine.finish(LIMIT_S)
+    until(lambda: threads() == [])
+
+
+def test_directories_are_loaded_once_the_start_has_ended(tmp_path: Path) -> None:
+    """A platform that pings a container of many models, and finds it alive, loads the first one at once."""
+    (tmp_path / "repository").mkdir()
+    write(tmp_path / "elsewhere", "m", 1)
+    may_open = threading.Event()
+
+    def open_source(text: str) -> LocalSource:
+        assert may_open.wait(LIMIT_S)
+        return LocalSource(Path(text))
+
+    bench = Bench([tmp_path / "repository"], open_source, control_mode="explicit")
+    bench.engine.start()
+    assert bench.engine.is_live()
+    assert bench.engine.phase().name == "starting"
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"))
+        with pytest.raises(ModelNotReady, match="Server not ready"):
+            bench.engine.load_model("m", {})
+        assert not loading.done()
+        may_open.set()
+        loading.result(LIMIT_S)
+    assert bench.ask("cat") == 1
+    bench.engine.begin_exit()
     assert bench.engine.finish(LIMIT_S)
     until(lambda: threads() == [])
 
