@@ -24,13 +24,13 @@ from app.listeners import BindFailed, PortDispatcher, open_listeners, raise_file
 from app.shutdown import StopTimes
 from app.site import Site
 from app.stop_signals import release_stop_signals
+from app.temporary_directory import IN_MEMORY
 from app.worker import TridentWorker
 
 WORKER_CLASS = "app.worker.TridentWorker"
 # How long the hub may be held up (a native call that keeps the interpreter) before the arbiter kills the worker.
 _HEARTBEAT_TIMEOUT_S = 120
 _STOP_RESERVE_S = 10
-_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "post_worker_init": _booted,
             "worker_exit": self._stock_worker_exit,
         }
-        if os.access(_SHARED_MEMORY, os.W_OK):
-            settings["worker_tmp_dir"] = _SHARED_MEMORY  # heartbeats must not wait for a disk
+        if os.access(IN_MEMORY, os.W_OK):
+            settings["worker_tmp_dir"] = IN_MEMORY  # heartbeats must not wait for a disk
         for name, value in settings.items():
             self.cfg.set(name, value)
 

@@ -7,6 +7,7 @@ Source: spec/trace-and-log.md section 6.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -80,6 +81,17 @@ class _Sink(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, *, owned: bool = False) -> None:
         super().__init__(stream)
         self.owned = owned
+        self._is_broken = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Where nothing can be written (nobody reads any more, a full disk) events are lost; that is said once."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_broken:
+            self._is_broken = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"the log cannot be written: {error}; its events are lost", file=sys.stderr, flush=True)
 
 
 class _Switches(logging.Filter):

@@ -124,3 +124,27 @@ def test_a_console_of_another_encoding_loses_no_event() -> None:
         log.info("Größe")
         assert raw.getvalue().endswith(b'"Gr\\xf6\\xdfe"\n')
         close_log()
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_what_cannot_be_written_is_lost_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    err = io.StringIO()
+    configure_logging(LogOptions(), out=Broken(), err=err)
+    log = logging.getLogger("trident.test")
+    for number in range(3):
+        log.info("event %d", number)
+    log.warning("still heard")
+    assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
+    assert err.getvalue().endswith('"still heard"\n')
+
+
+def test_a_mistake_in_a_message_shows_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    before = list(logging.getLogger().handlers)
+    configure_logging(LogOptions(), out=io.StringIO(), err=io.StringIO())
+    (quiet, _) = [each for each in logging.getLogger().handlers if each not in before]
+    quiet.handle(logging.LogRecord("trident.test", logging.INFO, "test.py", 1, "%d", ("one",), None))
+    assert "TypeError" in capsys.readouterr().err
