@@ -5,6 +5,7 @@ Source: spec/model-config.md introduction; spec/repository.md section 1.6.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 
@@ -49,10 +50,12 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
 
 
 def decode_config(content: bytes, path: str) -> str:
-    """The text of a configuration file. Comments may be in any encoding, as Triton never looks at them.
+    """The text of a configuration file. Comments may be in any encoding, as Triton never looks at them; nor does it at
+    the mark with which some editors begin a file of UTF-8.
 
     Raises InvalidModelConfig for a byte elsewhere that is not UTF-8, with its place.
     """
+    content = content.removeprefix(codecs.BOM_UTF8)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -74,6 +74,11 @@ def test_a_comment_may_be_in_any_encoding(content: bytes) -> None:
     assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
 
 
+def test_the_mark_at_the_beginning_of_a_file_of_utf_8_is_not_looked_at() -> None:
+    content = b"\xef\xbb\xbfmax_batch_size: 8\r\n"
+    assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
+
+
 @pytest.mark.parametrize(
     ("content", "place"),
     [
