@@ -25,6 +25,8 @@ log = logging.getLogger("trident.server")
 
 # To free what it has, when the front ends took all the time that a stop may take.
 _LEAST_FOR_THE_ENGINE_S = 5.0
+# The arbiter looks at the workers about every second. If it has not for so long, the whole server stood still.
+_STOOD_STILL_S = 10.0
 
 
 class TridentArbiter(Arbiter):  # type: ignore[misc]
@@ -32,6 +34,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     _stopping = False
     _worker_status = 0
+    _looked = 0.0
+    _went_on = float("-inf")
     engine: EngineChild | None = None
 
     def setup(self, app: Any) -> None:
@@ -74,6 +78,19 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             exit_now(ending.code if isinstance(ending.code, int) else 1)
         finally:
             release_stop_signals()
+
+    def murder_workers(self) -> None:
+        """End workers without a heartbeat; but not for the time in which nobody had one.
+
+        A container that was paused, a virtual machine that was moved: what has its models loaded must not load them
+        all again because the clock went on.
+        """
+        now = time.monotonic()
+        if now - self._looked > _STOOD_STILL_S:
+            self._went_on = now
+        self._looked = now
+        if now - self._went_on > self.timeout:
+            super().murder_workers()
 
     def reap_workers(self) -> None:
         """Take leave of workers that ended. Raises HaltServer if the site failed or the worker could not start."""
