@@ -43,6 +43,12 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self._restarts = Restarts()
         self.engine = app.engine
 
+    def init_signals(self) -> None:
+        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        super().init_signals()
+        if is_nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     def start(self) -> None:
         """Open the ports. Who asks to stop meanwhile is heard once there are handlers; before, it would be fatal."""
         hold_stop_signals()
@@ -150,7 +156,11 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         """SIGINT is SIGTERM: one graceful stop."""
         self.handle_term()
 
+    def handle_hup(self) -> None:
+        """SIGHUP, a terminal that was closed: one graceful stop; `nohup` keeps the server."""
+        self.handle_term()
+
     def _ignore_signal(self) -> None:
         log.info("the number of workers and their configuration are fixed: signal ignored")
 
-    handle_hup = handle_ttin = handle_ttou = handle_usr2 = handle_winch = _ignore_signal
+    handle_ttin = handle_ttou = handle_usr2 = handle_winch = _ignore_signal

@@ -33,13 +33,15 @@ log = logging.getLogger("trident.server")
 EXIT_NOT_DRAINED = 1
 EXIT_SITE_FAILED = 5  # not one of gunicorn's own codes, which are 3 and 4
 _TICK_S = 0.5
+# A terminal sends them to all processes of a server, as do those who mean only the arbiter.
+_FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
 class TridentWorker(GeventWorker):  # type: ignore[misc]
     """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
 
     Differences from `GeventWorker`: nothing is monkey-patched; requests are parsed by `app.head`; timeouts come from a
-    sweep; SIGTERM starts `app.shutdown.Shutdown`; SIGINT is the arbiter's alone, as a terminal sends it to both.
+    sweep; SIGTERM starts `app.shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are the arbiter's alone.
     """
 
     site: Site
@@ -70,7 +72,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def init_signals(self) -> None:
         super().init_signals()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in _FOR_THE_ARBITER:
+            signal.signal(number, signal.SIG_IGN)
 
     def load_wsgi(self) -> None:
         """Make the site: here, because inference sessions must not exist before the fork."""

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from tests.contract.served_site import ROOT, Client, Server, free_ports, served, wait_for
+from tests.contract.server import session_members
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +64,42 @@ def test_taken_port_ends_the_server() -> None:
 def test_ignored_signals_change_nothing() -> None:
     with served() as server:
         pid = server.get("pid")
-        for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2, signal.SIGWINCH):
+        for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2, signal.SIGWINCH):
             server.signal(number)
-        wait_for(lambda: server.output.count("signal ignored") == 5)
+        wait_for(lambda: server.output.count("signal ignored") == 4)
         assert server.get("pid") == pid
+
+
+def hang_up(server: Server) -> None:
+    """As a terminal that is closed: all of its processes are told."""
+    for process in session_members(server.started.pid):
+        os.kill(process, signal.SIGHUP)
+
+
+def test_a_closed_terminal_is_one_graceful_stop() -> None:
+    with served(exit_timeout_s=20.0) as server, Client(server.port) as client:
+        client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
+        assert server.answers()  # one more round trip: the worker has read what was sent before
+        hang_up(server)
+        wait_for(lambda: not server.answers())
+        client.send(b"dy")
+        assert client.reply().body == b"body"
+        assert server.ended() == 0
+
+
+def test_nohup_keeps_it() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what a process that is started inherits
+    try:
+        with served() as server:
+            pid = server.get("pid")
+            hang_up(server)
+            for _ in range(20):
+                assert server.get("pid") == pid
+            server.signal(signal.SIGTERM)
+            assert server.ended() == 0
+            assert server.output.count("Handling signal") == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_stock_thread_worker_serves_the_same_site() -> None:
