@@ -84,6 +84,8 @@ class ContainerStream:
         return ContainerAnswer(self.status, self.headers, bytes(body))
 
     def _next(self) -> bytes:
+        if self._response.isclosed():  # Python 3.13 closes it, and its socket, with the last byte
+            return b""
         self._clock.arm()
         return self._response.read1(_PIECE)
 

@@ -160,9 +160,12 @@ def _header_guard(file: gzip.GzipFile) -> BinaryIO:
 
 def _is_within(path: Path, folder: Path) -> bool:
     try:
-        return path.resolve().is_relative_to(folder)
-    except RuntimeError:  # links that lead in a circle
+        target = path.resolve(strict=True)
+    except FileNotFoundError:
+        target = path.resolve()
+    except (OSError, RuntimeError):  # links that lead in a circle: RuntimeError before Python 3.13
         return False
+    return target.is_relative_to(folder)
 
 
 def _make_read_only(folder: Path) -> None:
