@@ -50,12 +50,12 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def start(self) -> None:
-        """Open the ports. Who asks to stop meanwhile is heard once there are handlers; before, it would be fatal."""
-        hold_stop_signals()
-        try:
-            super().start()
-        finally:
-            release_stop_signals()
+        """Open the ports. Who asks to stop meanwhile is heard in its turn.
+
+        To hold the signals instead would not do: numpy's library has threads, and would be told in the place of this.
+        """
+        self.init_signals()
+        super().start()
 
     def manage_workers(self) -> None:
         """Start the engine and the workers that are missing, if their turn has come."""
