@@ -71,7 +71,8 @@ def test_plain(scheme: str, tmp_path: Path) -> None:
         assert is_seven(ask(address, "POST", "/v2/models/digits/infer", _DIGIT))
         index = json.loads(ask(address, "POST", "/v2/repository/index")[1])
         assert {entry["name"]: entry["state"] for entry in index} == {"digits": "READY", "simple": "READY"}
-        assert f"{scheme}://models/production" in stack.log_text("plain")
+        # In the tables of the start, which come a moment after it.
+        until(lambda: f"{scheme}://models/production" in stack.log_text("plain"), lambda: stack.log_text("plain"))
         assert_prometheus_finds(stack, "plain", tmp_path)
 
 

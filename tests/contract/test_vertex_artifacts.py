@@ -71,7 +71,7 @@ def test_what_the_artifacts_may_be(tmp_path: Path, storage: GcsEmulator, kind: s
         assert_serves(made)
         name = "model" if kind == "file" else "cat"
         assert made.ask("GET", f"/v2/models/{name}").status == 200
-        assert uri in made.log_text()
+        until(lambda: uri in made.log_text(), made.log_text)  # its tables come a moment after the start
 
 
 def test_a_restart_finds_what_was_fetched_before(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:

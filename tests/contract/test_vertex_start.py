@@ -46,10 +46,12 @@ def test_as_the_platform_starts_it(tmp_path: Path) -> None:
         answer = container.health()
         assert (answer.status, answer.body) == (200, b"")
         assert_serves(container)
+        # Whose word counted stands in the tables of the start, which come a moment after it.
+        until(lambda: "Started Vertex AI HTTPService" in container.log_text(), container.log_text)
         log = container.log_text()
         assert "a rehearsal of" not in log
         for name in ("AIP_MODE", "AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE", "AIP_STORAGE_URI", "AIP_HTTP_PORT"):
-            assert name in log  # whose word counted stands in the tables of the start
+            assert name in log
         with pytest.raises(ConnectionRefusedError):  # the plain port is not open
             container.ask("GET", "/v2/health/ready", port=8000)
         assert container.ask("GET", "/metrics", port=container.metrics_port).status == 200
