@@ -5,11 +5,13 @@ Source: spec/server-options.md section 6.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -70,6 +72,16 @@ def test_ignored_signals_change_nothing() -> None:
         assert server.get("pid") == pid
 
 
+@contextlib.contextmanager
+def inherited(hang_up: signal.Handlers) -> Iterator[None]:
+    """What processes that are started meanwhile do with SIGHUP, whatever these tests were started with."""
+    before = signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def hang_up(server: Server) -> None:
     """As a terminal that is closed: all of its processes are told."""
     for process in session_members(server.started.pid):
@@ -77,7 +89,7 @@ def hang_up(server: Server) -> None:
 
 
 def test_a_closed_terminal_is_one_graceful_stop() -> None:
-    with served(exit_timeout_s=20.0) as server, Client(server.port) as client:
+    with inherited(signal.SIG_DFL), served(exit_timeout_s=20.0) as server, Client(server.port) as client:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
         assert server.answers()  # one more round trip: the worker has read what was sent before
         hang_up(server)
@@ -88,18 +100,14 @@ def test_a_closed_terminal_is_one_graceful_stop() -> None:
 
 
 def test_nohup_keeps_it() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what a process that is started inherits
-    try:
-        with served() as server:
-            pid = server.get("pid")
-            hang_up(server)
-            for _ in range(20):
-                assert server.get("pid") == pid
-            server.signal(signal.SIGTERM)
-            assert server.ended() == 0
-            assert server.output.count("Handling signal") == 1
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with inherited(signal.SIG_IGN), served() as server:
+        pid = server.get("pid")
+        hang_up(server)
+        for _ in range(20):
+            assert server.get("pid") == pid
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        assert server.output.count("Handling signal") == 1
 
 
 def test_stock_thread_worker_serves_the_same_site() -> None:
