@@ -73,9 +73,9 @@ def test_ignored_signals_change_nothing() -> None:
 
 
 @contextlib.contextmanager
-def inherited(hang_up: signal.Handlers) -> Iterator[None]:
+def inherited(action: signal.Handlers) -> Iterator[None]:
     """What processes that are started meanwhile do with SIGHUP, whatever these tests were started with."""
-    before = signal.signal(signal.SIGHUP, hang_up)
+    before = signal.signal(signal.SIGHUP, action)
     try:
         yield
     finally:
