@@ -7,6 +7,7 @@ Source: spec/sagemaker.md section A4.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -160,12 +161,11 @@ def _header_guard(file: gzip.GzipFile) -> BinaryIO:
 
 def _is_within(path: Path, folder: Path) -> bool:
     try:
-        target = path.resolve(strict=True)
-    except FileNotFoundError:
-        target = path.resolve()
-    except (OSError, RuntimeError):  # links that lead in a circle: RuntimeError before Python 3.13
-        return False
-    return target.is_relative_to(folder)
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # of a circle `resolve` makes an error or a path, as Python's version has it
+            return False
+    return path.resolve().is_relative_to(folder)
 
 
 def _make_read_only(folder: Path) -> None:
