@@ -44,6 +44,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self.engine = app.engine
 
     def init_signals(self) -> None:
+        """May be called again. A SIGHUP that was ignored when the server was started, as by `nohup`, stays so."""
         is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         super().init_signals()
         if is_nohup:

@@ -41,7 +41,7 @@ def serve(settings: ServerSettings) -> int:
         if settings.without_effect:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
         if temporary_directory() == IN_MEMORY:
-            log.warning("temporary files are kept in memory, in %s: no other folder for them can be written", IN_MEMORY)
+            log.warning("temporary files are kept in memory, in %s: TMPDIR names another folder", IN_MEMORY)
         from app.serve import serve as serve_site
 
         return serve_site(settings)

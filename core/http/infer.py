@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Environ = dict[str, Any]
 
-# Where our own worker leaves the function that tells whether the client still waits.
 # Set for what is refused before the body is parsed: Triton answers that as text.
 PLAIN_TEXT_KEY = "trident.plain_text"
 

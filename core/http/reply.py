@@ -23,7 +23,7 @@ TEXT = "text/plain"
 BODY_KEY = "trident.body"
 # And the headers as they came, pairs of name and value: of a name WSGI keeps neither the case nor the underscores.
 RECEIVED_HEADERS_KEY = "trident.headers"
-# And a call that says whether the client is known to have gone.
+# And a function that says whether the client is known to have gone.
 CLIENT_GONE_KEY = "trident.client_gone"
 
 STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
