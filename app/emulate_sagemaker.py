@@ -11,6 +11,7 @@ from app.emulate_options import CONTAINER_COMMAND, VARIABLE, own_option, read_va
 from app.option_kinds import FLAG, PORT
 from app.options import BadOption
 from app.settings import process_environment
+from core.observability.console import print_line
 
 SAGEMAKER = "sagemaker"
 _VARIABLES_AT_MOST = 100
@@ -34,7 +35,7 @@ def emulate_sagemaker(arguments: Sequence[str]) -> int:
     """
     emulator = Emulator(read_sagemaker_options(arguments, process_environment()), sys.stdout, sys.stderr)
     with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print(_EXAMPLE.format(url=url), flush=True))
+        return emulator.run(stopped, lambda url: print_line(_EXAMPLE.format(url=url), sys.stdout))
 
 
 def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:

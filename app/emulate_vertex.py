@@ -10,6 +10,7 @@ from adapters.vertex.emulator.emulator import Emulator
 from app.emulate_options import stop_signals
 from app.settings import process_environment
 from app.vertex_emulator_options import read_vertex_options
+from core.observability.console import print_line
 
 _SDK = """\
   from google.auth.credentials import AnonymousCredentials
@@ -30,7 +31,7 @@ def emulate_vertex(arguments: Sequence[str]) -> int:
     options = read_vertex_options(arguments, process_environment())
     emulator = Emulator(options, sys.stdout, sys.stderr)
     with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print(example(options.deployment, url), flush=True))
+        return emulator.run(stopped, lambda url: print_line(example(options.deployment, url), sys.stdout))
 
 
 def example(deployment: Deployment, url: str) -> str:

@@ -27,6 +27,7 @@ from app.stop_signals import STOP_ENGINE
 from core.engine import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
+from core.observability.console import print_line
 from core.remote.calls import CALLS
 from core.remote.engine_server import EngineServer
 from core.remote.journal import Journal
@@ -87,7 +88,7 @@ class EngineProcess:
         while not self._stopped_within(_TICK_S):
             trim.tick(time.monotonic(), server.last_work)
             if self._failure:
-                print(f"error: creating server: {self._failure}", file=sys.stderr, flush=True)
+                print_line(f"error: creating server: {self._failure}", sys.stderr)
                 return
             if os.getppid() != self._parent:
                 _log.error("the server's main process is gone: the engine ends")

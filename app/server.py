@@ -26,6 +26,7 @@ from app.site import Site
 from app.stop_signals import release_stop_signals
 from app.temporary_directory import IN_MEMORY
 from app.worker import TridentWorker
+from core.observability.console import print_line
 
 WORKER_CLASS = "app.worker.TridentWorker"
 # How long the hub may be held up (a native call that keeps the interpreter) before the arbiter kills the worker.
@@ -145,7 +146,7 @@ def serve(configuration: ServerConfiguration) -> int:
     try:
         listeners = open_listeners(configuration.binds.values(), reuse_port=configuration.reuse_port)
     except BindFailed as error:
-        print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr, flush=True)
+        print_line(f"error: creating server: {error.code.value} - {error.message}", sys.stderr)
         if configuration.engine is not None:
             configuration.engine.stop(0)
         return 1

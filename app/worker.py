@@ -27,6 +27,7 @@ from app.memory import IdleTrim, keep_freed_memory
 from app.service import Service
 from app.shutdown import Ports, Shutdown, StopTimes
 from app.site import PlainSite, Site
+from core.observability.console import print_line
 
 log = logging.getLogger("trident.server")
 
@@ -111,7 +112,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         while self.alive and not self._stop.is_set():
             self._tick()
             if self.site.failure is not None:
-                print(f"error: creating server: {self.site.failure}", file=sys.stderr, flush=True)
+                print_line(f"error: creating server: {self.site.failure}", sys.stderr)
                 for each in self._listeners():
                     each.refuse()
                 self._shut_down(replace(times, drain_grace_s=0.0))

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from typing import TextIO
 
+from core.observability.console import print_line
 from core.observability.log_text import escaped
 
 _LONGEST = 500
@@ -30,7 +31,7 @@ class BreachReport:
                 return
             self._counts[line] += 1
         if is_new and self._stream is not None:
-            print(f"breach: {line}", file=self._stream, flush=True)
+            print_line(f"breach: {line}", self._stream)
 
     @property
     def breaches(self) -> dict[str, int]:

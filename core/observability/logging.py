@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from core.errors import ConfigInvalid
+from core.observability.console import print_line
 from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
 
 _ROOT_LOGGER = "trident"
@@ -91,7 +92,7 @@ class _Sink(logging.StreamHandler[TextIO]):
         elif not self._is_broken:
             self._is_broken = True
             with contextlib.suppress(OSError, ValueError):
-                print(f"the log cannot be written: {error}; its events are lost", file=sys.stderr, flush=True)
+                print_line(f"the log cannot be written: {error}; its events are lost", sys.stderr)
 
 
 class _Switches(logging.Filter):

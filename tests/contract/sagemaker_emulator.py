@@ -29,7 +29,7 @@ _REPORT = re.compile(
     r"|\d+ breach(es)? of the platform's limits:\n(?P<lines>(  .*\n)+))",
     re.MULTILINE,
 )
-_URL = re.compile(r"the runtime API is at (\S+)")
+_URL = re.compile(r"the runtime API is at (\S+)\n")
 
 
 class SageMakerEmulator:

@@ -22,7 +22,7 @@ from tests.contract.server import session_members
 from tests.contract.vertex_container import environment
 
 LIMIT_S = 120.0
-_READY = re.compile(r"the container is ready; (?P<endpoint>\S+) is at (?P<url>http://\S+)")
+_READY = re.compile(r"the container is ready; (?P<endpoint>\S+) is at (?P<url>http://\S+)\n")
 
 
 class VertexEmulator:

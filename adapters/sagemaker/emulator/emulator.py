@@ -26,6 +26,7 @@ from adapters.sagemaker.emulator.model_archives import ModelArchives
 from adapters.sagemaker.emulator.probes import Probes
 from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, PREFIX, as_integer
 from core.errors import ConfigInvalid
+from core.observability.console import print_line
 
 # The one argument that the platform gives the image's entry point.
 _START = "serve"
@@ -142,7 +143,7 @@ class Emulator:
         return MultiModelEndpoint(client, models, self._limits, self.report)
 
     def _say(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        print_line(text, self._out)
 
 
 def _summary(api: RuntimeApi, models: EndpointModels | None) -> str:

@@ -29,6 +29,7 @@ from adapters.vertex.emulator.environment import (
     platform_variables,
 )
 from adapters.vertex.emulator.limits import PlatformLimits
+from core.observability.console import print_line
 
 _FAILED = 1
 
@@ -134,4 +135,4 @@ class Emulator:
         )
 
     def _say(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        print_line(text, self._out)
