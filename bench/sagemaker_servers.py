@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import sys
 from pathlib import Path
 from types import TracebackType
 
 from bench.cases import Array, Case
 from bench.servers import Server, resident_mb_of
-from tests.contract.server import HOST, session_members
+from tests.contract.server import HOST
+from tests.contract.session import TRIDENT, session_members
 
-TRIDENT = str(Path(sys.executable).with_name("trident"))
 ANSWER_LIMIT_S = 60.0
 # Written out, not the server's own: a client knows it from the specification.
 BINARY_PREFIX = "application/vnd.sagemaker-triton.binary+json;json-header-size="

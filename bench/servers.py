@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.contract.server import HOST, ROOT, free_ports, session_members
+from tests.contract.server import HOST, ROOT, free_ports
+from tests.contract.session import kill_session, session_members, start_session
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 45.0
@@ -42,16 +43,7 @@ class Server:
         self.environment = os.environ | (environment or {})
 
     def __enter__(self) -> Self:
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = start_session(self.command, self.log, cwd=ROOT, env=self.environment)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -82,9 +74,7 @@ class Server:
         try:
             self.process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            for member in session_members(self.process.pid):
-                os.kill(member, signal.SIGKILL)
-            self.process.wait()
+            kill_session(self.process)
 
     def url(self, path: str) -> str:
         return f"http://{HOST}:{self.port}{path}"

@@ -6,8 +6,6 @@ import base64
 import errno
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ from onnx import helper
 
 from tests.contract.server import ServerProcess
 from tests.unit.onnx_models import build, constant, tensor, write_version
+from tests.waiting import until
 
 INDEX = "/v2/repository/index"
 JSON = {"Content-Type": "application/json"}
-LIMIT_S = 30.0
 WIDTH = 4
 BATCHED = "max_batch_size: 8"
 OVERRIDE = '{"backend": "onnxruntime", "max_batch_size": 3}'  # what a load request may bring along
@@ -29,14 +27,6 @@ _GATED = (
     BATCHED + ' model_warmup [ { name: "gate" batch_size: 1 inputs [ { key: "INPUT0" value '
     '{ data_type: TYPE_FP32 dims: [ 4 ] input_data_file: "gate" } } ] } ]'
 )
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait until `condition()` holds; AssertionError with `what` after LIMIT_S."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 # --- models

@@ -6,9 +6,7 @@ copy under one root of all. Everything else is as the file says.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -22,8 +20,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.contract.external_tool import external_tool
-from tests.contract.sagemaker_container import until
-from tests.contract.server import HOST, ROOT, environment_without, free_ports, session_members
+from tests.contract.server import HOST, ROOT, environment_without, free_ports
+from tests.contract.session import kill_session, start_session
+from tests.waiting import until
 
 COMPOSE = ROOT / "deploy" / "compose"
 SERVER_IMAGE = "trident:latest"
@@ -155,16 +154,9 @@ class ComposeStack:
             self._start(other)
             if how["condition"] == "service_completed_successfully":
                 self.wait_for_end(other)
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                self._command(name),
-                cwd=self._root / "tmp",
-                env=self._environment(name),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._processes[name] = start_session(
+            self._command(name), self._folder / f"{name}.log", cwd=self._root / "tmp", env=self._environment(name)
+        )
 
     def _mount(self) -> None:
         """Services name folders of each other: all see the same ones."""
@@ -223,10 +215,7 @@ class ComposeStack:
 
     def _kill(self) -> None:
         for process in self._processes.values():
-            for member in session_members(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
-            process.wait()
+            kill_session(process)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,12 +8,12 @@ simple way, so `put` uploads them in two parts.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from types import TracebackType
 from urllib.parse import quote
 
@@ -21,9 +21,9 @@ from core.repository.cloud_credentials import GcsCredential
 from core.repository.gcs import GcsStore
 from core.repository.location import parse_location
 from core.repository.object_store import StoredObject
-from tests.contract.server import HOST, POLL_S, free_ports
+from tests.contract.server import HOST, free_ports
+from tests.waiting import LIMIT_S, until
 
-_START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 10.0
 _BOUNDARY = "two-parts"
 
@@ -83,7 +83,7 @@ class GcsEmulator:
         assert status == 200, f"{method} {path}: {status} {answer!r}"
 
     def _request(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=_START_LIMIT_S)
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=LIMIT_S)
         try:
             connection.request(method, path, body, {"Content-Type": kind} if body else {})
             response = connection.getresponse()
@@ -92,16 +92,13 @@ class GcsEmulator:
             connection.close()
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + _START_LIMIT_S
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
-            try:
-                if self._request("GET", "/")[0] == 200:
-                    return
-            except (OSError, http.client.HTTPException):
-                pass
-            time.sleep(POLL_S)
-        raise AssertionError(f"the emulator does not answer after {_START_LIMIT_S} s")
+        until(lambda: self._answers() or self._process.poll() is not None, "the GCS emulator does not answer")
+        assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._request("GET", "/")[0] == 200
+        return False
 
     def _stop(self) -> None:
         self._process.terminate()

@@ -16,9 +16,10 @@ from core.http.metrics_application import PROMETHEUS
 from core.observability.exposition import render
 from tests.contract.cloud_models import cloud_server
 from tests.contract.s3_emulator import S3Emulator
-from tests.contract.sagemaker_container import SageMakerContainer, until
+from tests.contract.sagemaker_container import SageMakerContainer
 from tests.contract.server import HOST, ROOT, ServerProcess
 from tests.unit.onnx_models import picky, write_version
+from tests.waiting import until
 
 _BUCKET = "models"
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()

@@ -8,7 +8,6 @@ import json
 import math
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,8 @@ from urllib.parse import urlencode
 import yaml
 
 from tests.contract.external_tool import external_tool
-from tests.contract.server import HOST, POLL_S, ROOT, free_ports
+from tests.contract.server import HOST, ROOT, free_ports
+from tests.waiting import until
 
 MONITORING = ROOT / "deploy" / "monitoring"
 LIMIT_S = 120.0
@@ -97,21 +97,26 @@ class Prometheus:
 
     def wait_for(self, expression: str, is_enough: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
         """Its answer once that is enough; AssertionError with the last one after LIMIT_S."""
-        deadline = time.monotonic() + LIMIT_S
-        while not is_enough(result := self.query(expression)):
-            assert time.monotonic() < deadline, f"no answer to {expression}: {result}"
-            time.sleep(0.2)
-        return result
+        answers: list[list[dict[str, Any]]] = []
+
+        def holds() -> object:
+            answers[:] = [self.query(expression)]
+            return is_enough(answers[0])
+
+        until(holds, lambda: f"no answer to {expression}: {answers}", limit_s=LIMIT_S)
+        return answers[0]
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, self._log.read_text()[-4000:]
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if self._get("/-/ready")[0] == 200:
-                    return
-            time.sleep(POLL_S)
-        raise AssertionError(f"Prometheus is not ready after {LIMIT_S} s\n{self._log.read_text()[-4000:]}")
+        until(lambda: self._is_ready() or self._process.poll() is not None, self._log_text, limit_s=LIMIT_S)
+        assert self._process.poll() is None, self._log_text()
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._get("/-/ready")[0] == 200
+        return False
+
+    def _log_text(self) -> str:
+        return self._log.read_text()[-4000:]
 
     def _get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)

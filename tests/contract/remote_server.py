@@ -11,16 +11,17 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.contract.server import HOST, STOP_LIMIT_S, ServerProcess, environment_without, session_members
+from tests.contract.server import HOST, STOP_LIMIT_S, ServerProcess, environment_without
 from tests.contract.server_processes import engine_of, front_ends_of
+from tests.contract.session import session_members
 from tests.contract.simple_model import PATH, good_body, is_good_answer
+from tests.waiting import until
 
 LIMIT_S = 60.0
 # A client that was refused does not come back at once: what it waits for would have no processor to start on.
@@ -28,15 +29,6 @@ _BETWEEN_S = 0.05
 # What ONNX Runtime puts into every temporary folder, for good.
 ORT_SESSION = ".ses"
 JSON = {"Content-Type": "application/json"}
-
-
-def until(condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
-    """Wait until `condition()` is true, and return what it is; AssertionError with `what` after the limit."""
-    deadline = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 class RemoteServer(ServerProcess):
@@ -135,10 +127,7 @@ class RemoteServer(ServerProcess):
         return found
 
     def assert_gone(self, limit_s: float = LIMIT_S) -> None:
-        deadline = time.monotonic() + limit_s
-        while left := self.left():
-            assert time.monotonic() < deadline, f"{left}\n{self.log_text()[-3000:]}"
-            time.sleep(0.05)
+        until(lambda: not self.left(), lambda: f"{self.left()}\n{self.log_text()[-3000:]}", limit_s=limit_s)
 
     def ended(self) -> int:
         """The exit status, once there is one."""

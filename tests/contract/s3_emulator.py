@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +18,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.contract.server import HOST, POLL_S, free_ports
+from tests.contract.server import HOST, free_ports
+from tests.waiting import LIMIT_S, until
 
-START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 REGION = "us-east-1"
 AWS_VARIABLES = (
@@ -120,19 +119,19 @@ class S3Emulator:
         self.client.delete_object(Bucket=bucket, Key=key)
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
-            connection = http.client.HTTPConnection(HOST, self._port, timeout=START_LIMIT_S)
-            try:
-                connection.request("GET", "/moto-api/")
-                connection.getresponse().read()
-                return
-            except (OSError, http.client.HTTPException):
-                time.sleep(POLL_S)
-            finally:
-                connection.close()
-        raise AssertionError(f"the emulator does not answer after {START_LIMIT_S} s")
+        until(lambda: self._answers() or self._process.poll() is not None, "the S3 emulator does not answer")
+        assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=LIMIT_S)
+        try:
+            connection.request("GET", "/moto-api/")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
 
     def _stop(self) -> None:
         self._process.terminate()

@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from adapters.emulation.container_client import ContainerAnswer, ContainerClient
 from adapters.sagemaker.emulator.limits import PlatformLimits
-from tests.contract.server import HOST, environment_without, free_ports, session_members
+from tests.contract.server import HOST, environment_without, free_ports
+from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.waiting import until
 
-TRIDENT = str(Path(sys.executable).with_name("trident"))
 LIMITS = PlatformLimits()
 LIMIT_S = 60.0
 # From SIGTERM on: the platform kills after 30 s, and what takes longer than this is too near to it.
@@ -30,14 +26,6 @@ _OTHERS = ("SAGEMAKER_", "TRIDENT_", "AIP_", "AWS_")
 def platform_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """What a container of the platform finds set: nothing for servers but `variables`."""
     return environment_without(*_OTHERS) | dict(variables)
-
-
-def until(condition: Callable[[], Any], what: Callable[[], str]) -> None:
-    """Wait until `condition()` holds; AssertionError with `what()` after LIMIT_S."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
 
 
 def header_names(names: Mapping[str, str]) -> dict[str, str]:
@@ -56,15 +44,7 @@ class SageMakerContainer:
         self._client = ContainerClient(self.port, LIMITS)
 
     def __enter__(self) -> SageMakerContainer:
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [TRIDENT, "serve"],
-                env=platform_environment(self._variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = start_session([TRIDENT, "serve"], self._log, env=platform_environment(self._variables))
         try:
             until(lambda: self.ping_status() in ((200,) if self._ready else (200, 503)), self.log_text)
         except BaseException:
@@ -89,10 +69,7 @@ class SageMakerContainer:
         return self.process.wait(STOP_LIMIT_S)
 
     def kill(self) -> None:
-        for member in session_members(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        self.process.wait()
+        kill_session(self.process)
 
     def ping_status(self) -> int:
         """The status of a probe within the platform's limits; 0 where nobody listens, or answers in time."""

@@ -20,7 +20,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.contract.sagemaker_archives import CSV
-from tests.contract.sagemaker_container import LIMIT_S, TRIDENT, platform_environment, until
+from tests.contract.sagemaker_container import LIMIT_S, platform_environment
+from tests.contract.session import TRIDENT, start_session
+from tests.waiting import until
 
 ROW = b"1,2,3,4\n"
 _LATE = ("did not answer within", "did not accept a connection within")
@@ -139,15 +141,8 @@ class SageMakerEmulator:
     def _started(self) -> subprocess.Popen[bytes]:
         # ONNX Runtime would leave a file of its own there.
         variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
-        with self._log.open("wb") as log:
-            return subprocess.Popen(
-                [TRIDENT, "emulate", "sagemaker", *self._arguments],
-                env=platform_environment(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [TRIDENT, "emulate", "sagemaker", *self._arguments]
+        return start_session(command, self._log, env=platform_environment(variables))
 
     def _clear(self) -> None:
         self.signal_container(signal.SIGKILL)

@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0
@@ -261,18 +262,10 @@ def served(*arguments: str, **settings: Any) -> Iterator[Server]:
     """A server that answers."""
     server = Server(list(arguments), **settings)
     try:
-        wait_for(server.answers)
+        until(server.answers)
         yield server
     finally:
         server.close()
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Wait until `condition()` holds, with a limit."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 class Reply:

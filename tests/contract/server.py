@@ -10,19 +10,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.waiting import until
+
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-START_LIMIT_S = 60.0
 STOP_LIMIT_S = 45.0
-POLL_S = 0.02
 # What decides whether the engine has a process of its own, in the environment of the server; set by a fixture.
 HTTP_WORKERS = "TRIDENT_HTTP_WORKERS"
 
@@ -54,20 +53,6 @@ def environment_without(*prefixes: str) -> dict[str, str]:
 def shared_directories(arbiter: int) -> list[Path]:
     """What the processes of one server have in common on disk, of the server whose main process was `arbiter`."""
     return list(Path(tempfile.gettempdir()).glob(f"trident-{arbiter}-*"))
-
-
-def session_members(session: int) -> list[int]:
-    """The processes of a session that are not yet gone (zombies, whom only their parent can bury, do not count)."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        state, _parent, _group, its_session = text.rpartition(")")[2].split()[:4]
-        if int(its_session) == session and state != "Z":
-            members.append(int(stat.parent.name))
-    return members
 
 
 class ServerProcess:
@@ -102,7 +87,7 @@ class ServerProcess:
     @property
     def command(self) -> list[str]:
         return [
-            str(Path(sys.executable).with_name("trident")),
+            TRIDENT,
             "serve",
             f"--model-repository={self.location}",
             f"--http-address={HOST}",
@@ -112,16 +97,7 @@ class ServerProcess:
         ]
 
     def __enter__(self) -> ServerProcess:
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = start_session(self.command, self.log, cwd=ROOT, env=self.environment)
         try:
             if self.ready:
                 self.wait_until_ready()
@@ -150,17 +126,14 @@ class ServerProcess:
 
     def wait_until_ready(self) -> None:
         """Return once /v2/health/ready answers 200; AssertionError with the log when it ends or takes too long."""
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline:
-            status = self.process.poll()
-            assert status is None, f"ended with status {status} before it was ready\n{self.log_text()}"
-            try:
-                if self.request("GET", "/v2/health/ready")[0] == 200:
-                    return
-            except (OSError, http.client.HTTPException):
-                pass
-            time.sleep(POLL_S)
-        raise AssertionError(f"not ready after {START_LIMIT_S} s\n{self.log_text()}")
+        until(lambda: self._is_ready() or self.process.poll() is not None, self.log_text)
+        status = self.process.poll()
+        assert status is None, f"ended with status {status} before it was ready\n{self.log_text()}"
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.request("GET", "/v2/health/ready")[0] == 200
+        return False
 
     def stop(self) -> int:
         """SIGTERM, as a platform stops a container; the exit status."""
@@ -169,12 +142,9 @@ class ServerProcess:
         return self.process.wait(STOP_LIMIT_S)
 
     def kill(self) -> None:
-        """Leave nothing of it, whatever state it is in, as a platform does that has lost its patience."""
+        """Leave nothing of it, whatever state it is in."""
         self.was_killed = True
-        for member in session_members(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        self.process.wait()
+        kill_session(self.process)
         for directory in shared_directories(self.process.pid):
             shutil.rmtree(directory)
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.contract.changing_models import until
-from tests.contract.server import ServerProcess, session_members
+from tests.contract.server import ServerProcess
+from tests.contract.session import session_members
+from tests.waiting import until
 
 
 def workers_of(server: ServerProcess) -> list[int]:

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.served_site import ROOT, Client, Server, free_ports, served, wait_for
-from tests.contract.server import session_members
+from tests.contract.served_site import ROOT, Client, Server, free_ports, served
+from tests.contract.session import session_members
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def test_killed_worker_comes_back() -> None:
     with served() as server:
         first = server.get("pid")
         os.kill(int(first), signal.SIGKILL)
-        wait_for(lambda: server.answers() and server.get("pid") != first)
+        until(lambda: server.answers() and server.get("pid") != first)
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
         assert "SIGKILL" in server.output
@@ -44,7 +45,7 @@ def test_site_that_fails_later_ends_the_server_after_what_is_in_flight() -> None
     with served(drain_grace_s=60.0) as server, Client(server.port) as client:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
         assert server.get("poison") == "ok"
-        wait_for(lambda: not server.answers())
+        until(lambda: not server.answers())
         client.send(b"dy")
         assert client.reply().body == b"body"
         assert server.ended() == 1
@@ -68,7 +69,7 @@ def test_ignored_signals_change_nothing() -> None:
         pid = server.get("pid")
         for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2, signal.SIGWINCH):
             server.signal(number)
-        wait_for(lambda: server.output.count("signal ignored") == 4)
+        until(lambda: server.output.count("signal ignored") == 4)
         assert server.get("pid") == pid
 
 
@@ -93,7 +94,7 @@ def test_a_closed_terminal_is_one_graceful_stop() -> None:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
         assert server.answers()  # one more round trip: the worker has read what was sent before
         hang_up(server)
-        wait_for(lambda: not server.answers())
+        until(lambda: not server.answers())
         client.send(b"dy")
         assert client.reply().body == b"body"
         assert server.ended() == 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.served_site import Client, Reply, wait_for
+from tests.contract.served_site import Client, Reply
 from tests.contract.server import HOST, ServerProcess
 from tests.contract.server_processes import connected_front_ends, memory_bound, open_files
 from tests.contract.simple_model import (
@@ -28,6 +28,7 @@ from tests.contract.simple_model import (
     raw_post,
 )
 from tests.unit.onnx_models import add_sub, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     repository = link_models(folder / "models", "simple")
     write_version(add_sub(), repository, "held", HELD_CONFIG)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
-        wait_for(lambda: connected_front_ends(running) == int(http_workers))
+        until(lambda: connected_front_ends(running) == int(http_workers))
         yield running
         assert "Traceback" not in running.log_text()
 
@@ -59,7 +60,7 @@ def _nothing_is_left(server: ServerProcess) -> Iterator[None]:
     before = open_files(server)
     yield
     assert_still_serves(server)
-    wait_for(lambda: open_files(server) <= before)
+    until(lambda: open_files(server) <= before)
 
 
 @pytest.fixture
@@ -326,10 +327,10 @@ def test_request_of_a_gone_client_leaves_the_queue_unrun(
     before = held_statistics(server)
     with Client(server.http_port) as leaver:
         leaver.send(raw_post(good_body(), path=HELD))
-        wait_for(lambda: pending(server) == 1)
+        until(lambda: pending(server) == 1)
         leave(leaver.socket)
-        wait_for(lambda: pending(server) == 0)
-    wait_for(lambda: failures(held_statistics(server)) == failures(before) + 1)
+        until(lambda: pending(server) == 0)
+    until(lambda: failures(held_statistics(server)) == failures(before) + 1)
     assert held_statistics(server)["inference_count"] == before["inference_count"]
     with Client(server.http_port) as first, Client(server.http_port) as second:
         first.send(raw_post(good_body(1), path=HELD))

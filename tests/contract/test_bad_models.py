@@ -29,12 +29,12 @@ from tests.contract.changing_models import (
     scaled,
     state,
     unload_and_wait,
-    until,
 )
 from tests.contract.served_site import Client
 from tests.contract.server import ServerProcess
 from tests.contract.server_processes import memory_bound
 from tests.contract.simple_model import assert_still_serves, link_models, raw_post
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

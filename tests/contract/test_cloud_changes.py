@@ -12,20 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.changing_models import (
-    UNLOADED,
-    factor_of,
-    index,
-    load,
-    scaled,
-    unload_and_wait,
-    until,
-)
+from tests.contract.changing_models import UNLOADED, factor_of, index, load, scaled, unload_and_wait
 from tests.contract.cloud_models import CloudRepository, assert_serves, cloud_server, fetched, listings, reasons
 from tests.contract.fault_proxy import FaultProxy, Reset
 from tests.contract.gcs_emulator import GcsEmulator
 from tests.contract.s3_emulator import S3Emulator
 from tests.contract.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

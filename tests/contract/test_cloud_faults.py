@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from core.repository.backoff import Backoff
-from tests.contract.changing_models import heavy, index, load, until
+from tests.contract.changing_models import heavy, index, load
 from tests.contract.cloud_models import (
     KEYS,
     CloudRepository,
@@ -27,6 +27,7 @@ from tests.contract.fault_proxy import Answer, Corrupt, Drip, Fault, FaultProxy,
 from tests.contract.gcs_emulator import GcsEmulator
 from tests.contract.s3_emulator import S3Emulator
 from tests.contract.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

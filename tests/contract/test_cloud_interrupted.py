@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.changing_models import add_scaled, heavy, load, until
+from tests.contract.changing_models import add_scaled, heavy, load
 from tests.contract.cloud_models import (
     CloudRepository,
     assert_serves,
@@ -26,6 +26,7 @@ from tests.contract.cloud_models import (
 from tests.contract.fault_proxy import Drip, FaultProxy
 from tests.contract.s3_emulator import S3Emulator
 from tests.contract.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.changing_models import BATCHED, add_scaled, load, scaled, unload_and_wait, until
+from tests.contract.changing_models import BATCHED, add_scaled, load, scaled, unload_and_wait
 from tests.contract.cloud_models import assert_serves, cloud_server, readiness, reasons
 from tests.contract.fake_storage import FakeStorage, Reply, Request
 from tests.contract.server import ServerProcess
 from tests.contract.server_processes import connected_front_ends
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

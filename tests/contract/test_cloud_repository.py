@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.repository.repositories import NOT_UNIQUE
-from tests.contract.changing_models import BATCHED, add_scaled, heavy, index, until
+from tests.contract.changing_models import BATCHED, add_scaled, heavy, index
 from tests.contract.cloud_models import (
     CloudRepository,
     assert_serves,
@@ -28,6 +28,7 @@ from tests.contract.fault_proxy import Drip, FaultProxy
 from tests.contract.gcs_emulator import GcsEmulator
 from tests.contract.s3_emulator import S3Emulator
 from tests.contract.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from tests.contract.compose_stack import (
     resolved,
 )
 from tests.contract.prometheus import Prometheus, finite, shipped_config
-from tests.contract.sagemaker_container import until
 from tests.contract.server import HOST, ROOT
+from tests.waiting import until
 
 LIMIT_S = 60.0
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.server import HOST, free_ports, session_members
+from tests.contract.server import HOST, free_ports
+from tests.contract.session import session_members, start_session
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = re.compile(r"^<!-- storage: (\w+) -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,10 +37,7 @@ def running(script: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     names = ("AWS_", "GOOGLE_", "STORAGE_", "TRIDENT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(names) and not k.lower().endswith("_proxy")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            ["bash", "-euc", script], cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
+    started = start_session(["bash", "-euc", script], log, cwd=ROOT, env=environment)
     try:
         yield started
     finally:
@@ -62,6 +61,12 @@ def ask(port: int, method: str, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
+def is_ready(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        return ask(port, "GET", "/v2/health/ready")[0] == 200
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", SCRIPTS)
 def test_the_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
@@ -71,14 +76,8 @@ def test_the_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
     options = f"--http-address={HOST} --http-port={http_port} --metrics-port={metrics_port}"
     log = tmp_path / "log"
     with running(f"{script} {options} --model-cache-directory={tmp_path / 'cache'}", log) as started:
-        deadline = time.monotonic() + LIMIT_S
-        status = 0
-        while status != 200:
-            assert started.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-            with contextlib.suppress(OSError):
-                status, _ = ask(http_port, "GET", "/v2/health/ready")
+        until(lambda: is_ready(http_port) or started.poll() is not None, log.read_text, limit_s=LIMIT_S)
+        assert started.poll() is None, log.read_text()
         _, index = ask(http_port, "POST", "/v2/repository/index")
         assert {(item["name"], item["state"]) for item in json.loads(index)} == {
             ("digits", "READY"),

@@ -7,8 +7,7 @@ import os
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from core.repository.model_cache import ModelCache
 from core.repository.object_store import StoredObject
 from tests.contract.download_child import PART_BYTES
 from tests.unit.memory_store import MemoryStore, downloader
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 10 * PART_BYTES
-LIMIT = 60.0
 
 pytestmark = pytest.mark.slow
 
@@ -67,16 +66,9 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.01)
-
-
 def test_two_processes_download_it_once(storage: Storage) -> None:
     with storage.child(hold_at=SIZE // 2) as first:
-        wait_until(lambda: storage.fetched() >= SIZE // 4)  # it has the part file
+        until(lambda: storage.fetched() >= SIZE // 4)  # it has the part file
         with storage.child(hold_at=0) as second:
             storage.gate.touch()
             assert line(first) == line(second) == storage.digest
@@ -88,8 +80,8 @@ def test_two_processes_download_it_once(storage: Storage) -> None:
 def test_a_killed_download_is_resumed(storage: Storage) -> None:
     with storage.child(hold_at=SIZE * 6 // 10) as killed:
         journal = storage.cache / "parts"
-        wait_until(lambda: storage.fetched() == SIZE * 6 // 10)
-        wait_until(lambda: sum(path.stat().st_size for path in journal.glob("*.ranges")) > 0)
+        until(lambda: storage.fetched() == SIZE * 6 // 10)
+        until(lambda: sum(path.stat().st_size for path in journal.glob("*.ranges")) > 0)
         killed.kill()
         killed.wait()
     assert list((storage.cache / "blobs").iterdir()) == []
@@ -103,7 +95,7 @@ def test_a_killed_download_is_resumed(storage: Storage) -> None:
 
 def test_one_that_waits_takes_over_from_a_killed_one(storage: Storage) -> None:
     with storage.child(hold_at=SIZE // 2) as killed:
-        wait_until(lambda: storage.fetched() >= SIZE // 4)
+        until(lambda: storage.fetched() >= SIZE // 4)
         with storage.child() as second:
             killed.kill()
             killed.wait()

@@ -27,10 +27,11 @@ from app.emulate_options import CONTAINER_COMMAND
 from core.http.payloads.npy import write_npy
 from tests.contract.changing_models import WIDTH, Gate
 from tests.contract.sagemaker_archives import CSV, ONES, link, pack, pack_large, pack_members, write_flat, write_rows
-from tests.contract.sagemaker_container import LIMIT_S, platform_environment, until
+from tests.contract.sagemaker_container import LIMIT_S, platform_environment
 from tests.contract.sagemaker_emulator import SageMakerEmulator, call, refusal, response, sdk
 from tests.contract.server import HOST
 from tests.unit.onnx_models import waiting, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
 from tests.contract.gcs_emulator import GcsEmulator
-from tests.contract.sagemaker_container import until
 from tests.contract.server import ROOT
 from tests.contract.simple_model import GOLDEN_MODELS, WIDTH, good_document, link_models
 from tests.contract.vertex_emulator import LIMIT_S, VertexEmulator
+from tests.waiting import until
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
 BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

@@ -32,12 +32,13 @@ from tests.contract.changing_models import (
     load,
     ones_body,
     unload_and_wait,
-    until,
 )
-from tests.contract.server import HOST, ServerProcess, session_members
+from tests.contract.server import HOST, ServerProcess
 from tests.contract.server_processes import front_ends_of, only, stopped
+from tests.contract.session import session_members
 from tests.contract.simple_model import HEADER_LENGTH, PATH, good_body, link_models
 from tests.unit.onnx_models import build, constant, tensor
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +20,10 @@ from core.repository.object_store import StoredObject, TransientError
 from tests.contract.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.gcs_emulator import store_at
 from tests.contract.server import HOST, ROOT, free_ports
+from tests.waiting import until
 
 EMAIL = "loader@project.iam.gserviceaccount.com"
 TOKEN = "ya29.the-access-token"
-LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -36,10 +35,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStorage]:
         # With a token in its hands google-auth looks for the regions that it is good for, at a server of Google.
         monkeypatch.setenv("HTTPS_PROXY", running.endpoint)
         yield running
-        deadline = time.monotonic() + LIMIT_S
-        while left := set(threading.enumerate()) - before - {running.thread}:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.01)
+        until(lambda: set(threading.enumerate()) <= before | {running.thread}, lambda: str(threading.enumerate()))
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -11,8 +11,9 @@ import pytest
 
 from app.settings import read_settings
 from docker.healthcheck import Question, question, server_arguments
-from tests.contract.sagemaker_container import SageMakerContainer, platform_environment, until
+from tests.contract.sagemaker_container import SageMakerContainer, platform_environment
 from tests.contract.server import HOST, ROOT, ServerProcess, free_ports
+from tests.waiting import until
 
 MODELS = ROOT / "deploy" / "models"
 LIMIT_S = 60.0

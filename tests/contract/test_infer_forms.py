@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.contract.served_site import PATIENCE_S, Client, wait_for
+from tests.contract.served_site import PATIENCE_S, Client
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import raw_post
 from tests.unit import onnx_models
 from tests.unit.onnx_models import add_sub, identity, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -204,7 +205,7 @@ def test_higher_priority_goes_first(held_server: ServerProcess) -> None:
         for number, client in enumerate(clients, 1):
             priority = {"priority": 1} if number == HELD else {}
             client.send(raw_post(body_of(row, **priority), path="/v2/models/urgent/infer"))
-            wait_for(lambda number=number: number == HELD or pending(held_server, "urgent") == number)
+            until(lambda number=number: number == HELD or pending(held_server, "urgent") == number)
         first, _, _ = select([client.socket for client in clients], [], [], PATIENCE_S)
         assert clients[-1].socket in first
         assert [client.reply().status for client in clients] == [200] * HELD
@@ -226,7 +227,7 @@ def test_full_queue_refuses_and_says_when_to_come_again(server: ServerProcess) -
     with Client(server.http_port) as first, Client(server.http_port) as second:
         for number, client in enumerate((first, second)):
             client.send(raw_post(pair(number, 0), path="/v2/models/full/infer"))
-        wait_for(lambda: pending(server, "full") == 2)
+        until(lambda: pending(server, "full") == 2)
         refused = ask(server, "full", pair(1, 1))
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         assert refused.document == {"error": "[request id: <id_unknown>] Exceeds maximum queue size"}

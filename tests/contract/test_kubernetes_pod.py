@@ -13,8 +13,8 @@ from tests.contract.kubernetes_manifests import Manifests, manifests
 from tests.contract.kubernetes_pod import KubernetesPod
 from tests.contract.prometheus import Prometheus, finite
 from tests.contract.s3_emulator import S3Emulator
-from tests.contract.sagemaker_container import until
 from tests.contract.server import HOST, ROOT, ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.contract.remote_server import LIMIT_S, Client, RemoteServer, pending, resident_kb, undisturbed, until
+from tests.contract.remote_server import LIMIT_S, Client, RemoteServer, pending, resident_kb, undisturbed
 from tests.contract.server import HOST
 from tests.contract.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit.onnx_models import identity, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -35,10 +35,10 @@ from tests.contract.remote_server import (
     pending,
     private_directory,
     readiness,
-    until,
 )
 from tests.contract.simple_model import assert_still_serves, link_models
 from tests.unit import onnx_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -28,11 +28,11 @@ from tests.contract.remote_server import (
     open_files,
     pending,
     resident_kb,
-    until,
 )
-from tests.contract.server import session_members
+from tests.contract.session import session_members
 from tests.contract.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit import onnx_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

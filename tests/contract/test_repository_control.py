@@ -37,11 +37,11 @@ from tests.contract.changing_models import (
     state,
     unload,
     unload_and_wait,
-    until,
 )
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import waiting, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -30,10 +30,10 @@ from tests.contract.changing_models import (
     state,
     unload,
     unload_and_wait,
-    until,
 )
 from tests.contract.server import HOST, ServerProcess
 from tests.contract.simple_model import link_models
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

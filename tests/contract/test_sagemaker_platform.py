@@ -21,9 +21,10 @@ import pytest
 from adapters.emulation.container_client import ContainerFault
 from core.http.payloads.npy import write_npy
 from tests.contract.changing_models import WIDTH, Gate
-from tests.contract.sagemaker_container import LIMIT_S, SageMakerContainer, until
+from tests.contract.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.unit.onnx_models import identity, slow, write_version
 from tests.unit.onnx_serving import identity_config
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

@@ -34,6 +34,7 @@ from core.remote.engine_client import RemoteEngine
 from core.remote.engine_server import EngineServer
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
+from tests.waiting import until
 
 LIMIT_S = 20.0
 BINARY = "application/vnd.sagemaker-triton.binary+json"
@@ -87,9 +88,7 @@ def at_a_distance(engine: InferenceEngine, path: Path) -> Iterator[RemoteEngine]
         remote = RemoteEngine(str(path), HubLink(), 64 << 20)
         remote.start()
         try:
-            with gevent.Timeout(LIMIT_S):
-                while not remote.is_ready():
-                    gevent.sleep(0.01)
+            until(remote.is_ready, sleep=gevent.sleep)
             yield remote
         finally:
             remote.close()

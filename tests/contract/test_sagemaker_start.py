@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,11 +16,12 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.contract.server import HOST, HTTP_WORKERS, environment_without, free_ports, session_members
+from tests.contract.server import HOST, HTTP_WORKERS, environment_without, free_ports
+from tests.contract.session import TRIDENT, kill_session, start_session
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "deploy" / "models"
-TRIDENT = str(Path(sys.executable).with_name("trident"))
 # What SageMaker gives a container from SIGTERM on, less a margin of its own.
 STOP_LIMIT_S = 25.0
 LIMIT_S = 60.0
@@ -36,17 +33,11 @@ ANSWER = ",".join([str(2 * n + 16) for n in range(16)] + ["-16"] * 16)
 def running(arguments: list[str], variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`trident ...` in a session of its own; whoever is left in it at the end is killed."""
     environment = environment_without("SAGEMAKER_", "TRIDENT_", "AWS_") | dict(variables)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [TRIDENT, *arguments], env=environment, stdout=output, stderr=output, start_new_session=True
-        )
+    process = start_session([TRIDENT, *arguments], log, env=environment)
     try:
         yield process
     finally:
-        for member in session_members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        process.wait(LIMIT_S)
+        kill_session(process)
 
 
 def ask(port: int, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
@@ -60,14 +51,13 @@ def ask(port: int, method: str, path: str, body: bytes | None = None, **headers:
 
 
 def wait_for_ping(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    status = 0
-    while status != 200:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+    def answers() -> bool:
         with contextlib.suppress(OSError):
-            status, _ = ask(port, "GET", "/ping")
+            return ask(port, "GET", "/ping")[0] == 200
+        return False
+
+    until(lambda: answers() or process.poll() is not None, log.read_text)
+    assert process.poll() is None, log.read_text()
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -208,11 +198,8 @@ def test_the_emulator_serves_the_real_sdk(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     log = tmp_path / "log"
     with running(["emulate", "sagemaker", str(archive), f"--port={port}"], {}, log) as process:
-        deadline = time.monotonic() + LIMIT_S
-        while not re.search(r"the runtime API is at", log.read_text()):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+        until(lambda: "the runtime API is at" in log.read_text() or process.poll() is not None, log.read_text)
+        assert process.poll() is None, log.read_text()
         client = boto3.client(
             "sagemaker-runtime",
             endpoint_url=f"http://{HOST}:{port}",

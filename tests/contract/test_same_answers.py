@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.contract.changing_models import INDEX, base64_of, until
+from tests.contract.changing_models import INDEX, base64_of
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import GOLDEN_MODELS, PATH, good_body, good_document
 from tests.unit.onnx_models import add_sub, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.contract.served_site import Client, Server, served, wait_for
+from tests.contract.served_site import Client, Server, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def test_stop_is_unready_at_once_and_ends_with_0(number: int) -> None:
     with served(drain_grace_s=1.0, exit_timeout_s=10.0) as server, Client(server.port) as client:
         assert client.ask(READY).status == 200
         server.signal(number)
-        wait_for(lambda: client.ask(READY).status == 503)
+        until(lambda: client.ask(READY).status == 503)
         server.signal(number)  # further signals change nothing
         with Client(server.port) as newcomer:
             assert newcomer.ask(GET).status == 200
@@ -46,12 +47,12 @@ def test_request_in_flight_is_finished_and_is_the_last_of_its_connection() -> No
         with Client(server.port) as waiting, Client(server.port) as releasing, Client(server.port) as idle:
             assert idle.ask(GET).status == 200
             answer = pool.submit(waiting.ask, b"GET /wait HTTP/1.1\r\n\r\n")
-            wait_for(lambda: server.get("waiting") == "1")
+            until(lambda: server.get("waiting") == "1")
             # The releasing request is in flight too: its body comes after the stop began.
             releasing.send(b"POST /release HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
             assert server.answers()  # one more round trip: the worker has read what was sent before
             server.signal(signal.SIGTERM)
-            wait_for(lambda: refuses_connections(server))
+            until(lambda: refuses_connections(server))
             assert idle.is_closed()
             releasing.send(b"dy")
             assert releasing.reply().headers["connection"] == "close"
@@ -65,11 +66,11 @@ def test_the_last_port_answers_until_the_drain_is_over() -> None:
         watched = server.ports[1]
         with Client(server.port) as waiting, Client(server.port) as releasing, Client(watched) as watching:
             answer = pool.submit(waiting.ask, b"GET /wait HTTP/1.1\r\n\r\n")
-            wait_for(lambda: server.get("waiting") == "1")
+            until(lambda: server.get("waiting") == "1")
             releasing.send(b"POST /release HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
             assert watching.ask(GET).status == 200
             server.signal(signal.SIGTERM)
-            wait_for(lambda: refuses_connections(server))
+            until(lambda: refuses_connections(server))
             for _ in range(2):
                 assert watching.ask(GET).body.decode() == str(watched)
             with Client(watched) as newcomer:
@@ -84,7 +85,7 @@ def test_exit_timeout_ends_with_1() -> None:
     with served(exit_timeout_s=1.0) as server, Client(server.port) as client, Client(server.port) as idle:
         assert idle.ask(GET).status == 200
         client.send(b"GET /wait HTTP/1.1\r\n\r\n")
-        wait_for(lambda: server.get("waiting") == "1")
+        until(lambda: server.get("waiting") == "1")
         server.signal(signal.SIGTERM)
         assert server.ended() == 1
         assert "Exit timeout expired. Exiting immediately." in server.output

@@ -13,7 +13,8 @@ import pytest
 from tests.contract.changing_models import BATCHED, heavy, scaled
 from tests.contract.fault_proxy import Answer, Drip, FaultProxy, Reset
 from tests.contract.gcs_emulator import GcsEmulator
-from tests.contract.vertex_container import VertexContainer, until
+from tests.contract.vertex_container import VertexContainer
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

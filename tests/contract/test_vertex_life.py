@@ -21,9 +21,10 @@ import pytest
 
 from tests.contract.changing_models import add_scaled
 from tests.contract.server import HOST
-from tests.contract.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer, until
+from tests.contract.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.unit.onnx_serving import identity_config
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

@@ -16,8 +16,9 @@ import pytest
 
 from tests.contract.changing_models import BATCHED, Gate, add_scaled, scaled
 from tests.contract.server import HOST, ServerProcess, free_ports
-from tests.contract.vertex_container import HEALTH, PREDICT, VertexContainer, until
+from tests.contract.vertex_container import HEALTH, PREDICT, VertexContainer
 from tests.unit.onnx_models import write
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.contract.served_site import Client, Server, served, wait_for
+from tests.contract.served_site import Client, Server, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -302,7 +303,7 @@ def test_client_that_does_not_read_is_dropped(server: Server) -> None:
     with Client(server.port) as client:
         client.send(b"GET /large?1,50000000 HTTP/1.1\r\n\r\n")
         assert server.answers()
-        wait_for(lambda: len(open_files(server)) == base_files(server))
+        until(lambda: len(open_files(server)) == base_files(server))
         assert len(ending(client)) < 50_000_000
 
 
@@ -333,7 +334,7 @@ def test_client_that_left_is_noticed(server: Server) -> None:
     with Client(server.port) as client:
         client.send(b"GET /until_gone HTTP/1.1\r\n\r\n")
         assert server.get("gone") == "0"
-    wait_for(lambda: server.get("gone") == "1")
+    until(lambda: server.get("gone") == "1")
 
 
 def ending(client: Client) -> bytes:
@@ -347,11 +348,11 @@ def ending(client: Client) -> bytes:
 def hold_idle_connections(server: Server, count: int) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(Client(server.port)) for _ in range(count)]
-        wait_for(lambda: len(open_files(server)) >= count)
+        until(lambda: len(open_files(server)) >= count)
         assert server.answers()
         assert idle[0].ask(GET).status == 200
         assert idle[-1].ask(GET).status == 200
-    wait_for(lambda: len(open_files(server)) < 100)
+    until(lambda: len(open_files(server)) < 100)
 
 
 def test_2000_connections_opened_and_left(server: Server) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.contract.server import HOST, POLL_S, environment_without, free_ports, session_members
+from tests.contract.server import HOST, environment_without, free_ports
+from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.waiting import until
 
-TRIDENT = str(Path(sys.executable).with_name("trident"))
 LIMIT_S = 60.0
 # The platform's own: a probe has 10 seconds, and only exactly 200 is healthy.
 PROBE_S = 10.0
@@ -49,14 +46,6 @@ class Answer(NamedTuple):
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """What a container finds set: nothing for servers or clouds but `variables`."""
     return {**environment_without(*_OTHERS), "NO_GCE_CHECK": "true", **variables}
-
-
-def until(condition: Callable[[], Any], what: Callable[[], str]) -> None:
-    """Wait until `condition()` holds; AssertionError with `what()` after LIMIT_S."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(POLL_S)
 
 
 class VertexContainer:
@@ -112,15 +101,8 @@ class VertexContainer:
         return self
 
     def start(self) -> None:
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [TRIDENT, "serve", *self._arguments],
-                env=environment(self._variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [TRIDENT, "serve", *self._arguments]
+        self.process = start_session(command, self._log, env=environment(self._variables))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -139,10 +121,7 @@ class VertexContainer:
         return self.process.wait(STOP_LIMIT_S)
 
     def kill(self) -> None:
-        for member in session_members(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        self.process.wait()
+        kill_session(self.process)
 
     def wait_for_end(self) -> tuple[int, str]:
         """The exit status and the log of a container that ends by itself."""

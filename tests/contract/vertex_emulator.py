@@ -17,9 +17,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform, aiplatform_v1
 from requests.adapters import HTTPAdapter
 
-from tests.contract.sagemaker_container import TRIDENT, until
-from tests.contract.server import session_members
+from tests.contract.session import TRIDENT, session_members, start_session
 from tests.contract.vertex_container import environment
+from tests.waiting import until
 
 LIMIT_S = 120.0
 _READY = re.compile(r"the container is ready; (?P<endpoint>\S+) is at (?P<url>http://\S+)\n")
@@ -41,15 +41,8 @@ class VertexEmulator:
         self._variables = {"HOME": str(folder), "TMPDIR": self._temporary.name, **variables}
 
     def __enter__(self) -> VertexEmulator:
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [TRIDENT, "emulate", "vertex", *self._arguments],
-                env=environment(self._variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [TRIDENT, "emulate", "vertex", *self._arguments]
+        self.process = start_session(command, self._log, env=environment(self._variables))
         try:
             if self._ready:
                 until(lambda: self._found() or self.process.poll() is not None, self.log_text)

@@ -28,6 +28,7 @@ from core.observability.hardware import HardwareGauges
 from core.repository.local import LocalSource
 from core.repository.open_source import SourceOpener, SourceOptions
 from core.repository.source import Source
+from tests.waiting import until
 
 LIMIT_S = 20.0
 """How long a test waits for what must happen before it fails."""
@@ -230,11 +231,3 @@ def write(repository: Path, name: str, *weights: int | str, config: str = CONFIG
         put(repository / name / str(number) / "model.fake", str(weight))
     put(repository / name / "config.pbtxt", config)
     return repository / name
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a thread brings about and nobody is told of."""
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)

@@ -14,6 +14,7 @@ from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.inference import InferenceRequest, InferenceResponse, InputTensor
 from core.observability.statistics import ModelStatistics
 from core.scheduling.scheduler import Scheduler
+from tests.waiting import until
 
 LIMIT_S = 20.0
 """How long a test waits for what must happen before it fails."""
@@ -144,14 +145,6 @@ def batching(
         preserve_ordering=ordered,
         policies=(policy or QueuePolicy(),),
     )
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the scheduler's threads bring about and nobody is told of."""
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.0005)
 
 
 def resting(bench: Bench, number: int = 1) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import queue
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
@@ -36,6 +35,7 @@ from core.remote.calls import (
     encode_result,
 )
 from tests.unit import onnx_models
+from tests.waiting import until
 
 LIMIT_S = 60.0
 # These go their own ways: requests and cancellations as frames, the others are pushed.
@@ -87,15 +87,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         engine.submit(InferenceRequest("simple", inputs), responses.put)
         assert responses.get(timeout=LIMIT_S).error is None
         # Counted for the whole batch, after its requests were answered.
-        wait_until(lambda: engine.model_statistics("simple")["model_stats"][0]["inference_count"] == 2)
+        until(lambda: engine.model_statistics("simple")["model_stats"][0]["inference_count"] == 2)
         yield engine
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)
 
 
 def ask(engine: Engine, name: str, *arguments: object) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from core.repository.download import Downloader
 from core.repository.object_store import StoredObject
 from core.repository.snapshot import Snapshot
 from tests.unit.memory_store import PIECE, Fault, MemoryStore, downloader, lost
+from tests.waiting import until
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
 SMALL = b"small"
@@ -180,10 +180,7 @@ def test_another_start_resumes(tmp_path: Path, store: MemoryStore) -> None:
 
 
 def wait_for_bytes(over: Downloader, size: int) -> None:
-    deadline = time.monotonic() + 30
-    while over.progress.snapshot().bytes_downloaded_total < size:
-        assert time.monotonic() < deadline, over.progress.snapshot()
-        time.sleep(0.001)
+    until(lambda: over.progress.snapshot().bytes_downloaded_total >= size, lambda: str(over.progress.snapshot()))
 
 
 def test_threads_that_want_the_same(tmp_path: Path, store: MemoryStore) -> None:

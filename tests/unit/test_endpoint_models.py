@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,15 +19,9 @@ from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_archives import ModelArchives, name_of
 from tests.unit.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
 
 KEYS = ("a", "b", "c", "d")
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class Shelf:

@@ -20,19 +20,8 @@ from core.remote.remote_error import EngineGone
 from core.remote.tensor_block import LARGE
 from tests.unit import onnx_models
 from tests.unit.fake_engine import identity_spec
-from tests.unit.remote_parts import (
-    ARENA,
-    LIMIT_S,
-    ServedEngine,
-    ask,
-    connected,
-    numbers,
-    served,
-    until,
-)
-
-SMALL = np.arange(4, dtype=np.int32)
-HALF = ARENA // 2
+from tests.unit.remote_parts import ARENA, HALF, LIMIT_S, SMALL, ServedEngine, ask, connected, filled, numbers, served
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -44,10 +33,6 @@ def engine() -> ServedEngine:
 def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
     with served(tmp_path, engine) as (path, _), connected(path) as remote:
         yield remote
-
-
-def filled(size: int, value: int = 1) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.full(size // 4, value, np.int32)
 
 
 # --- the protocol

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from core.errors import ModelNotFound, ServerError
@@ -22,18 +21,18 @@ from core.remote.remote_error import EngineGone
 from core.remote.tensor_block import LARGE
 from tests.unit.remote_parts import (
     ARENA,
+    HALF,
     LIMIT_S,
+    SMALL,
     ServedEngine,
     ask,
     connected,
     echo,
+    filled,
     numbers,
     served,
-    until,
 )
-
-SMALL = np.arange(4, dtype=np.int32)
-HALF = ARENA // 2
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -45,10 +44,6 @@ def engine() -> ServedEngine:
 def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
     with served(tmp_path, engine) as (path, _), connected(path) as remote:
         yield remote
-
-
-def filled(size: int, value: int = 1) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.full(size // 4, value, np.int32)
 
 
 # --- without an engine

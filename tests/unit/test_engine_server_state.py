@@ -8,33 +8,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import orjson
 import pytest
 
 from core.errors import ModelLoadFailed
 from core.inference import ServingPhase
 from core.remote.calls import CALLS, decode_result, encode_call
 from core.remote.engine_client import RemoteEngine
-from core.remote.engine_state import EngineState
-from core.remote.frames import CALL, REQUEST, RESULT, STATE, Frame, frame
-from core.remote.plain_values import from_plain, read_plain
+from core.remote.frames import CALL, RESULT, STATE, frame
 from core.remote.request_message import RequestWriter
-from core.remote.tensor_block import block_head, write_block
 from tests.unit.remote_parts import (
+    SMALL,
     ByHand,
     ServedEngine,
-    ask,
+    assert_served,
     connected,
     descriptors,
     numbers,
     served,
-    until,
+    state_in,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = np.arange(4, dtype=np.int32)
-META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 
 
 @pytest.fixture
@@ -55,22 +50,6 @@ def neighbour(path: str) -> Iterator[RemoteEngine]:
         assert_served(remote)
         yield remote
         assert_served(remote)
-
-
-def assert_served(remote: RemoteEngine) -> None:
-    for values in (SMALL, np.arange(20_000, dtype=np.int32)):
-        response = ask(remote, numbers(values)).get()
-        assert response.error is None, response.error
-        assert (response.outputs[0].array == values).all()
-
-
-def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), placed: tuple[int, ...] = ()) -> bytes:
-    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", placed), tensors, placed=len(placed))
-
-
-def state_in(found: Frame) -> EngineState:
-    state: EngineState = from_plain(read_plain(found[4]), EngineState)
-    return state
 
 
 # --- what is refused

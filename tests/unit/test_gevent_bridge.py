@@ -8,7 +8,6 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from core.http.gevent_bridge import GeventBridge
 from core.inference import InferenceRequest, InferenceResponse, OnResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.unit.scheduler_bench import benches, noted_threads, resting_bench
+from tests.waiting import until
 
 LIMIT = 30.0
 
@@ -181,7 +181,7 @@ def test_a_batch_signals_once() -> None:
     def test(bridge: GeventBridge) -> None:
         wake = bridge._arrivals._wake = Counting(bridge._arrivals._wake)
         connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
-        until(lambda: len(waiting) == 16)
+        until(lambda: len(waiting) == 16, sleep=gevent.sleep)
         # The hub stands still meanwhile: this greenlet does not give way.
         batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
         batch.start()
@@ -234,7 +234,7 @@ def test_an_outcome_that_comes_as_the_hub_stops_looking() -> None:
     def test(bridge: GeventBridge) -> None:
         bridge._arrivals._arrived = LastMoment(lambda: waiting["second"](answered))
         connections = [gevent.spawn(bridge.infer, Silent(), request(name)) for name in ("first", "second")]
-        until(lambda: len(waiting) == 2)
+        until(lambda: len(waiting) == 2, sleep=gevent.sleep)
         waiting["first"](answered)
         gevent.joinall(connections, timeout=LIMIT)
         assert [connection.value for connection in connections] == [answered] * 2
@@ -284,7 +284,7 @@ def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
             assert isinstance(connection.get(timeout=LIMIT).error, RequestCancelled)
         assert sorted(engine.calls) == [("cancel", name) for name in names]
         # Nobody waits any more, so the timer ends; the next request starts it again.
-        until(lambda: not bridge._watch._running)
+        until(lambda: not bridge._watch._running, sleep=gevent.sleep)
         again = gevent.spawn(bridge.infer, engine, request("d"), lambda: True)
         assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
 
@@ -317,13 +317,6 @@ def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() ->
         assert other.get(timeout=LIMIT).model_name == "b"
 
     on_a_hub(test)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-        gevent.sleep(0.01)
 
 
 def test_who_leaves_early_cancels_and_is_not_woken_later() -> None:

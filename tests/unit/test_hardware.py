@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from core.observability.hardware import (
     cpu_ticks,
     memory_bytes,
 )
+from tests.waiting import until
 
-LIMIT_S = 10.0
 FOREVER_MS = 3_600_000.0
 MEMINFO = "MemTotal:       2000 kB\nMemFree:        100 kB\nMemAvailable:   1500 kB\nHugePages_Total:    0\n"
 
@@ -77,13 +76,6 @@ def closing() -> Iterator[Callable[[HardwareGauges], HardwareGauges]]:
     for made in gauges:
         made.close()
     assert [thread for thread in threading.enumerate() if thread.name == "hardware-gauges"] == []
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def utilization(reading: CpuReading | None) -> float:
@@ -177,9 +169,9 @@ def test_the_thread_polls_on(meter: CpuMeter, proc: Proc, closing: Callable[[Har
     gauges = closing(HardwareGauges(interval_ms=2, cpu=meter, pinned=lambda: PinnedMemory(used=next(used))))
     gauges.start()
     proc.ticks(75, 0, 0, 25, 0, 0, 0, 0)
-    wait_until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.75)
+    until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.75)
     seen = gauges.reading.pinned.used
-    wait_until(lambda: gauges.reading.pinned.used > seen)
+    until(lambda: gauges.reading.pinned.used > seen)
 
 
 def test_gpus_are_opened_read_and_closed_on_the_thread(
@@ -194,7 +186,7 @@ def test_gpus_are_opened_read_and_closed_on_the_thread(
 
     gauges = closing(HardwareGauges(interval_ms=2, open_gpu=open_gpu))
     gauges.start()
-    wait_until(lambda: bool(gauges.reading.gpus) and (gauges.reading.gpus[0].energy or 0) > 2)
+    until(lambda: bool(gauges.reading.gpus) and (gauges.reading.gpus[0].energy or 0) > 2)
     gauges.close()
     assert opened_on == meter.closed_on == ["hardware-gauges"]
 
@@ -205,7 +197,7 @@ def test_without_nvml_the_rest_is_polled(
     gauges = closing(HardwareGauges(interval_ms=2, cpu=meter, open_gpu=lambda: None))
     gauges.start()
     proc.ticks(1, 0, 0, 1, 0, 0, 0, 0)
-    wait_until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.5)
+    until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.5)
     assert gauges.reading.gpus == ()
 
 

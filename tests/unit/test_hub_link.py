@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import gevent
 
 from app.hub_link import HubLink
 from core.remote.link import ThreadGate
+from tests import waiting
 
 LIMIT_S = 30.0
+until = partial(waiting.until, sleep=gevent.sleep)
 
 
 class Engine:
@@ -70,12 +73,6 @@ def on_a_hub(test: Callable[[HubLink, Engine], None]) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run).result()
-
-
-def until(condition: Callable[[], object]) -> None:
-    with gevent.Timeout(LIMIT_S):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 # --- what is driven

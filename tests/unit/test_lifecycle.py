@@ -23,10 +23,10 @@ from tests.unit.lifecycle_bench import (
     living,
     put,
     threads,
-    until,
     weight_of,
     write,
 )
+from tests.waiting import until
 
 JSON = """{"backend": "fake", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}],
 "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}],

@@ -11,7 +11,8 @@ import pytest
 
 from core.errors import InvalidRequest, ModelNotFound
 from tests.unit import onnx_models
-from tests.unit.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, Bench, living, put, until, write
+from tests.unit.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, Bench, living, put, write
+from tests.waiting import until
 
 NOT_UNIQUE = "model appears in two or more repositories"
 

@@ -19,7 +19,8 @@ from core.errors import ModelNotFound, ServerStopping
 from core.inference import InferenceRequest, InferenceResponse, InputTensor
 from core.repository.local import LocalSource
 from tests.unit import onnx_models
-from tests.unit.lifecycle_bench import LIMIT_S, Bench, living, put, threads, until, weight_of, write
+from tests.unit.lifecycle_bench import LIMIT_S, Bench, living, put, threads, weight_of, write
+from tests.waiting import until
 
 RELOADS = 30
 CALLERS = 3

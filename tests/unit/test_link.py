@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from core.remote.link import ThreadGate, ThreadLink
-from tests.unit.remote_parts import LIMIT_S, until
+from tests.unit.remote_parts import LIMIT_S
+from tests.waiting import until
 
 
 class Driven:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from core.lifecycle.load_threads import LoadThreads
-from tests.unit.lifecycle_bench import LIMIT_S, threads, until
+from tests.unit.lifecycle_bench import LIMIT_S, threads
+from tests.waiting import until
 
 
 class Work:

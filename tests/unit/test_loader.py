@@ -29,10 +29,10 @@ from tests.unit.lifecycle_bench import (
     FakeModel,
     living,
     threads,
-    until,
     weight_of,
     write,
 )
+from tests.waiting import until
 
 
 class CountingSource(LocalSource):

@@ -19,7 +19,8 @@ from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import ModelState
 from core.repository.local import LocalSource
 from core.repository.repositories import Located, ModelKey
-from tests.unit.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, FakeBackend, put, threads, until, write
+from tests.unit.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, FakeBackend, put, threads, write
+from tests.waiting import until
 
 ALL = CONFIG + "version_policy { all {} }"
 POLL_FAILURE = "failed to load 'm', failed to poll from model repository"

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import os
 import tarfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from adapters.sagemaker.emulator.api_error import ApiError
 from adapters.sagemaker.emulator.model_archives import ModelArchives, name_of
+from tests.waiting import until
 
 PLENTY = 1 << 30
 
@@ -86,10 +86,8 @@ def test_closing_ends_what_is_unpacked_and_leaves_nothing_of_it(
     (folder / "large.tar.gz").write_bytes(gzip.compress(large.tobuf()) + zeros * 1001)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(archives.put, "large.tar.gz")
-        deadline = time.monotonic() + 30
-        while not list(tmp_path.glob("models/*/model/model.onnx")):
-            assert time.monotonic() < deadline
-            assert not running.done()
+        until(lambda: list(tmp_path.glob("models/*/model/model.onnx")) or running.done())
+        assert not running.done()
         archives.close()
         assert os.listdir(tmp_path / "models") == []
         with pytest.raises(ApiError, match="being deleted"):

@@ -17,9 +17,10 @@ from adapters.sagemaker.model_registry import LoadedModel, LoadedModels
 from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.observability.host_memory import MemoryRoom, resident_bytes, trim_heap
 from tests.unit import onnx_models
-from tests.unit.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, until, write
+from tests.unit.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
 from tests.unit.onnx_serving import tensor_text
 from tests.unit.test_engine import CONFIG, infer, ones, serving
+from tests.waiting import until
 
 MIB = 1 << 20
 GIB = 1 << 30

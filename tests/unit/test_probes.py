@@ -16,6 +16,7 @@ from adapters.sagemaker.emulator.endpoint_models import EndpointModels
 from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.probes import Probes
 from tests.unit.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
 
 QUICK = PlatformLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
 
@@ -43,12 +44,11 @@ class Probed:
         with self.scripted:
             thread = threading.Thread(target=self.probes.watch, args=[stopped])
             thread.start()
-            deadline = time.monotonic() + LIMIT_S
-            while not condition() and time.monotonic() < deadline:
-                time.sleep(0.005)
-            assert condition()
-            stopped.set()
-            thread.join()
+            try:
+                until(condition)
+            finally:
+                stopped.set()
+                thread.join()
         return list(self.report.breaches)
 
     def first_breach(self) -> str:

@@ -14,7 +14,8 @@ from core.errors import ServerStopping
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
-from tests.unit.lifecycle_bench import LIMIT_S, Bench, living, threads, until, weight_of, write
+from tests.unit.lifecycle_bench import LIMIT_S, Bench, living, threads, weight_of, write
+from tests.waiting import until
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from adapters.sagemaker.model_folder import ModelFolder
 from core.config.schema import ModelConfig
 from core.errors import OutOfMemory
 from core.observability.host_memory import MemoryRoom
-from tests.unit.lifecycle_bench import LIMIT_S, until
+from tests.unit.lifecycle_bench import LIMIT_S
+from tests.waiting import until
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -17,7 +17,8 @@ from core.http.bridge import ThreadBridge
 from core.http.options import HttpOptions
 from core.inference import InferenceRequest, InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
-from tests.unit.lifecycle_bench import LIMIT_S, until
+from tests.unit.lifecycle_bench import LIMIT_S
+from tests.waiting import until
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 

@@ -12,7 +12,8 @@ import pytest
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from core.observability.statistics import FailureReason
-from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching, until
+from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
+from tests.waiting import until
 
 
 def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBench) -> None:

@@ -25,8 +25,8 @@ from tests.unit.scheduler_bench import (
     noted_threads,
     resting,
     resting_bench,
-    until,
 )
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -12,16 +12,8 @@ import pytest
 from core.backends.base import BackendInstance
 from core.errors import ServerStopping
 from core.inference import InferenceResponse
-from tests.unit.scheduler_bench import (
-    LIMIT_S,
-    LONG_NS,
-    Bench,
-    MakeBench,
-    Stub,
-    batching,
-    instance_threads,
-    until,
-)
+from tests.unit.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, Stub, batching, instance_threads
+from tests.waiting import until
 
 
 def added(bench: Bench) -> Stub:

@@ -10,7 +10,8 @@ import pytest
 from app.settings import read_settings
 from app.start_report import StartReport, default_model_problem
 from app.tables import ModelRow
-from tests.unit.lifecycle_bench import BROKEN, living, until, write
+from tests.unit.lifecycle_bench import BROKEN, living, write
+from tests.waiting import until
 
 OPTIONS = (
     "--model-repository=/models",

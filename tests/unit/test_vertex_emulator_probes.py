@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from adapters.emulation.container_client import ContainerClient
 from adapters.vertex.emulator.limits import PlatformLimits
 from adapters.vertex.emulator.probes import Probes
 from tests.unit.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
 
 QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
 PATIENT = PlatformLimits(health_interval_s=0.005)
@@ -52,13 +52,11 @@ class Probed:
         stopped = threading.Event()
         thread = threading.Thread(target=self.probes.watch, args=[stopped])
         thread.start()
-        deadline = time.monotonic() + LIMIT_S
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        held = condition()
-        stopped.set()
-        thread.join()
-        assert held
+        try:
+            until(condition)
+        finally:
+            stopped.set()
+            thread.join()
 
 
 class Script:
