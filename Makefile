@@ -10,6 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
 
+# Images set it to save space. The tests start hundreds of servers, each of which would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: serve test check bench format image-check clean
 

@@ -15,7 +15,7 @@ from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import NotFound
-from werkzeug.routing import MapAdapter, Rule
+from werkzeug.routing import MapAdapter
 
 from core.errors import InvalidRequest
 from core.http import errors
@@ -25,7 +25,7 @@ from core.http.options import HttpOptions
 from core.http.reply import JSON, STATUS_LINES, TEXT, Environ, Headers, Reply, plain_parts, send
 from core.http.request_path import path_of, request_path, request_target
 from core.http.restricted import Restrictions
-from core.http.route_map import DigitsConverter
+from core.http.route_map import url_map
 from core.http.routes import INFER, ROUTES, Route
 from core.http.version_text import version_number
 from core.inference import InferenceRequest, Parameter
@@ -182,13 +182,9 @@ class V2Application(Flask):
     # --- Flask -------------------------------------------------------------------------------------------------------
 
     def _add_routes(self) -> None:
-        self.url_map.converters["digits"] = DigitsConverter
-        self.url_map.merge_slashes = False
-        for route in self.routes:
-            for rule in route.rules:
-                # Without methods, so that Flask makes no OPTIONS and HEAD of its own: both are 405 in Triton.
-                self.url_map.add(Rule(rule, endpoint=route.name))
-            self.view_functions[route.name] = self._flask_view(route)
+        # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
+        self.url_map = url_map(self.routes)
+        self.view_functions.update({route.name: self._flask_view(route) for route in self.routes})
         self.register_error_handler(Exception, self._unrouted)
 
     def _flask_view(self, route: Route) -> Callable[..., Response]:
