@@ -77,7 +77,7 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
             assert status == 503 or is_echo(client, answer, array)
             return status == 200
 
-        until(answered, "never room", ROOM_LIMIT_S)
+        until(answered, "never room", limit_s=ROOM_LIMIT_S)
 
 
 def test_what_is_too_large_for_it_goes_through_the_socket(server: RemoteServer) -> None:
