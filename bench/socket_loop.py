@@ -52,7 +52,7 @@ class Client:
                 self.unsent = [memoryview(READY if b"/health/ready " in first else UNKNOWN)]
                 return False
             self.offset, self.got = int(offset[1]), len(first) - end
-            self.body = memoryview(np.empty(int(length[1]), np.uint8))
+            self.body = np.empty(int(length[1]), np.uint8).data
             self.body[: self.got] = first[end:]
         while self.got < len(self.body):
             received = self.sock.recv_into(self.body[self.got :])

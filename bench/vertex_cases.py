@@ -128,7 +128,7 @@ def _raw(case: Case) -> tuple[bytes, dict[str, str]]:
     return body, {"Content-Type": f"{_BINARY_PREFIX}{headers['Inference-Header-Content-Length']}"}
 
 
-def _check(server: BesidePlain, instances: bytes, rows: np.ndarray) -> None:  # type: ignore[type-arg]
+def _check(server: BesidePlain, instances: bytes, rows: np.ndarray) -> None:
     """RuntimeError unless the predictions are those of the rows, in their order."""
     import urllib.request
 

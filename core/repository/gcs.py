@@ -34,7 +34,7 @@ from google.api_core import exceptions as api_errors
 from google.auth import exceptions as auth_errors
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
-from google.cloud import storage
+from google.cloud.storage import Client
 from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
@@ -182,7 +182,7 @@ class _Account:
     for want of them.
     """
 
-    def __init__(self, client: storage.Client, key_file: str = "", no_credentials: str = "") -> None:
+    def __init__(self, client: Client, key_file: str = "", no_credentials: str = "") -> None:
         self.endpoint = client.api_endpoint
         self._credentials = client._credentials
         self._key_file = key_file
@@ -261,13 +261,11 @@ class _Crc32c:
 def _account(location: Location, credential: GcsCredential | None) -> _Account:
     # A project is needed for making buckets only; None keeps the SDK from looking for one.
     if credential is not None:
-        return _Account(
-            storage.Client(project=None, credentials=_from_key_file(credential.key_file)), credential.key_file
-        )
+        return _Account(Client(project=None, credentials=_from_key_file(credential.key_file)), credential.key_file)
     try:
-        return _Account(storage.Client(project=None))
+        return _Account(Client(project=None))
     except auth_errors.DefaultCredentialsError as error:
-        return _Account(storage.Client.create_anonymous_client(), no_credentials=_cause(error))
+        return _Account(Client.create_anonymous_client(), no_credentials=_cause(error))
     except auth_errors.GoogleAuthError as error:
         if _passes(error):
             raise TransientError(f"no credentials for {location.text}: {_cause(error)}") from error

@@ -5,27 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from tests.contract.server import ServerProcess
 from tests.contract.session import session_members
 from tests.waiting import until
 
 
-def workers_of(server: ServerProcess) -> list[int]:
+class Started(Protocol):
+    """Whatever has started a server: its main process leads a session."""
+
+    process: subprocess.Popen[bytes]
+
+
+def workers_of(server: Started) -> list[int]:
     """All processes but the main one, which only looks after them."""
     return [member for member in sorted(session_members(server.process.pid)) if member != server.process.pid]
 
 
-def engine_of(server: ServerProcess) -> int:
+def engine_of(server: Started) -> int:
     """The one process that has the models: that of the engine, or the one that does everything."""
     (engine,) = [worker for worker in workers_of(server) if _has_backend(worker)]
     return engine
 
 
-def front_ends_of(server: ServerProcess) -> list[int]:
+def front_ends_of(server: Started) -> list[int]:
     """The processes that answer HTTP. Where one does everything it is that one."""
     workers = workers_of(server)
     return [worker for worker in workers if not _has_backend(worker)] or workers
@@ -47,7 +54,7 @@ def stopped(processes: Iterable[int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only(server: ServerProcess, front_end: int) -> Iterator[None]:
+def only(server: Started, front_end: int) -> Iterator[None]:
     """Connections that are made meanwhile are this front end's: the others stand still."""
     with stopped(each for each in front_ends_of(server) if each != front_end):
         yield
@@ -64,12 +71,12 @@ def _has_backend(worker: int) -> bool:
         return False
 
 
-def connected_front_ends(server: ServerProcess) -> int:
-    """How many front ends have the memory that they share with the engine: the server is ready when one of them is."""
+def connected_front_ends(server: Started) -> int:
+    """How many front ends have the memory that they share with the engine."""
     return sum(any("trident-arena" in target for target in _targets(each)) for each in front_ends_of(server))
 
 
-def open_files(server: ServerProcess) -> int:
+def open_files(server: Started) -> int:
     """Of all its processes, but for those in which front ends count: each has them from its first request of a kind."""
     return sum(not _is_counter(target) for worker in workers_of(server) for target in _targets(worker))
 
@@ -85,7 +92,7 @@ def _targets(process: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def memory_bound(server: ServerProcess, megabytes: int) -> Iterator[None]:
+def memory_bound(server: Started, megabytes: int) -> Iterator[None]:
     """Fail if the resident memory of one of its processes rises by more, even for a moment."""
     before = {}
     for worker in workers_of(server):
