@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 
 from adapters.sagemaker.emulator.model_archives import name_of
 from core.http.payloads.npy import write_npy
+from tests.changing_files import found_below
 from tests.contract.changing_models import WIDTH
 from tests.contract.sagemaker_archives import (
     CSV,
@@ -238,7 +239,7 @@ def test_an_archive_that_is_none_is_never_shown_to_the_container(many: SageMaker
     assert found["text"].startswith("Failed to unpack model data: ")
     assert text in found["text"]
     assert name_of(key) not in many.text()
-    assert not list(many.temporary.rglob(name_of(key)))
+    assert not found_below(many.temporary, name_of(key))
 
 
 def test_a_model_that_cannot_be_loaded_is_a_model_error_each_time(many: SageMakerEmulator) -> None:
@@ -246,7 +247,7 @@ def test_a_model_that_cannot_be_loaded_is_a_model_error_each_time(many: SageMake
         found = refusal(many, "ModelError", ONES, TargetModel="broken.tar.gz")
         assert (found["status"], found["OriginalStatusCode"]) == (424, 400)
         assert "error" in json.loads(found["OriginalMessage"])
-    assert not list(many.temporary.rglob(name_of("broken.tar.gz")))
+    assert not found_below(many.temporary, name_of("broken.tar.gz"))
 
 
 def test_a_call_without_a_model_says_what_is_missing(many: SageMakerEmulator) -> None:
@@ -287,7 +288,7 @@ def test_want_of_memory_evicts_what_was_used_longest_ago(tmp_path: Path) -> None
             if evicted(emulator):
                 break
         assert evicted(emulator)[0] == name_of(second)
-        assert not list(emulator.temporary.rglob(name_of(second)))
+        assert not found_below(emulator.temporary, name_of(second))
         assert (loads(emulator, first), loads(emulator, second)) == (1, 1)
         ask(emulator, second, 2)
         assert loads(emulator, second) == 2

@@ -25,6 +25,7 @@ from adapters.sagemaker.emulator.limits import PlatformLimits
 from adapters.sagemaker.emulator.model_archives import name_of
 from app.emulate_options import CONTAINER_COMMAND
 from core.http.payloads.npy import write_npy
+from tests.changing_files import found_below
 from tests.contract.changing_models import WIDTH, Gate
 from tests.contract.sagemaker_archives import CSV, ONES, link, pack, pack_large, pack_members, write_flat, write_rows
 from tests.contract.sagemaker_container import LIMIT_S, platform_environment
@@ -198,7 +199,7 @@ def test_the_end_before_the_container_is_ready(rows: Path, tmp_path: Path) -> No
 def test_the_end_while_an_archive_is_unpacked(tmp_path: Path) -> None:
     archive = pack_large(write_flat(tmp_path / "model", 1), tmp_path / "model.tar.gz", LARGE_MB)
     with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
-        until(lambda: list(emulator.temporary.rglob("large")), emulator.text)
+        until(lambda: found_below(emulator.temporary, "large"), emulator.text)
         emulator.end()
         assert emulator.breaches() == []
         assert emulator.container_members() == []
@@ -216,7 +217,7 @@ def test_the_end_while_a_model_is_loaded_is_nobodys_breach(tmp_path: Path) -> No
         heavy = pool.submit(call, emulator, ONES, TargetModel="heavy.tar.gz")
         emulator.wait_for_text(f"loading: {name_of('heavy.tar.gz')}")
         large = pool.submit(call, emulator, ONES, TargetModel="large.tar.gz")
-        until(lambda: list(emulator.temporary.rglob(f"{name_of('large.tar.gz')}/model/1/large")), emulator.text)
+        until(lambda: found_below(emulator.temporary, f"{name_of('large.tar.gz')}/model/1/large"), emulator.text)
         emulator.end()
         assert emulator.breaches() == []
         for caller in (heavy, large):

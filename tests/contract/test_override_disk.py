@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changing_files import found_below
 from tests.contract.changing_models import OVERRIDE, add_scaled, base64_of, factor_of, load, scaled
 from tests.contract.server import ServerProcess
 from tests.contract.simple_model import assert_still_serves, link_models
@@ -47,7 +48,7 @@ def test_files_that_do_not_fit_on_the_disk(small_disk: Path, tmp_path: Path, mon
                 server, "doubled", config=OVERRIDE, **{FILE: small, "file:1/x": base64_of(bytes(1 << 20))}
             )
             assert (status, "No space left on device" in text) == (503, True), text
-            assert not list(small_disk.rglob("trident-override-*"))
+            assert not found_below(small_disk, "trident-override-*")
         for number in range(30):  # now there is no room for a folder either
             try:
                 (small_disk / f"inode{number}").touch()

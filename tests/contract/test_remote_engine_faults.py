@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changing_files import found_below
 from tests.contract.changing_models import (
     Gate,
     add_scaled,
@@ -180,8 +181,8 @@ def test_files_of_an_engine_that_was_killed_go(explicit: RemoteServer) -> None:
     content = base64_of(scaled(7.0).SerializeToString())
     assert load(explicit, "brought", config='{"max_batch_size": 3}', **{"file:1/model.onnx": content}) == (200, "")
 
-    def overrides() -> list[Path]:
-        return list(explicit.temporary.rglob("trident-override-*"))
+    def overrides() -> list[str]:
+        return found_below(explicit.temporary, "trident-override-*")
 
     before = overrides()
     explicit.kill_engine()

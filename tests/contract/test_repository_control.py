@@ -19,6 +19,7 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from tests.changing_files import found_below
 from tests.contract.changing_models import (
     INDEX,
     JSON,
@@ -159,18 +160,18 @@ def test_given_files_stand_in_for_the_directory_until_a_plain_load(
     client.load_model(model.name, config=OVERRIDE, files=files)
     assert factor_of(server, model.name) == 5.0
     assert index(server, model.name) == [READY]
-    assert list(temporary.rglob("trident-override-*"))
+    assert found_below(temporary, "trident-override-*")
     (model / "2" / "model.onnx").write_bytes(scaled(6.0).SerializeToString())
     client.load_model(model.name)
     assert factor_of(server, model.name) == 6.0
-    until(lambda: not list(temporary.rglob("trident-override-*")), "the files of the request are still there")
+    until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 
 def test_given_files_need_no_directory(server: ServerProcess, client: Any, temporary: Path) -> None:
     client.load_model("of_air", config=OVERRIDE, files={"file:1/model.onnx": scaled(9.0).SerializeToString()})
     assert factor_of(server, "of_air") == 9.0
     unload_and_wait(server, "of_air")
-    until(lambda: not list(temporary.rglob("trident-override-*")), "the files of the request are still there")
+    until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 
 def test_a_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_refused_override_leaves_nothing_behind(server: ServerProcess, model: 
     assert status == 400
     assert text.startswith(f"load failed for model '{model.name}': version 1 is at UNAVAILABLE state: ")
     assert factor_of(server, model.name) == 2.0
-    assert not list(temporary.rglob("trident-override-*"))
+    assert not found_below(temporary, "trident-override-*")
 
 
 # --- the index

@@ -10,6 +10,7 @@ import pytest
 
 from adapters.sagemaker.emulator.api_error import ApiError
 from adapters.sagemaker.emulator.model_archives import ModelArchives, name_of
+from tests.changing_files import found_below
 from tests.waiting import until
 
 PLENTY = 1 << 30
@@ -86,7 +87,7 @@ def test_closing_ends_what_is_unpacked_and_leaves_nothing_of_it(
     (folder / "large.tar.gz").write_bytes(gzip.compress(large.tobuf()) + zeros * 1001)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(archives.put, "large.tar.gz")
-        until(lambda: list(tmp_path.glob("models/*/model/model.onnx")) or running.done())
+        until(lambda: found_below(tmp_path / "models", "model/model.onnx") or running.done())
         assert not running.done()
         archives.close()
         assert os.listdir(tmp_path / "models") == []

@@ -1,0 +1,11 @@
+"""What is in a folder that others change meanwhile."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+
+def found_below(folder: Path, pattern: str) -> list[str]:
+    """The paths below the folder whose last parts match. pathlib's search raises when a folder goes while it looks."""
+    return glob.glob(f"**/{pattern}", root_dir=folder, recursive=True, include_hidden=True)
