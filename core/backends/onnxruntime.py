@@ -8,9 +8,10 @@ Source: spec/onnxruntime-backend.md.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -121,8 +122,7 @@ class OnnxRuntimeBackend:
     def load(self, context: LoadContext) -> OnnxModel:
         """Load one version: a session for each device. Raises a ServerError, see the protocol."""
         config = context.config
-        size = sum(path.stat().st_size for path in context.path.rglob("*") if path.is_file())
-        spinning = spinning_of(self._cores, size)
+        spinning = spinning_of(self._cores, _size_of(context.path))
         plan = self._settings(config, context.settings, threads=context.threads, spinning=spinning)
 
         def checked_session(placement: Placement) -> Any:
@@ -257,6 +257,16 @@ class _SessionRequest:
     placement: Placement
     settings: SessionSettings
     providers: Sequence[ProviderRequest]
+
+
+def _size_of(folder: Path) -> int:
+    """The bytes of all files below, but those that go or cannot be looked at meanwhile."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.stat(os.path.join(parent, name)).st_size
+    return size
 
 
 def _make_session(request: _SessionRequest) -> Any:

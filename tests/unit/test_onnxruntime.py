@@ -76,6 +76,14 @@ def test_an_element_type_that_the_protocol_lacks_has_no_name(tmp_path: Path) -> 
     assert OnnxRuntimeBackend().inspect(version, EMPTY, {}).inputs[0].datatype == ""
 
 
+def test_links_that_lead_nowhere_do_not_keep_a_version_from_loading(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    (version / "gone").symlink_to(tmp_path / "nothing")
+    (version / "round").symlink_to(version / "round")
+    (version / "itself").symlink_to(version)
+    load(version, add_sub_config())
+
+
 def test_what_is_not_a_tensor_is_unsupported(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.sequence_output(), tmp_path, "model")
     with pytest.raises(Unsupported) as caught:
