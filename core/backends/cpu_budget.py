@@ -7,10 +7,11 @@ period. Source: Linux `cgroup-v2` (cpu.max) and the scheduler's bandwidth contro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from core.observability.cgroup import MEMBERSHIPS, ROOT, cgroup_folders, text_of
 
 # A thread that spins while it waits takes a core from somebody; with this many cores it can be spared.
 SPINNING_FROM_CORES = 8
@@ -70,50 +71,24 @@ def spinning_of(cores: float, model_bytes: int) -> Spinning:
     return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER
 
 
-def available_cores(
-    cgroup_root: Path = Path("/sys/fs/cgroup"), memberships: Path = Path("/proc/self/cgroup"), affinity: int = 0
-) -> float:
+def available_cores(cgroup_root: Path = ROOT, memberships: Path = MEMBERSHIPS, affinity: int = 0) -> float:
     """The cores that this process may use: the least of its affinity and the quotas of its cgroup and those above it.
 
     `memberships` names the process's cgroups as /proc/self/cgroup does. `affinity` 0 asks the system. Above 0.
     """
     allowed = affinity or len(os.sched_getaffinity(0))
-    quotas = [quota for folder in _folders(cgroup_root, memberships) if (quota := _quota(folder)) is not None]
+    folders = cgroup_folders("cpu", "cpu", "cpu,cpuacct", root=cgroup_root, memberships=memberships)
+    quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]
     return min([float(allowed), *quotas])
-
-
-def _folders(cgroup_root: Path, memberships: Path) -> Iterator[Path]:
-    """The folders that may hold a quota: the process's own cgroup and all above it, of version 2 and of version 1.
-
-    In a container with a namespace of its own the path is "/"; without one it is the host's and may not be visible:
-    the root, which is then the container's own cgroup, is looked at in either case.
-    """
-    for line in _text(memberships).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mounts = [cgroup_root / "cpu", cgroup_root / "cpu,cpuacct"] if controllers else [cgroup_root]
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for mount in mounts:
-            for depth in range(len(parts) + 1):
-                yield mount.joinpath(*parts[:depth])
 
 
 def _quota(folder: Path) -> float | None:
     """The quota of one cgroup in cores; None where there is no limit, or no such file."""
-    fields = _text(folder / "cpu.max").split()
+    fields = text_of(folder / "cpu.max").split()
     if not fields:
-        fields = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]
+        fields = [text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us")]
     try:
         quota, period = (int(field) for field in fields)
     except ValueError:  # "max", or nothing
         return None
     return quota / period if quota > 0 and period > 0 else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
