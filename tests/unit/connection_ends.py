@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import numpy as np
-
 from core.inference import InferenceRequest, InferenceResponse, OutputTensor
 from core.remote.arena import Arena
 from core.remote.connection import Connection
@@ -19,11 +17,6 @@ from tests.unit.remote_parts import LIMIT_S, PAGE, Answer
 
 MEMORY = 128 * PAGE
 HALF = MEMORY // 2
-SMALL = np.arange(4, dtype=np.int32)
-
-
-def filled(size: int, value: int = 1) -> Array:
-    return np.full(size // 4, value, np.int32)
 
 
 class Ends:

@@ -19,11 +19,8 @@ from core.inference import InferenceRequest, InferenceResponse, InputTensor, Out
 from core.observability.metrics import MetricsSnapshot
 from core.remote.engine_client import RemoteEngine
 from core.remote.engine_server import EngineServer
-from core.remote.engine_state import EngineState
-from core.remote.frames import HELLO, REQUEST, TO_FRONT_END, VERSION, Frame, FrameReader, frame
+from core.remote.frames import HELLO, TO_FRONT_END, VERSION, Frame, FrameReader, frame
 from core.remote.link import ThreadLink
-from core.remote.plain_values import from_plain, read_plain
-from core.remote.tensor_block import block_head, write_block
 from core.tensors import BY_NAME, Array, Buffer
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
@@ -33,7 +30,6 @@ PAGE = 4096
 ARENA = 64 * PAGE
 HALF = ARENA // 2
 SMALL = np.arange(4, dtype=np.int32)
-META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 
 
 def numbers(values: Array, name: str = "IN", datatype: str = "INT32", **fields: Any) -> InferenceRequest:
@@ -207,14 +203,5 @@ def assert_served(remote: RemoteEngine) -> None:
         assert (response.outputs[0].array == values).all()
 
 
-def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), placed: tuple[int, ...] = ()) -> bytes:
-    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", placed), tensors, placed=len(placed))
-
-
-def state_in(found: Frame) -> EngineState:
-    state: EngineState = from_plain(read_plain(found[4]), EngineState)
-    return state
-
-
-def filled(size: int, value: int = 1) -> np.ndarray[Any, np.dtype[np.int32]]:
+def filled(size: int, value: int = 1) -> Array:
     return np.full(size // 4, value, np.int32)

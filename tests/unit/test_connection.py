@@ -32,8 +32,8 @@ from core.remote.frames import (
 from core.remote.plain_values import to_plain, write_plain
 from core.remote.remote_error import EngineGone
 from core.remote.tensor_block import LARGE
-from tests.unit.connection_ends import HALF, MEMORY, SMALL, Ends, filled
-from tests.unit.remote_parts import descriptors, numbers
+from tests.unit.connection_ends import HALF, MEMORY, Ends
+from tests.unit.remote_parts import SMALL, descriptors, filled, numbers
 
 
 @pytest.fixture

@@ -14,8 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from core.inference import InferenceRequest, InferenceResponse, OutputTensor
@@ -26,7 +28,6 @@ from core.remote.frames import CALL, HEADER, HELLO, LARGEST, RELEASE, REQUEST, S
 from core.remote.request_message import RequestWriter
 from core.remote.tensor_block import block_head, write_block
 from tests.unit.remote_parts import (
-    META,
     SMALL,
     ByHand,
     ServedEngine,
@@ -35,13 +36,12 @@ from tests.unit.remote_parts import (
     descriptors,
     echo,
     numbers,
-    request_of,
     sealed_memory,
     served,
 )
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
+META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 
 
 @pytest.fixture
@@ -62,6 +62,10 @@ def neighbour(path: str) -> Iterator[RemoteEngine]:
         assert_served(remote)
         yield remote
         assert_served(remote)
+
+
+def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), placed: tuple[int, ...] = ()) -> bytes:
+    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", placed), tensors, placed=len(placed))
 
 
 # --- what is refused

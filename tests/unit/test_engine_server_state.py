@@ -14,7 +14,9 @@ from core.errors import ModelLoadFailed
 from core.inference import ServingPhase
 from core.remote.calls import CALLS, decode_result, encode_call
 from core.remote.engine_client import RemoteEngine
-from core.remote.frames import CALL, RESULT, STATE, frame
+from core.remote.engine_state import EngineState
+from core.remote.frames import CALL, RESULT, STATE, Frame, frame
+from core.remote.plain_values import from_plain, read_plain
 from core.remote.request_message import RequestWriter
 from tests.unit.remote_parts import (
     SMALL,
@@ -25,11 +27,8 @@ from tests.unit.remote_parts import (
     descriptors,
     numbers,
     served,
-    state_in,
 )
 from tests.waiting import until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -52,7 +51,9 @@ def neighbour(path: str) -> Iterator[RemoteEngine]:
         assert_served(remote)
 
 
-# --- what is refused
+def state_in(found: Frame) -> EngineState:
+    state: EngineState = from_plain(read_plain(found[4]), EngineState)
+    return state
 
 
 # --- what front ends are told
