@@ -15,7 +15,7 @@ import onnxruntime
 from bench import wrk
 from bench.cases import Case
 from bench.servers import Server
-from tests.contract.server import ROOT
+from tests.project import ROOT
 
 EMPTY = "/"
 WARM_UP_S = 1

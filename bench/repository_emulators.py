@@ -14,7 +14,8 @@ from types import TracebackType
 
 import boto3
 
-from tests.contract.server import HOST, ROOT, free_ports
+from tests.contract.server import HOST, free_ports
+from tests.project import ROOT
 
 BUCKET = "bench"
 START_LIMIT_S = 120.0

@@ -20,7 +20,7 @@ from bench.repository_emulators import BUCKET, ENVIRONMENT, Emulator, file_serve
 from bench.repository_models import build_big
 from bench.repository_results import RepositoryResults
 from bench.repository_servers import RepositoryServer
-from tests.contract.server import ROOT
+from tests.project import ROOT
 
 MODEL = "big"
 CHILD_LIMIT_S = 1200.0

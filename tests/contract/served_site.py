@@ -13,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.project import ROOT
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0
 
 

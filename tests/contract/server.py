@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any
 
 from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.project import ROOT
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 STOP_LIMIT_S = 45.0
 # What decides whether the engine has a process of its own, in the environment of the server; set by a fixture.

@@ -16,11 +16,12 @@ from deploy.sagemaker.alarms import Alarms, backlog_alarm
 from deploy.sagemaker.capture import CSV_TYPES, JSON_TYPES
 from deploy.sagemaker.environment import container_environment
 from deploy.sagemaker.kind import Kind
+from tests.project import ROOT
 from tests.unit.deploy_sagemaker_command import ASYNC, REAL_TIME, dry_run, only
 
 pytestmark = pytest.mark.slow
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "deploy" / "sagemaker" / "cloudformation.yaml"
+TEMPLATE = ROOT / "deploy" / "sagemaker" / "cloudformation.yaml"
 NAME = "digits"
 # What the template leaves to its parameters, as the command has it where nobody says otherwise.
 DEFAULTS = {"ErrorsPerMinute": 5, "LatencyMicroseconds": 1000000, "EndpointName": NAME}

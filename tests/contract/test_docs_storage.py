@@ -18,9 +18,9 @@ import pytest
 
 from tests.contract.server import HOST, free_ports
 from tests.contract.session import session_members, start_session
+from tests.project import ROOT
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = re.compile(r"^<!-- storage: (\w+) -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = dict(SCRIPT.findall((ROOT / "docs" / "model-repository.md").read_text()))
 EMULATOR_PORTS = {"s3": "5000", "gs": "9023"}

@@ -17,10 +17,10 @@ from core.errors import RepositoryUnavailable
 from core.repository.model_cache import ModelCache
 from core.repository.object_store import StoredObject
 from tests.contract.download_child import PART_BYTES
+from tests.project import ROOT
 from tests.unit.memory_store import MemoryStore, downloader
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = 10 * PART_BYTES
 
 pytestmark = pytest.mark.slow

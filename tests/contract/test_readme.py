@@ -12,13 +12,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.contract.server import ServerProcess
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "localhost:8000"
 LIMIT_S = 60
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

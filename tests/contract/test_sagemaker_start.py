@@ -18,9 +18,9 @@ from botocore.exceptions import ClientError
 
 from tests.contract.server import HOST, HTTP_WORKERS, environment_without, free_ports
 from tests.contract.session import TRIDENT, kill_session, start_session
+from tests.project import ROOT
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "deploy" / "models"
 # What SageMaker gives a container from SIGTERM on, less a margin of its own.
 STOP_LIMIT_S = 25.0

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project import ROOT
+
 LINES_AT_MOST = 400
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.

@@ -20,8 +20,8 @@ import pytest
 from core.errors import OutOfMemory
 from core.remote.arena import Arena
 from core.remote.slots import PAGE
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = 16 * PAGE
 NAME = "memfd:trident-arena"
 

@@ -10,8 +10,8 @@ from app import cli
 from app.cli import main
 from app.settings import ServerSettings
 from app.version import VERSION
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # None of these is needed to say which version this is.
 HEAVY = {"numpy", "flask", "gevent", "gunicorn", "onnxruntime", "google.protobuf", "grpc", "werkzeug"}
 

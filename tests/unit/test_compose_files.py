@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project import ROOT
+
 COMPOSE = ROOT / "deploy" / "compose"
 _BASE = re.compile(r"docker\.io/library/python:\S+")
 

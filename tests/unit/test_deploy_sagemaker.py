@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.project import ROOT
 from tests.unit.deploy_sagemaker_command import (
     ARCHIVE,
     ASYNC,
@@ -24,7 +25,6 @@ from tests.unit.deploy_sagemaker_command import (
     refusal,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "arn:aws:sns:us-east-1:123456789012:films"
 
 

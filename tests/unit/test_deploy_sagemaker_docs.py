@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
 
 from deploy.sagemaker.plan import calls_of
 from deploy.sagemaker.plans import Waiting, delete
+from tests.project import ROOT
 from tests.unit.deploy_sagemaker_command import IMAGE, ROLE, dry_run
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "deploy-sagemaker.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from deploy.vertex.command_line import ACTIONS
+from tests.project import ROOT
 from tests.unit.deploy_vertex_command import WHERE, command
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "deploy-vertex.md").read_text()
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARIABLE = re.compile(r'^([A-Z]+)="?([^"\n]*)"?$', re.MULTILINE)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from google.cloud.aiplatform_v1 import CreateBatchPredictionJobRequest, DeployModelRequest, UploadModelRequest
 
+from tests.project import ROOT
 from tests.unit.deploy_vertex_command import command
 from tests.unit.deploy_vertex_platform import PLACE
 
-DIGIT = Path(__file__).resolve().parents[2] / "deploy" / "digits" / "7.json"
+DIGIT = ROOT / "deploy" / "digits" / "7.json"
 UPLOAD = ("upload", "--model-id=digits", "--image=image", "--artifact-uri=gs://zoo/digits")
 MACHINE = ("--machine-type=g2-standard-4", "--accelerator=NVIDIA_L4=1")
 DEPLOY = ("deploy", "--model=digits", "--endpoint=digits", *MACHINE)

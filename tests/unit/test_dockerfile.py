@@ -10,9 +10,9 @@ import pytest
 
 from app.cli import main
 from app.settings import ServerSettings
+from tests.project import ROOT
 from tests.unit.dockerfile import Dockerfile, Instruction, breaches
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = Dockerfile.parse((ROOT / "docker" / "Dockerfile").read_text())
 IMAGES = ("cpu", "gpu")
 GOOD = """\

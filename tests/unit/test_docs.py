@@ -10,8 +10,8 @@ import pytest
 
 from app.settings import SERVER_OPTIONS
 from core.http.routes import ROUTES
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]*)\)")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)

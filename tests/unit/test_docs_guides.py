@@ -32,11 +32,11 @@ from core.config.schema import ModelConfig
 from core.http.application import V2Application
 from core.http.bridge import ThreadBridge
 from core.http.options import HttpOptions
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.test_engine import serving
 from tests.unit.test_troubleshooting import in_source, rows
 
-ROOT = Path(__file__).resolve().parents[2]
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()

@@ -15,10 +15,9 @@ import pytest
 
 from app.engine_child import EXIT_ENGINE_FAILED, EngineChild
 from app.stop_signals import STOP_ENGINE
+from tests.project import ROOT
 from tests.unit.remote_parts import LIMIT_S
 from tests.waiting import until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Parent:

@@ -19,12 +19,12 @@ from core.errors import ModelNotFound
 from core.inference import InferenceRequest, InputTensor
 from core.remote.engine_client import RemoteEngine
 from core.remote.journal import Journal
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.remote_parts import LIMIT_S, ask, connected
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 # The parent is this process, which it must not take for gone.
 PROGRAM = """
 import logging, os, sys

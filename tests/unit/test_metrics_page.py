@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from app.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from core.http.application import V2Application
 from core.http.bridge import ThreadBridge
 from core.http.options import HttpOptions
+from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "metrics.md"
 # What the page says once of all metrics of models.
 OF_SOME_MODELS = {"gpu_uuid", "namespace", "_team"}
 

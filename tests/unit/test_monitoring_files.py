@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from app.metrics_page import metric_rows
 from deploy.monitoring.build_dashboard import COLUMNS, DASHBOARD, dashboard, text
+from tests.project import ROOT
 
-MONITORING = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
+MONITORING = ROOT / "deploy" / "monitoring"
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())
 ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
 PANELS = dashboard()["panels"]

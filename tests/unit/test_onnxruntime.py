@@ -19,6 +19,7 @@ from core.backends.onnxruntime import FAILURES, OnnxRuntimeBackend, gpu_ids, sup
 from core.config.placement import Placement
 from core.config.signature import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import (
     ON_CPU,
@@ -312,7 +313,7 @@ for name in ("a", "b"):
         ones = np.ones((1, 16), np.int32)
         print(model.infer({{"INPUT0": ones, "INPUT1": ones}})["OUTPUT0"][0, 0], model.model.describe()["threads"])
 """
-    root = Path(__file__).resolve().parents[2]
+    root = ROOT
     ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
     assert ran.stderr == ""
     assert ran.stdout == "2 the global pool\n2 the global pool\n"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from core.config.schema import DataType, datatype_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project import ROOT
 
 
 def run_python(code: str) -> None:

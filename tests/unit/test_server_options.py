@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,10 @@ from adapters.sagemaker.server_options import (
 )
 from adapters.sagemaker.settings import read_sagemaker_settings
 from core.errors import ConfigInvalid
+from tests.project import ROOT
 
 MB = 1 << 20
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sagemaker.md"
+PAGE = ROOT / "docs" / "sagemaker.md"
 
 
 def said(**environ: str) -> dict[str, tuple[str, str]]:

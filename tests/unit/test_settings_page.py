@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 from app.settings_page import settings_page
+from tests.project import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "settings.md"
 
 
 def test_the_page_is_what_the_settings_say() -> None:

@@ -17,9 +17,9 @@ from core.http.application import V2Application
 from core.http.bridge import ThreadBridge
 from core.http.options import HttpOptions
 from core.http.shared_request_metrics import SharedRequestMetrics
+from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60
 _COUNT = re.compile(r'^flask_http_request_duration_seconds_count\{method="GET",route="/v2",status="200"\} (.+)$', re.M)
 _TOTAL = re.compile(r'^flask_http_request_total\{method="GET",status="404"\} (.+)$', re.M)

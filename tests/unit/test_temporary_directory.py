@@ -10,8 +10,8 @@ import pytest
 
 import app.temporary_directory
 from app.temporary_directory import NoTemporaryDirectory, temporary_directory
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # Where every folder that the library would take is none.
 NOWHERE = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere/at/all']; "
 

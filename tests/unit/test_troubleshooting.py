@@ -12,7 +12,6 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,9 @@ from adapters.vertex.application import VertexApplication
 from app import refusal
 from core.errors import ServerError
 from core.http.application import V2Application
+from tests.project import ROOT
 from tests.unit.said_texts import everything
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 ANY = "…"
 CELLS = re.compile(r"(?<!\\)\|")

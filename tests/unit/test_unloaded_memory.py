@@ -6,7 +6,6 @@ import gc
 import queue
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,10 @@ from core.engine import InferenceEngine, make_engine
 from core.inference import InferenceRequest, InferenceResponse, InputTensor
 from core.lifecycle.options import EngineOptions
 from core.scheduling.scheduler import Scheduler
+from tests.project import ROOT
 
 LIMIT_S = 60.0
-MODELS = Path(__file__).parents[2] / "deploy" / "models"
+MODELS = ROOT / "deploy" / "models"
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.errors import OutOfMemory
 from core.observability.logging import close_log
 from core.repository.layout import ModelDirectory
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.test_engine import serving
 
-GOLDEN_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "golden-requests.md"
+GOLDEN_DOCUMENT = ROOT / "docs" / "golden-requests.md"
 GOLDEN_EXAMPLE = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,10 @@ from app.platform_settings import split_groups
 from app.settings import SERVER_OPTIONS
 from app.unused_options import UNUSED_OPTIONS
 from core.http.restricted import GROUPS
+from tests.project import ROOT
 from tests.unit.vertex_bench import VertexBench
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "vertex.md").read_text()
+DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
 # The options of the emulator's own command are no options of the server.
 SERVER = DOCUMENT.replace(DOCUMENT[DOCUMENT.index("## On a laptop") : DOCUMENT.index("## What differs")], "")
 VERTEX_OPTIONS = [each for each in SERVER_OPTIONS.values() if each.flag.startswith("vertex-ai-")]

@@ -1,0 +1,7 @@
+"""Where the project lies on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
