@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from app.version import VERSION
 from core.errors import ServerError
 
 if TYPE_CHECKING:
-    from app.settings import ServerSettings
+    from app.settings.server import ServerSettings
 
     Serve = Callable[[ServerSettings], int]
 
@@ -28,8 +28,8 @@ def serve(settings: ServerSettings) -> int:
     """Serve until the end; the exit status. What the settings have to say is said first."""
     import logging
 
-    from app.settings import disable_telemetry
-    from app.temporary_directory import IN_MEMORY, temporary_directory
+    from app.settings.server import disable_telemetry
+    from app.supervisor.temporary_directory import IN_MEMORY, temporary_directory
     from core.observability.logging import configure_logging
 
     disable_telemetry()
@@ -42,7 +42,7 @@ def serve(settings: ServerSettings) -> int:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
         if temporary_directory() == IN_MEMORY:
             log.warning("temporary files are kept in memory, in %s: TMPDIR names another folder", IN_MEMORY)
-        from app.serve import serve as serve_site
+        from app.commands.serve import serve as serve_site
 
         return serve_site(settings)
     except ServerError as error:
@@ -78,15 +78,15 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         _print_usage(command, sys.stdout)
         return 0
     if command == "serve":
-        from app.settings import read_settings
+        from app.settings.server import read_settings
 
         return serve(read_settings(arguments))
     if command == "validate":
-        from app.validate_command import validate
+        from app.commands.validate import validate
 
         return validate(arguments)
     if command == "emulate":
-        from app.emulate_command import emulate
+        from app.commands.emulate.command import emulate
 
         return emulate(arguments)
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
@@ -100,7 +100,7 @@ def _report(failure: str, hint: str | None) -> int:
 
 
 def _print_usage(command: str, stream: TextIO) -> None:
-    from app.usage import usage
+    from app.settings.usage import usage
 
     print(usage(command), end="", file=stream)
 

@@ -17,16 +17,16 @@ import numpy.typing as npt
 import orjson
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.http.json_document import parse_document
-from core.http.json_tensors import array_from_json
-from core.http.payloads.csv_decoder import decode_csv
-from core.http.payloads.csv_encoder import encode_csv
-from core.http.payloads.json_decoder import decode_json
-from core.http.payloads.json_encoder import encode_predictions
-from core.http.payloads.jsonlines import decode_jsonlines
+from core.http.payloads.csv.decoder import decode_csv
+from core.http.payloads.csv.encoder import encode_csv
+from core.http.payloads.json.decoder import decode_json
+from core.http.payloads.json.encoder import encode_predictions
+from core.http.payloads.json.lines import decode_jsonlines
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodeRules
-from core.tensors import BY_NAME
+from core.http.v2.json_document import parse_document
+from core.http.v2.json_tensors import array_from_json
+from core.inference.tensors import BY_NAME
 
 ROWS, FEATURES = 1000, 30
 ROUNDS = 40

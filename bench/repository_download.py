@@ -42,8 +42,8 @@ def by_sdk(endpoint: str, model: str, folder: Path) -> tuple[float, int]:
 
 
 def by_trident(repository: str, model: str, folder: Path) -> tuple[float, int]:
-    from app.memory import keep_freed_memory
-    from core.repository.open_source import SourceOpener, SourceOptions
+    from app.worker.memory import keep_freed_memory
+    from core.repository.opener import SourceOpener, SourceOptions
 
     keep_freed_memory()  # as the server does when it starts
     source = SourceOpener(SourceOptions(cache_directory=folder, cache_bytes=0)).open(repository)

@@ -150,6 +150,12 @@ def socket_loop(repository: Path, log: Path) -> Server:
 
 def own_worker(log: Path) -> Server:
     """An empty page under this project's worker: what a request costs that does nothing."""
-    command = [sys.executable, "-m", "gunicorn", "--worker-class=app.worker.TridentWorker", f"--bind={HOST}:{{port}}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--worker-class=app.worker.worker.TridentWorker",
+        f"--bind={HOST}:{{port}}",
+    ]
     command.append("bench.empty_app:app")
     return Server("own worker", command, log)

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from app.options import BadOption
-from app.settings import ServerSettings, read_settings
+from app.settings.option import BadOption
+from app.settings.server import ServerSettings, read_settings
 
 _LIMIT_S = 4.0
 _COMMAND = "trident"

@@ -16,17 +16,17 @@ from adapters.sagemaker.model_registry import LoadedModels
 from adapters.sagemaker.response_type import BINARY, ResponseTypes
 from adapters.sagemaker.routes import ROUTES
 from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
-from core.engine_protocol import Engine
+from core.engine.protocol import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
+from core.frontend.bridge import Bridge
 from core.http.application import V2Application
-from core.http.binary_type import SIZE
-from core.http.bridge import Bridge
 from core.http.default_model import DefaultModel
 from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 from core.http.reply import JSON, Environ, Headers, Reply
-from core.inference import InferenceRequest, Parameter
+from core.http.v2.binary_type import SIZE
+from core.inference.request import InferenceRequest, Parameter
 
 _INVOKE_PATH = re.compile(r"/models/([^/]+)/invoke")
 # For the platform 507 means: unload another model and try again.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from adapters.sagemaker.response_type import BINARY, other_than_v2
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.infer import infer_body, off_hub, read_whole, servable
-from core.http.line_inference import infer_lines
-from core.http.payload_inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
-from core.http.payloads.document_lines import document_lines, may_be_documents
 from core.http.payloads.formats import JSON
+from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
+from core.http.payloads.json.document_lines import document_lines, may_be_documents
+from core.http.payloads.line_inference import infer_lines
 from core.http.reply import Environ, Reply
+from core.http.views.infer import infer_body, off_hub, read_whole, servable
 
 if TYPE_CHECKING:
     from adapters.sagemaker.application import SageMakerApplication

@@ -23,7 +23,7 @@ from enum import Enum
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_folder import find_model
 from adapters.sagemaker.multi_model_url import check_name, check_url, folder_of
-from core.engine_protocol import Engine
+from core.engine.protocol import Engine
 from core.errors import AlreadyLoaded, InvalidRequest, ModelNotFound
 from core.observability.log_text import escaped
 

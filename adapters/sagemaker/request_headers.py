@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from core.errors import BackendFailed, InvalidRequest
 from core.http.reply import Environ, Headers
-from core.http.request_codec import RESERVED_PARAMETERS, RESERVED_PREFIX
-from core.inference import InferenceRequest, Parameter
+from core.http.v2.request_codec import RESERVED_PARAMETERS, RESERVED_PREFIX
+from core.inference.request import InferenceRequest, Parameter
 
 _NAME = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from core.errors import ConfigInvalid, InvalidRequest
-from core.http.binary_type import BinaryType
 from core.http.payloads.body_format import OCTETS
 from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, Decode, format_for
 from core.http.payloads.media_type import choose
+from core.http.v2.binary_type import BinaryType
 
 # Of requests and responses with binary tensors, by Triton's adapter.
 BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")

@@ -14,9 +14,9 @@ from adapters.vertex.predict import BINARY
 from adapters.vertex.redirect import HEADER_KEY, REDIRECT
 from adapters.vertex.routes import platform_routes, public_routes
 from adapters.vertex.settings import VertexSettings
-from core.engine_protocol import Engine
+from core.engine.protocol import Engine
+from core.frontend.bridge import Bridge
 from core.http.application import V2Application
-from core.http.bridge import Bridge
 from core.http.default_model import DefaultModel
 from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from core.errors import DeadlineExceeded
-from core.http.bridge import ClientGone
+from core.frontend.bridge import ClientGone
 from core.http.reply import CLIENT_GONE_KEY, Environ
 
 Now = Callable[[], float]

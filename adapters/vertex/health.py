@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.http.health import readiness
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
+from core.http.views.health import readiness
 
 if TYPE_CHECKING:
     from adapters.vertex.application import VertexApplication

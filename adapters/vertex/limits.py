@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from core.errors import InvalidRequest
 from core.http.reply import BODY_KEY, Environ
-from core.tensors import Buffer
+from core.inference.tensors import Buffer
 
 SHARED_ENDPOINT_BYTES = 1_500_000
 _SECONDS_BETWEEN_WARNINGS = 60.0

@@ -15,17 +15,17 @@ from adapters.vertex.deadline import set_deadline
 from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_target, take_target
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
-from core.http.binary_type import BinaryType
-from core.http.infer import infer_body, off_hub, read_whole, servable
-from core.http.payload_inference import decode_payload, infer_payload, payload_reply
 from core.http.payloads.body_format import decoder_of, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, Decode, format_for, is_json
-from core.http.payloads.json_decoder import document_form
+from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
+from core.http.payloads.json.decoder import document_form
 from core.http.payloads.media_type import choose
 from core.http.payloads.payload import DocumentForm
 from core.http.reply import Environ, Reply
-from core.inference import InferenceRequest
-from core.tensors import Buffer
+from core.http.v2.binary_type import BinaryType
+from core.http.views.infer import infer_body, off_hub, read_whole, servable
+from core.inference.request import InferenceRequest
+from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
     from adapters.vertex.application import VertexApplication

@@ -15,8 +15,8 @@ import numpy as np
 
 from core.config.json_fields import shown
 from core.errors import InvalidRequest
-from core.http.payloads.json_text import parse_json
-from core.tensors import Buffer
+from core.http.payloads.json.text import parse_json
+from core.inference.tensors import Buffer
 
 _LATEST = -1
 _LAST_VERSION = 2**63 - 1

@@ -19,7 +19,7 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.inference import InferenceRequest, Outputs
+from core.inference.request import InferenceRequest, Outputs
 
 __all__ = [
     "Backend",

@@ -10,7 +10,7 @@ import logging
 from core.config.schema import ModelConfig, ModelInput, ModelOutput
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ConfigInvalid
-from core.tensors import BY_NAME
+from core.inference.tensors import BY_NAME
 
 _log = logging.getLogger("trident.config")
 

@@ -19,8 +19,8 @@ from core.config.paths import path_inside
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.request_validation import RequestValidator
 from core.errors import InvalidRequest
-from core.inference import InferenceRequest, InputTensor
-from core.tensors import Datatype
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import Datatype
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from core.config.json_fields import Fields, Malformed, nearest, shown
-from core.tensors import BY_NAME, BYTES, MAX_ELEMENTS, Array, Datatype, Shape, bytes_array, element_count, shape_text
+from core.inference.tensors import (
+    BY_NAME,
+    BYTES,
+    MAX_ELEMENTS,
+    Array,
+    Datatype,
+    Shape,
+    bytes_array,
+    element_count,
+    shape_text,
+)
 
 TENSOR_FIELDS = ("name", "datatype", "shape", "data")
 # JSON has no numbers for these; the strings are those that JavaScript and Python's `float` read.

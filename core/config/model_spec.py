@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.tensors import Datatype, Shape
+from core.inference.tensors import Datatype, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ import numpy as np
 
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.inference import InferenceRequest, InputTensor, array_of
-from core.tensor_layout import TensorLayout
-from core.tensors import BYTES, MAX_ELEMENTS, Array, Shape, bytes_array, shape_text, unpack_bytes
+from core.inference.layout import TensorLayout
+from core.inference.request import InferenceRequest, InputTensor, array_of
+from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, bytes_array, shape_text, unpack_bytes
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
-from core.tensors import BY_CONFIG_NUMBER, Shape
+from core.inference.tensors import BY_CONFIG_NUMBER, Shape
 
 _NS_PER_US = 1000
 

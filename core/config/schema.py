@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from core.tensors import BY_CONFIG_NUMBER, Datatype
+from core.inference.tensors import BY_CONFIG_NUMBER, Datatype
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.tensors import Shape
+from core.inference.tensors import Shape
 
 
 @dataclass(frozen=True, slots=True)

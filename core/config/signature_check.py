@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from core.config.problem import Problem
 from core.config.schema import BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
 from core.config.signature import ModelSignature, TensorSignature
-from core.tensors import BY_NAME, Shape, shape_text
+from core.inference.tensors import BY_NAME, Shape, shape_text
 
 
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:

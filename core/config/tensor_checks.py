@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from core.config.problem import Problem
 from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.tensors import element_count
+from core.inference.tensors import element_count
 
 _TENSORRT = "tensorrt_plan"
 _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"

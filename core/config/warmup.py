@@ -16,8 +16,8 @@ from core.config.problem import Problem
 from core.config.request_validation import RequestValidator
 from core.config.schema import ModelConfig, ModelWarmup, datatype_of
 from core.errors import ConfigInvalid, InvalidRequest
-from core.inference import InferenceRequest, InputTensor
-from core.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
 _PREFIX = "[request id: <id_unknown>] "
 # Random tensors are the same at every start, so that a warmup that fails can be repeated.

@@ -18,20 +18,20 @@ from werkzeug.exceptions import NotFound
 from werkzeug.routing import MapAdapter
 
 from core.errors import InvalidRequest
+from core.frontend.bridge import Bridge
+from core.frontend.restricted_apis import Restrictions
 from core.http import errors
-from core.http.bridge import Bridge
-from core.http.infer import infer
 from core.http.options import HttpOptions
 from core.http.reply import JSON, STATUS_LINES, TEXT, Environ, Headers, Reply, plain_parts, send
 from core.http.request_path import path_of, request_path, request_target
-from core.http.restricted import Restrictions
 from core.http.route_map import url_map
 from core.http.routes import INFER, ROUTES, Route
 from core.http.version_text import version_number
-from core.inference import InferenceRequest, Parameter
+from core.http.views.infer import infer
+from core.inference.request import InferenceRequest, Parameter
 
 if TYPE_CHECKING:
-    from core.engine_protocol import Engine
+    from core.engine.protocol import Engine
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _PATHS_REMEMBERED = 1024

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from core.errors import InvalidRequest
 from core.http.errors import BrokenCompression, UnsupportedEncoding
-from core.tensors import Buffer
+from core.inference.tensors import Buffer
 
 IDENTITY = "identity"
 # The window bits of zlib say which container the stream has.

@@ -6,9 +6,9 @@ Source: spec/sagemaker.md (b) B1 and B2; spec/vertex.md (b) B2.
 from __future__ import annotations
 
 from core.config.model_spec import ModelSpec
-from core.engine_protocol import Engine
+from core.engine.protocol import Engine
 from core.errors import ConfigInvalid, ModelNotReady, ServerError
-from core.http.bridge import Bridge
+from core.frontend.bridge import Bridge
 
 _SHOWN = 10
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
-from core.http.restricted import RestrictedApi
+from core.frontend.restricted_apis import RestrictedApi
 
 TRACE_OFF: Mapping[str, object] = {
     "trace_level": ["OFF"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from core.tensors import Buffer
+from core.inference.tensors import Buffer
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]

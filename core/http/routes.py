@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.http import disabled, health, metadata, repository_routes
 from core.http.reply import JSON, TEXT, Environ, Reply
+from core.http.views import disabled, health, metadata
+from core.http.views import repository as repository_routes
 
 if TYPE_CHECKING:
     from core.http.application import V2Application

@@ -14,10 +14,10 @@ from core.config.golden import EXACT, ExpectedOutput, GoldenRequest, Tolerance
 from core.config.golden_tensor import as_numbers, is_floating
 from core.config.model_spec import ModelSpec
 from core.errors import ModelLoadFailed, ServerError
-from core.inference import InferenceRequest, OutputTensor
+from core.inference.request import InferenceRequest, OutputTensor
+from core.inference.tensors import Array, Datatype, shape_text
 from core.observability.statistics import ModelStatistics
 from core.scheduling.instance import run_once
-from core.tensors import Array, Datatype, shape_text
 
 _LONGEST_SHOWN = 200
 

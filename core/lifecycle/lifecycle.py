@@ -25,7 +25,7 @@ from core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from core.inference import ServingPhase
+from core.inference.request import ServingPhase
 from core.lifecycle.load_request import LoadRequest, check_model_name
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader

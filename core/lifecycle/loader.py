@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.backends.backend_library import find_backend
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
-from core.backends.cpu_budget import available_cores, plan_threads
+from core.backends.devices.cpu_budget import available_cores, plan_threads
+from core.backends.library import find_backend
 from core.config.golden import golden_requests
 from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.normalize import normalize
@@ -25,7 +25,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
@@ -36,8 +36,8 @@ from core.repository.placed_model import PlacedModel
 from core.repository.repositories import Located
 from core.repository.source import Fetched
 from core.repository.versions import version_directories, version_path
+from core.scheduling.batcher import Scheduler
 from core.scheduling.instance import run_once
-from core.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("trident.lifecycle")
 

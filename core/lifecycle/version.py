@@ -11,12 +11,12 @@ from core.config.model_spec import ModelSpec
 from core.config.request_validation import RequestValidator
 from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, ServerError
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.statistics import ModelStatistics
 from core.repository.layout import ModelDirectory
 from core.repository.source import Fetched
-from core.scheduling.scheduler import Scheduler
+from core.scheduling.batcher import Scheduler
 
 
 class ModelVersion:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 
 
 class FailureReason(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.inference import ServingPhase
+from core.inference.request import ServingPhase
 
 ENGINE_DOWN = "engine_down"
 

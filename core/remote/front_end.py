@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from core.deferred import Deferred
-from core.inference import InferenceRequest, InferenceResponse
-from core.remote.arena import Arena
-from core.remote.frames import (
+from core.inference.deferred import Deferred
+from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.tensors import Buffer
+from core.remote.calls.request_message import RequestReader
+from core.remote.calls.response_message import ResponseWriter, failed_response
+from core.remote.memory.page_allocator import Slots
+from core.remote.memory.shared_memory_block import Arena
+from core.remote.transport.frames import (
     CALL,
     CANCEL,
     HELLO,
@@ -34,13 +38,9 @@ from core.remote.frames import (
     FrameReader,
     frame,
 )
-from core.remote.request_message import RequestReader
-from core.remote.response_message import ResponseWriter, failed_response
-from core.remote.slots import Slots
-from core.tensors import Buffer
 
 if TYPE_CHECKING:
-    from core.engine_protocol import Engine
+    from core.engine.protocol import Engine
 
 _log = logging.getLogger("trident.engine")
 

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from core.errors import RepositoryUnavailable
-from core.repository.download import Downloader
+from core.repository.download.downloader import Downloader
 from core.repository.layout import ModelDirectory
-from core.repository.object_names import name_problem, paths_problem
-from core.repository.object_store import ObjectStore, StoredObject
 from core.repository.source import Fetched, SourceFile
+from core.repository.stores.object_names import name_problem, paths_problem
+from core.repository.stores.object_store import ObjectStore, StoredObject
 from core.repository.versions import version_number
 
 _log = logging.getLogger("trident.repository")

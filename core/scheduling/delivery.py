@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from core.inference import InferenceRequest, InferenceResponse
+from core.inference.request import InferenceRequest, InferenceResponse
 
 _log = logging.getLogger("trident.scheduling")
 

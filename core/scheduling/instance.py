@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, ServerError
-from core.inference import InferenceRequest, InferenceResponse, Outputs, OutputTensor, PackedOutputs
+from core.inference.request import InferenceRequest, InferenceResponse, Outputs, OutputTensor, PackedOutputs
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from core.inference import InferenceRequest, InferenceResponse
+from core.inference.request import InferenceRequest, InferenceResponse
 from core.scheduling.delivery import Respond, flush
 
 

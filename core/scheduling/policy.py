@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.config.model_spec import ModelSpec
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 
 
 class BatchLimits(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 
 
 class Rejection(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
-from core.inference import InferenceRequest
+from core.inference.request import InferenceRequest
 from core.observability.statistics import FailureReason
 from core.scheduling.queue import Rejection
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from core.tensors import BY_NAME, BYTES, pack_bytes
+from core.inference.tensors import BY_NAME, BYTES, pack_bytes
 from deploy.sagemaker.errors import BadSettings
 
 JSON_TYPE = "application/json"

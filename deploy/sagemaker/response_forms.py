@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.tensors import BY_NAME, BYTES, unpack_bytes
+from core.inference.tensors import BY_NAME, BYTES, unpack_bytes
 from deploy.sagemaker.errors import SmokeFailed
 from deploy.sagemaker.request_forms import HEADER_SIZE, Form
 

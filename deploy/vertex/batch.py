@@ -23,7 +23,7 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call, CheckFailed
 from deploy.vertex.labels import labels
 from deploy.vertex.machine import add_machine_options, batch_resources

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import CheckFailed
 from deploy.vertex.clients import Clients
 from deploy.vertex.command_line import ACTIONS, circumstances, read_options

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, NoReturn
 
-from app.command_line import nearest
-from app.options import BadOption
+from app.settings.command_line import nearest
+from app.settings.option import BadOption
 from deploy.vertex.batch import add_batch_options, batch
 from deploy.vertex.deployment import add_deploy_options, deploy
 from deploy.vertex.place import Place

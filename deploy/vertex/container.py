@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from google.cloud.aiplatform_v1 import EnvVar, ModelContainerSpec, Port
 from google.protobuf.duration_pb2 import Duration
 
-from adapters.vertex.emulator.deployment import Deployment
-from adapters.vertex.emulator.environment import (
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.environment import (
     RESERVED_PREFIX,
     container_arguments,
     container_environment,
     platform_variables,
 )
-from app.options import PREFIX, BadOption
-from app.settings import SERVER_OPTIONS, ServerSettings, read_settings
+from app.settings.option import PREFIX, BadOption
+from app.settings.server import SERVER_OPTIONS, ServerSettings, read_settings
 from deploy.vertex.labels import pairs
 from deploy.vertex.probe import parse_probe
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from google.cloud.aiplatform_v1 import DeployedModel, DeployModelRequest, DeployModelResponse, Endpoint
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call
 from deploy.vertex.endpoint import add_endpoint_options, check_endpoint_options, create_request
 from deploy.vertex.expiry import LABEL, expiry_labels, parse_ttl

@@ -17,7 +17,7 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.duration_pb2 import Duration
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.place import Place, new_endpoint_id
 
 _LONGEST_INFERENCE_S = 3600

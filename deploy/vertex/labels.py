@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from app.options import BadOption
+from app.settings.option import BadOption
 
 # Source: the documentation of the field `labels` of Model.
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")

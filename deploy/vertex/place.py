@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from app.options import BadOption
+from app.settings.option import BadOption
 
 _LOCATION = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 _PROJECT = re.compile(r"[a-z0-9][a-z0-9.:-]*")

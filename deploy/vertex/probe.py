@@ -11,7 +11,7 @@ import shlex
 
 from google.cloud.aiplatform_v1 import Probe
 
-from app.options import BadOption
+from app.settings.option import BadOption
 
 _FIELDS = {
     "period": "period_seconds",

@@ -21,7 +21,7 @@ from google.cloud.aiplatform_v1 import (
     UndeployModelRequest,
 )
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call
 from deploy.vertex.expiry import LABEL, expiry_labels, expiry_of
 from deploy.vertex.place import Place

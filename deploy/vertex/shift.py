@@ -17,7 +17,7 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call, CheckFailed
 from deploy.vertex.labels import pairs
 from deploy.vertex.place import Place

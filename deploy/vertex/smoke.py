@@ -19,7 +19,7 @@ from google.cloud.aiplatform_v1 import (
     StreamRawPredictRequest,
 )
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call, CheckFailed, EndpointCall, Reply
 from deploy.vertex.place import Place
 from deploy.vertex.plan import Steps

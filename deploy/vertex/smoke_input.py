@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from app.command_line import nearest
-from app.options import BadOption
-from core.tensors import BY_NAME, element_count, pack_bytes
+from app.settings.command_line import nearest
+from app.settings.option import BadOption
+from core.inference.tensors import BY_NAME, element_count, pack_bytes
 
 BINARY_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size={}"
 # What a shared endpoint does not take, and the others do.

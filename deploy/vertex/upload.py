@@ -10,7 +10,7 @@ from typing import Any
 
 from google.cloud.aiplatform_v1 import Model, UploadModelRequest, UploadModelResponse
 
-from app.options import BadOption
+from app.settings.option import BadOption
 from deploy.vertex.call import Call
 from deploy.vertex.container import add_container_options, container_spec
 from deploy.vertex.labels import labels

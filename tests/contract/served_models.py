@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from app.serve import server_configuration
-from app.server import serve
-from app.settings import read_settings
+from app.commands.serve import server_configuration
+from app.settings.server import read_settings
+from app.supervisor.application import serve
 from core.observability.logging import configure_logging
 
 if __name__ == "__main__":

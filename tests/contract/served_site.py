@@ -173,7 +173,7 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
-    from app.server import ServerConfiguration, serve
+    from app.supervisor.application import ServerConfiguration, serve
 
     logging.basicConfig(level=logging.INFO)
     parser = argparse.ArgumentParser()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.scheduler_bench import MakeBench, benches
+from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
-from core.inference import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.request import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.tensors import BY_NAME
 from core.observability.metrics import MetricsSnapshot
-from core.tensors import BY_NAME
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:

@@ -12,14 +12,14 @@ import onnx
 from google.protobuf import text_format
 
 from core.backends.base import BackendInstance, LoadContext
-from core.backends.onnxruntime import OnnxModel, OnnxRuntimeBackend
+from core.backends.onnxruntime.backend import OnnxModel, OnnxRuntimeBackend
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validation import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
-from core.inference import InferenceRequest, InputTensor, Outputs, OutputTensor, PackedOutputs
-from core.tensors import BY_NAME, Array
+from core.inference.request import InferenceRequest, InputTensor, Outputs, OutputTensor, PackedOutputs
+from core.inference.tensors import BY_NAME, Array
 from tests.unit.onnx_models import write_version
 
 ON_CPU = Placement("model_0", "CPU")

@@ -40,18 +40,18 @@ PLACES: dict[str, tuple[str, ...]] = {
     "flask": ("core/http/", "adapters/"),
     "werkzeug": ("core/http/", "adapters/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
-    "gevent": ("app/", "core/http/gevent_bridge.py"),
-    "greenlet": ("app/", "core/http/gevent_bridge.py"),
+    "gevent": ("app/", "core/frontend/gevent_bridge.py"),
+    "greenlet": ("app/", "core/frontend/gevent_bridge.py"),
     "gunicorn": ("app/",),
     "gunicorn_h1c": ("app/",),
     "grpc": ("app/", "core/grpc/"),
-    "onnxruntime": ("core/backends/onnxruntime.py",),
+    "onnxruntime": ("core/backends/onnxruntime/backend.py",),
 }
 # What every adapter may import, and what imports none.
 SHARED_BY_ADAPTERS = "emulation"
 # Cloud SDKs: whichever module it is, it is one.
 IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
-ENVIRONMENT_READERS = ("app/settings.py", "adapters/*/settings.py")
+ENVIRONMENT_READERS = ("app/settings/server.py", "adapters/*/settings.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -72,8 +72,8 @@ def imports(path: str, source: str) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *(node.module.split(".") if node.module else [])])
-            # `from core import engine` imports core.engine, `from core.engine import make_engine` imports
-            # core.engine.make_engine: both are judged by how they begin.
+            # `from core import engine` imports core.engine.in_process, `from core.engine.in_process import make_engine` imports
+            # core.engine.in_process.make_engine: both are judged by how they begin.
             found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
     return found
 
@@ -181,13 +181,17 @@ def test_no_file_is_longer_than_a_person_reads() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "what"),
     [
-        ("core/engine.py", "from app.cli import main", "core does not know app"),
-        ("core/engine.py", "import adapters.vertex.routes", "core does not know adapters"),
+        ("core/engine/in_process.py", "from app.cli import main", "core does not know app"),
+        ("core/engine/in_process.py", "import adapters.vertex.routes", "core does not know adapters"),
         ("adapters/vertex/routes.py", "from app import settings", "adapters does not know app"),
         ("adapters/vertex/routes.py", "from adapters.sagemaker import routes", "one adapter does not know another"),
         ("adapters/vertex/routes.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
-        ("adapters/emulation/tree.py", "from adapters.vertex import settings", "one adapter does not know another"),
-        ("core/scheduling/queue.py", "from core.engine_protocol import Engine", "stands below or beside"),
+        (
+            "app/emulators/common/locked_tree.py",
+            "from adapters.vertex import settings",
+            "one adapter does not know another",
+        ),
+        ("core/scheduling/queue.py", "from core.engine.protocol import Engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from core import engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from ..lifecycle import state", "stands below or beside"),
         ("core/http/views.py", "from core.grpc import codec", "stands below or beside"),
@@ -198,12 +202,12 @@ def test_no_file_is_longer_than_a_person_reads() -> None:
         ("core/lifecycle/load.py", "from flask import Flask", "flask belongs in"),
         ("app/cli.py", "import flask", "flask belongs in"),
         ("core/http/views.py", "import gunicorn.http", "gunicorn belongs in"),
-        ("core/engine.py", "import grpc", "grpc belongs in"),
+        ("core/engine/in_process.py", "import grpc", "grpc belongs in"),
         ("core/config/autocomplete.py", "import onnxruntime as ort", "onnxruntime belongs in"),
-        ("core/engine.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
-        ("core/engine.py", "from os import getenv", "touches the environment"),
+        ("core/engine/in_process.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
+        ("core/engine/in_process.py", "from os import getenv", "touches the environment"),
         ("adapters/vertex/routes.py", "import os\nos.getenv('AIP_MODE')", "touches the environment"),
-        ("core/engine.py", "from tests.unit import fakes", "tests and tools are not imported"),
+        ("core/engine/in_process.py", "from tests.unit import fakes", "tests and tools are not imported"),
     ],
 )
 def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
@@ -217,15 +221,15 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
     ("path", "source"),
     [
         ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core import engine\nos.getpid()"),
-        ("app/settings.py", "import os\nos.environ"),
+        ("app/settings/server.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
         ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
-        ("adapters/vertex/emulator/replica.py", "from adapters.emulation.container import Container"),
-        ("adapters/emulation/container.py", "from adapters.emulation.limit_text import seconds"),
-        ("core/http/gevent_bridge.py", "import gevent\nfrom core.engine_protocol import Engine"),
+        ("app/emulators/vertex/replica.py", "from app.emulators.common.container import Container"),
+        ("app/emulators/common/container.py", "from app.emulators.common.limit_text import seconds"),
+        ("core/frontend/gevent_bridge.py", "import gevent\nfrom core.engine.protocol import Engine"),
         ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
         ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
-        ("core/backends/onnxruntime.py", "import onnxruntime\nfrom core.backends.base import Backend"),
+        ("core/backends/onnxruntime/backend.py", "import onnxruntime\nfrom core.backends.base import Backend"),
     ],
 )
 def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:

@@ -12,12 +12,12 @@ from functools import lru_cache
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
+from core.http.payloads.arrays.raw import decode_octets, decode_raw
 from core.http.payloads.formats import JSON, Decode, Format, UnsupportedMediaType, format_of, supported_types
-from core.http.payloads.json_decoder import V2_INPUTS, document_form
+from core.http.payloads.json.decoder import V2_INPUTS, document_form
 from core.http.payloads.media_type import parse_media_type
 from core.http.payloads.payload import DocumentForm
-from core.http.payloads.raw import decode_octets, decode_raw
-from core.tensors import Buffer
+from core.inference.tensors import Buffer
 
 OCTETS = "application/octet-stream"
 # How nearly all clients of the v2 protocol begin; to look for that costs 2 µs less than the pattern.

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.csv_decoder import decode_csv
-from core.http.payloads.csv_encoder import encode_csv
-from core.http.payloads.json_decoder import decode_json
-from core.http.payloads.json_encoder import encode_json
-from core.http.payloads.jsonlines import decode_jsonlines, encode_jsonlines
+from core.http.payloads.arrays.npy import decode_npy, encode_npy
+from core.http.payloads.arrays.npz import decode_npz, encode_npz
+from core.http.payloads.csv.decoder import decode_csv
+from core.http.payloads.csv.encoder import encode_csv
+from core.http.payloads.json.decoder import decode_json
+from core.http.payloads.json.encoder import encode_json
+from core.http.payloads.json.lines import decode_jsonlines, encode_jsonlines
 from core.http.payloads.media_type import MediaType, choose, parse_media_type
-from core.http.payloads.npy import decode_npy, encode_npy
-from core.http.payloads.npz import decode_npz, encode_npz
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodedPayload, DecodeRules
-from core.tensors import Buffer
+from core.inference.tensors import Buffer
 
 Decode = Callable[[Buffer, ModelSpec, DecodeRules], DecodedPayload]
 Encode = Callable[[list[OutputColumn]], bytes]

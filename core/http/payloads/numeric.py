@@ -7,8 +7,8 @@ import numpy as np
 from core.config.golden_tensor import as_numbers, is_floating
 from core.config.json_fields import shown
 from core.errors import InvalidRequest
-from core.http.payloads.place import Place, mismatch
-from core.tensors import BY_NAME, BYTES, Array, Datatype, bytes_array
+from core.http.payloads.error_location import Place, mismatch
+from core.inference.tensors import BY_NAME, BYTES, Array, Datatype, bytes_array
 
 _BF16 = BY_NAME["BF16"]
 _BF16_NAN = np.uint16(0x7FC0)

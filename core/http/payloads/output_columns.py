@@ -10,8 +10,8 @@ import numpy as np
 from core.config.golden_tensor import as_numbers
 from core.errors import BackendFailed, InvalidRequest
 from core.http.payloads.payload import DecodedPayload
-from core.inference import OutputTensor
-from core.tensors import BY_NAME, Array, Datatype
+from core.inference.request import OutputTensor
+from core.inference.tensors import BY_NAME, Array, Datatype
 
 
 @dataclass(frozen=True, slots=True, eq=False)

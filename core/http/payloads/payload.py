@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 
 from core.config.model_spec import ModelSpec
-from core.inference import InputTensor
-from core.tensors import Array
+from core.inference.request import InputTensor
+from core.inference.tensors import Array
 
 DEFAULT_MAX_SIZE = 64 << 20
 

@@ -1,0 +1,195 @@
+"""The options of `trident emulate vertex`.
+
+Source: spec/vertex.md sections (a) A1, A3, A4 and A5 for what the platform takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.commands.emulate.options import CONTAINER_COMMAND, VARIABLE, own_option, read_values, variables_of
+from app.emulators.vertex.batch_input import InstancesFormat, format_of
+from app.emulators.vertex.batch_instance import InstanceConfig, InstanceType
+from app.emulators.vertex.batch_job import BATCH_SIZE, BatchOptions
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.emulator import EmulatorOptions
+from app.emulators.vertex.environment import RESERVED_PREFIX
+from app.emulators.vertex.limits import (
+    LONGEST_DEPLOYMENT_S,
+    LONGEST_INFERENCE_S,
+    EndpointType,
+    PlatformLimits,
+    batch_limits,
+    online_limits,
+)
+from app.settings.option import BadOption
+from app.settings.option_types import PORT, TEXT, BadValue, Kind, choice, integer, number
+
+VERTEX = "vertex"
+_EVERY_PATH = "/*"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ROUTE = re.compile(r"/[!-~]*")
+_DEFAULT_NAME = "model"
+_BATCH_ONLY = (
+    "output",
+    "instances-format",
+    "instance-type",
+    "key-field",
+    "included-fields",
+    "excluded-fields",
+    "batch-size",
+    "model-parameters",
+)
+_ONLINE_ONLY = ("port", "endpoint-type", "inference-timeout", "invoke-route-prefix")
+
+
+def _json_document(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadValue(f"it takes a JSON document: {error}") from None
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _route(text: str) -> str:
+    if not _ROUTE.fullmatch(text):
+        raise BadValue(f"it takes the path of a URL, such as /predict, not '{text}'")
+    return text
+
+
+_PATH = Kind("string", _route)
+_FIELDS = Kind("<name>[,<name>...]", _fields)
+ACCEPTED = (
+    own_option("port", PORT, 0, "Port of the API; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    own_option("args", TEXT, (), "An argument of the container."),
+    own_option("endpoint-type", choice("endpoint-type", "dedicated", "shared"), "dedicated", "The endpoint's type."),
+    own_option("inference-timeout", number(0), 0.0, "Seconds that a call may take."),
+    own_option("deployment-timeout", number(0), 0.0, "Seconds until the container must be healthy."),
+    own_option("predict-route", _PATH, "", "The predict route."),
+    own_option("health-route", _PATH, "", "The health route."),
+    own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
+    own_option("batch", TEXT, "", "Input of a batch prediction job."),
+    own_option("output", TEXT, "", "Folder of its output."),
+    own_option("instances-format", choice("instances-format", "jsonl", "csv", "file-list"), "", "Format of the input."),
+    own_option("instance-type", choice("instance-type", "array", "object"), "", "Form of the instances."),
+    own_option("key-field", TEXT, "", "Field that is a key."),
+    own_option("included-fields", _FIELDS, None, "Fields that are sent."),
+    own_option("excluded-fields", _FIELDS, None, "Fields that are not sent."),
+    own_option("batch-size", integer(1), 0, "Instances in a request."),
+    own_option("model-parameters", Kind("<json>", _json_document), None, "Parameters of every request."),
+)
+
+
+def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+    """The options of the arguments, of which the word `vertex` is one; what follows `--` is the container's.
+
+    `environment` is that of the process. Raises BadOption.
+    """
+    ours, theirs = _split(list(arguments))
+    values, others = read_values(ACCEPTED, ours)
+    if len(others) != 2 or others[0] != VERTEX:
+        raise BadOption("one model must be named: trident emulate vertex GS_URI_OR_DIR")
+    _check_together(values)
+    model = others[1]
+    return EmulatorOptions(
+        model=model,
+        command=[*CONTAINER_COMMAND, "serve"],
+        arguments=(*values["args"], *theirs),
+        environment=environment,
+        variables=_checked_variables(values["env"]),
+        deployment=_deployment(values, model),
+        limits=_limits(values),
+        api_port=values["port"],
+        batch=_batch(values) if values["batch"] else None,
+    )
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
+
+
+def _check_together(values: dict[str, Any]) -> None:
+    is_batch = bool(values["batch"])
+    for flag in _ONLINE_ONLY if is_batch else _BATCH_ONLY:
+        if values[flag] != _defaults()[flag]:
+            raise BadOption.of(f"--{flag}", "a batch job has no endpoint" if is_batch else "it goes with --batch")
+    if is_batch and not values["output"]:
+        raise BadOption("a batch job needs a folder for its output: --output=DIR")
+    prefix = values["invoke-route-prefix"]
+    if not prefix:
+        return
+    if prefix != _EVERY_PATH:
+        raise BadOption.of("--invoke-route-prefix", f"the platform takes only {_EVERY_PATH}, not '{prefix}'")
+    if values["predict-route"]:
+        raise BadOption.of("--invoke-route-prefix", "a model has a predict route or an invoke route prefix, not both")
+    if values["endpoint-type"] != "dedicated":
+        raise BadOption.of("--invoke-route-prefix", "it needs a dedicated endpoint")
+
+
+def _defaults() -> dict[str, Any]:
+    return {each.flag: each.default for each in ACCEPTED}
+
+
+def _checked_variables(texts: Sequence[str]) -> dict[str, str]:
+    variables = variables_of(texts)
+    for name in variables:
+        if name.startswith(RESERVED_PREFIX):
+            raise BadOption.of(
+                "--env", f"the platform keeps names that begin with {RESERVED_PREFIX} to itself: '{name}'"
+            )
+        if not _NAME.fullmatch(name):
+            raise BadOption.of("--env", f"'{name}' is no name of a variable for the platform")
+    return variables
+
+
+def _deployment(values: dict[str, Any], model: str) -> Deployment:
+    return Deployment(
+        display_name=model.rstrip("/").rpartition("/")[2] or _DEFAULT_NAME,
+        endpoint_type=EndpointType(values["endpoint-type"]),
+        is_invoked=bool(values["invoke-route-prefix"]),
+        predict_route=values["predict-route"],
+        health_route=values["health-route"],
+    )
+
+
+def _limits(values: dict[str, Any]) -> PlatformLimits:
+    deployment_s, inference_s = values["deployment-timeout"], values["inference-timeout"]
+    if deployment_s > LONGEST_DEPLOYMENT_S:
+        raise BadOption.of("--deployment-timeout", f"the platform waits at most {LONGEST_DEPLOYMENT_S:g} s")
+    if values["batch"]:
+        return batch_limits(deployment_s)
+    endpoint_type = EndpointType(values["endpoint-type"])
+    if inference_s and endpoint_type is EndpointType.SHARED:
+        raise BadOption.of("--inference-timeout", "that of a shared endpoint cannot be set")
+    if inference_s > LONGEST_INFERENCE_S:
+        raise BadOption.of("--inference-timeout", f"the platform waits at most {LONGEST_INFERENCE_S:g} s")
+    return online_limits(endpoint_type, deployment_s, inference_s)
+
+
+def _batch(values: dict[str, Any]) -> BatchOptions:
+    path = Path(values["batch"])
+    instances_format = InstancesFormat(values["instances-format"] or format_of(path))
+    config = InstanceConfig(
+        instance_type=InstanceType(values["instance-type"]),
+        key_field=values["key-field"],
+        included_fields=values["included-fields"] or (),
+        excluded_fields=values["excluded-fields"] or (),
+    )
+    return BatchOptions(
+        input=path,
+        output=Path(values["output"]),
+        instances_format=instances_format,
+        config=config,
+        batch_size=values["batch-size"] or BATCH_SIZE,
+        parameters=values["model-parameters"],
+    )

@@ -1,0 +1,67 @@
+"""`trident serve`: from the settings to a running server."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+
+from app.settings.rules import METRICS_SERVICE
+from app.settings.server import ServerSettings, announce_metrics_directory
+from app.sites.site import Site
+from app.supervisor.application import ServerConfiguration
+from app.supervisor.application import serve as run_server
+from app.supervisor.engine_child import EngineChild
+from app.supervisor.private_directory import PrivateDirectory
+from app.supervisor.topology import choose_workers
+from app.worker.worker import TridentWorker
+
+_log = logging.getLogger("trident.server")
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until told to stop; returns the exit status of the process."""
+    return run_server(server_configuration(settings))
+
+
+def server_configuration(settings: ServerSettings) -> ServerConfiguration:
+    """What the server process needs to know of the settings; sites and engine are made of them after the fork."""
+    choice = choose_workers(settings)
+    _log.info("%s", choice)
+    directory = PrivateDirectory.make() if choice.number else None
+    return ServerConfiguration(
+        binds=settings.services(),
+        last=frozenset((METRICS_SERVICE,)),
+        make_site=partial(_make_site, settings, directory),
+        drain_grace_s=settings.shutdown_grace_secs,
+        exit_timeout_s=settings.exit_timeout_secs,
+        request_timeout_s=settings.http_request_timeout_secs,
+        keepalive_s=settings.http_keepalive_secs,
+        reuse_port=settings.reuse_http_port,
+        access_log=settings.log_access,
+        workers=max(1, choice.number),
+        engine=_engine_child(settings, directory, choice.number) if directory is not None else None,
+    )
+
+
+def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, worker: TridentWorker | None) -> Site:
+    # Imported here: a front end has no use for what the engine brings with it, and the main process for neither.
+    if directory is None:
+        from app.sites.in_process import EngineSite
+
+        return EngineSite(settings, on_hub=worker is not None)
+    from app.sites.split import FrontEndSite
+
+    return FrontEndSite(settings, directory, on_hub=worker is not None)
+
+
+def _engine_child(settings: ServerSettings, directory: PrivateDirectory, front_ends: int) -> EngineChild:
+    announce_metrics_directory(str(directory.metrics))
+    parent = os.getpid()
+
+    def run() -> int:
+        from app.supervisor.engine_process import EngineProcess
+
+        return EngineProcess(settings, directory, parent, front_ends).run()
+
+    return EngineChild(run, directory.remove)

@@ -1,0 +1,117 @@
+"""The runtime API on a port of this machine, as the SDK speaks it.
+
+Nobody's signature is checked, and an endpoint may be called by any name.
+Source: spec/sagemaker.md section A3 for the headers.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from app.emulators.common.api_server import ApiConnection, ApiServer
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import ClientClosed, ContainerFault, ContainerStream
+from app.emulators.common.limit_text import size
+from app.emulators.sagemaker.api_error import ApiError, endpoint_deleted, validation_error
+from app.emulators.sagemaker.endpoint import Endpoint
+from app.emulators.sagemaker.event_stream import LARGEST_PART, MEDIA_TYPE, payload_part, stream_error
+from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, passed_back, read_invocation
+from app.emulators.sagemaker.limits import PlatformLimits
+
+VARIANT = "AllTraffic"
+_PATH = re.compile(r"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/(invocations|invocations-response-stream)")
+_LONGEST_NAME = 63
+
+
+class RuntimeApi(ApiServer):
+    """Serves `endpoint` on `port`, 0 for any."""
+
+    def __init__(self, endpoint: Endpoint, port: int, limits: PlatformLimits, report: BreachReport) -> None:
+        """Raises ConfigInvalid for a port that is taken or not for us."""
+        self.endpoint = endpoint
+        self.limits = limits
+        self.report = report
+        super().__init__(port, _Connection, "runtime API")
+
+
+class _Connection(ApiConnection):
+    @property
+    def _api(self) -> RuntimeApi:
+        return cast(RuntimeApi, self.server.api)
+
+    def refusal(self, text: str) -> Exception:
+        return validation_error(text)
+
+    def do_POST(self) -> None:
+        try:
+            operation = self._operation()
+            body = self._body()
+            invocation = read_invocation(dict(self.headers), body, is_stream=operation != "invocations")
+            self._api.count()
+            if operation == "invocations":
+                answer = self._api.endpoint.invoke(invocation)
+                self.reply(200, self._passed_back(answer.headers), answer.body)
+            else:
+                with self._api.endpoint.stream(invocation) as stream:
+                    self._reply_stream(stream)
+        except ApiError as error:
+            self._reply_error(error)
+        except ClientClosed:
+            self._reply_error(endpoint_deleted())
+
+    def do_GET(self) -> None:
+        self._reply_error(
+            validation_error("The runtime API is called with POST /endpoints/NAME/invocations"), status=404
+        )
+
+    def _operation(self) -> str:
+        found = _PATH.fullmatch(self.path.partition("?")[0])
+        if found is None or len(found[1]) > _LONGEST_NAME:
+            self.drain(self.body_length())
+            raise validation_error(
+                f"'{self.path[:200]}' is none of the emulator's operations: InvokeEndpoint and "
+                "InvokeEndpointWithResponseStream"
+            )
+        return found[2]
+
+    def _body(self) -> bytes:
+        length, most = self.body_length(), self._api.limits.body_bytes
+        if length > most:
+            self.drain(length)
+            text = f"a request body of {length} bytes, where the platform takes at most {size(most)}"
+            self._api.report.add(f"the caller sent {text}")
+            raise validation_error(text)
+        return self.read_body(length)
+
+    def _passed_back(self, headers: list[tuple[str, str]]) -> dict[str, str]:
+        return passed_back(headers, self._api.report)
+
+    def _reply_error(self, error: ApiError, status: int = 0) -> None:
+        headers = {"Content-Type": "application/json", "x-amzn-ErrorType": error.kind}
+        self.reply(status or error.status, headers, error.body())
+
+    def _reply_stream(self, stream: ContainerStream) -> None:
+        passed = self._passed_back(stream.headers)
+        headers = {"Content-Type": MEDIA_TYPE}
+        if "Content-Type" in passed:
+            headers[PREFIX + "Content-Type"] = passed["Content-Type"]
+        if CUSTOM_ATTRIBUTES in passed:
+            headers[CUSTOM_ATTRIBUTES] = passed[CUSTOM_ATTRIBUTES]
+        self.reply_in_chunks(200, headers, self._events(stream))
+
+    def _events(self, stream: ContainerStream) -> Iterator[bytes]:
+        try:
+            for part in stream.parts():
+                for begin in range(0, len(part), LARGEST_PART):
+                    yield payload_part(part[begin : begin + LARGEST_PART])
+        except ContainerFault as fault:
+            self._api.report.add(f"a streamed answer: the container {fault}")
+            code = "ModelInvocationTimeExceeded" if fault.is_late else "StreamBroken"
+            yield stream_error(f"the container {fault}", code)
+
+    def send_head(self, status: int, headers: Mapping[str, str]) -> None:
+        variant = {"x-Amzn-Invoked-Production-Variant": VARIANT} if status == 200 else {}
+        super().send_head(status, {**headers, **variant, "x-amzn-RequestId": str(uuid.uuid4())})

@@ -1,0 +1,155 @@
+"""The platform around one container: its files, its environment, its port, its callers, its end.
+
+Source: spec/sagemaker.md sections A1 to A5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, PREFIX, as_integer
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container import Container, free_port
+from app.emulators.common.container_client import HOST, ContainerClient
+from app.emulators.common.locked_tree import remove_tree
+from app.emulators.sagemaker.api_server import RuntimeApi
+from app.emulators.sagemaker.archive import UnpackStopped, unpack
+from app.emulators.sagemaker.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
+from app.emulators.sagemaker.endpoint_models import EndpointModels
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.model_archives import ModelArchives
+from app.emulators.sagemaker.probes import Probes
+from core.errors import ConfigInvalid
+from core.observability.console import print_line
+
+# The one argument that the platform gives the image's entry point.
+_START = "serve"
+_ADDRESS = "TRIDENT_HTTP_ADDRESS"
+_MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
+_MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
+# A container knows nothing of what is set for servers and platforms on the machine of whoever tries it out.
+_NOT_INHERITED = (PREFIX, "AIP_", "TRIDENT_")
+_LAST_PORT = 65535
+_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorOptions:
+    """`model` is a folder or a .tar.gz, with `multi_model` a folder of such archives; `api_port` 0 is any.
+
+    `command` is the container's entry point, `environment` that of the emulator, `variables` those of the model.
+    """
+
+    model: Path
+    multi_model: bool = False
+    api_port: int = 0
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: PlatformLimits = field(default_factory=PlatformLimits)
+
+
+class Emulator:
+    """Runs once. `out` gets what the person must know, `err` each breach as it happens."""
+
+    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
+        self._options = options
+        self._limits = options.limits
+        self._out = out
+        self.report = BreachReport(err)
+
+    def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
+        """Until `stopped` is set or the container ends; the exit status, which is 1 if a limit was broken.
+
+        `on_ready` is called with the runtime API's address. Raises ConfigInvalid where the model cannot be used.
+        """
+        with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
+            try:
+                self._run_in(Path(folder), stopped, on_ready)
+            except UnpackStopped:
+                pass  # there is no container yet
+            finally:
+                remove_tree(Path(folder) / "ml")
+        self._say(self.report.text().rstrip())
+        return _FAILED if self.report.breaches else 0
+
+    def _run_in(self, folder: Path, stopped: threading.Event, on_ready: Callable[[str], None] | None) -> None:
+        model_root, models_root = self._roots(folder / "ml", stopped.is_set)
+        port = self._port()
+        client = ContainerClient(port, self._limits)
+        archives = ModelArchives(self._options.model, models_root, self._limits.archive_bytes)
+        models = EndpointModels(client, archives, self._limits, self.report) if self._options.multi_model else None
+        api = RuntimeApi(self._endpoint(client, models), self._options.api_port, self._limits, self.report)
+        with contextlib.closing(api):
+            container = Container([*self._options.command, _START], self._environment(model_root, models_root, port))
+            try:
+                probes = Probes(container, client, self._limits, self.report, models)
+                if probes.wait_until_ready(stopped.is_set):
+                    with api:
+                        self._say(f"the container is ready; the runtime API is at {api.url}")
+                        if on_ready is not None:
+                            on_ready(api.url)
+                        probes.watch(stopped)
+                    self._say(_summary(api, models))
+                client.close()  # first: a container that was told to end owes nobody an answer to something new
+                container.stop(self._limits.stop_s, self.report)
+            finally:
+                container.kill()
+                archives.close()
+
+    def _roots(self, folder: Path, is_stopped: Callable[[], bool]) -> tuple[Path, Path]:
+        """Where the container finds its model, and its models; one of the two is there. Raises UnpackStopped."""
+        model, models_root = self._options.model.absolute(), folder / "models"
+        if self._options.multi_model:
+            if not model.is_dir():
+                raise ConfigInvalid(f"{model} is no folder", hint="with --multi-model name the folder of the archives")
+            models_root.mkdir(parents=True)
+            return folder / "model", models_root
+        if model.is_dir():
+            return model, models_root
+        if not model.is_file():
+            raise ConfigInvalid(f"there is no {model}", hint="name a folder or a .tar.gz archive")
+        (folder / "model").mkdir(parents=True)
+        unpack(model, folder / "model", self._limits.archive_bytes, is_stopped=is_stopped)
+        return folder / "model", models_root
+
+    def _port(self) -> int:
+        given = self._options.variables.get(BIND_TO_PORT, "")
+        return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
+
+    def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
+        inherited = {
+            name: text for name, text in self._options.environment.items() if not name.startswith(_NOT_INHERITED)
+        }
+        platform = {
+            _ADDRESS: HOST,
+            _MODEL_ROOT: str(model_root),
+            _MODELS_ROOT: str(models_root),
+            BIND_TO_PORT: str(port),
+        }
+        if self._options.multi_model:
+            platform[MULTI_MODEL] = "true"
+        return {**inherited, **platform, **self._options.variables}
+
+    def _endpoint(self, client: ContainerClient, models: EndpointModels | None) -> Endpoint:
+        if models is None:
+            return SingleModelEndpoint(client, self._limits, self.report)
+        return MultiModelEndpoint(client, models, self._limits, self.report)
+
+    def _say(self, text: str) -> None:
+        print_line(text, self._out)
+
+
+def _summary(api: RuntimeApi, models: EndpointModels | None) -> str:
+    text = _counted(api.calls, "invocation")
+    return text if models is None else f"{text}, {_counted(models.evictions, 'model')} evicted"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

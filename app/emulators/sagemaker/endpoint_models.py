@@ -1,0 +1,195 @@
+"""The models of a multi-model endpoint as the platform keeps them: loaded when first asked for, evicted for others.
+
+    (absent) -> LOADING -> LOADED -> LEAVING -> (absent)
+                   \\-> (absent) (the load failed)
+
+Source: spec/sagemaker.md section A5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import orjson
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import ClientClosed, ContainerAnswer, ContainerClient, ContainerFault
+from app.emulators.sagemaker.api_error import ApiError, endpoint_deleted, model_error, model_not_ready
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.model_archives import ModelArchives, name_of
+
+NO_MEMORY = 507
+_OK = 200
+_LOADED_ALREADY = 409
+
+
+class _State(Enum):
+    LOADING = auto()
+    WAITING = auto()  # a load that the container has refused for want of memory, until another model is evicted
+    LOADED = auto()
+    LEAVING = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    key: str
+    state: _State = _State.LOADING
+    users: int = 0
+    last_use: int = 0
+    failure: ApiError | None = None
+
+
+class EndpointModels:
+    """Any thread. Loads run in threads of their own, because their callers do not wait for all of them."""
+
+    def __init__(
+        self, client: ContainerClient, archives: ModelArchives, limits: PlatformLimits, report: BreachReport
+    ) -> None:
+        self._client = client
+        self._archives = archives
+        self._limits = limits
+        self._report = report
+        self._changed = threading.Condition()
+        self._models: dict[str, _Model] = {}
+        self._uses = itertools.count(1)
+        self.evictions = 0
+
+    @contextmanager
+    def use(self, key: str) -> Iterator[str]:
+        """The name of the loaded model of `key`, which stays loaded inside.
+
+        Raises ApiError where there is no such archive, it cannot be loaded, or the load takes longer than a call may.
+        """
+        self._archives.find(key)
+        model = self._enter(key)
+        try:
+            self._wait_until_loaded(model)
+            yield name_of(key)
+        finally:
+            with self._changed:
+                model.users -= 1
+                self._changed.notify_all()
+
+    def loaded(self) -> dict[str, str]:
+        """The urls of the models that are loaded now and not about to leave, by name."""
+        with self._changed:
+            keys = [key for key, model in self._models.items() if model.state is _State.LOADED]
+        return {name_of(key): self._archives.url(key) for key in keys}
+
+    def evict_for(self, key: str, wait_s: float = 0.0) -> bool:
+        """Unload the model other than `key` that was used longest ago; False where there is none. Blocks.
+
+        One that is in use or being loaded is waited for, at most so long. Who has a model in use must not wait: two
+        such would wait for each other.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle(key) or not self._others(key), wait_s)
+            idle = self._idle(key)
+            if not idle:
+                return False
+            victim = min(idle, key=lambda model: model.last_use)
+            victim.state = _State.LEAVING
+        try:
+            self._unload(victim.key)
+        finally:
+            with self._changed:
+                del self._models[victim.key]
+                self._changed.notify_all()
+        return True
+
+    def _enter(self, key: str) -> _Model:
+        with self._changed:
+            self._changed.wait_for(lambda: self._state_of(key) is not _State.LEAVING)
+            model = self._models.get(key)
+            if model is None:
+                model = self._models[key] = _Model(key)
+                threading.Thread(target=self._load, args=[model], name=f"load {name_of(key)}", daemon=True).start()
+            model.users += 1
+            model.last_use = next(self._uses)
+            return model
+
+    def _wait_until_loaded(self, model: _Model) -> None:
+        with self._changed:
+            is_settled = self._changed.wait_for(
+                lambda: model.failure is not None or model.state is _State.LOADED, self._limits.invoke_s
+            )
+        if not is_settled:
+            raise model_not_ready("Model is not ready for inference: it is still being loaded. Try again later")
+        if model.failure is not None:
+            raise model.failure
+
+    def _load(self, model: _Model) -> None:
+        failure: ApiError | None = model_error(0, "the load did not end")
+        try:
+            failure = self._load_failure(model)
+        finally:
+            with self._changed:
+                model.failure = failure
+                if failure is None:
+                    model.state = _State.LOADED
+                else:
+                    del self._models[model.key]
+                self._changed.notify_all()
+
+    def _load_failure(self, model: _Model) -> ApiError | None:
+        try:
+            url = self._archives.put(model.key)
+            answer = self._load_answer(model, url)
+        except ApiError as error:
+            return error
+        except ClientClosed:
+            return endpoint_deleted()
+        except ContainerFault as fault:
+            if self._client.is_closed:  # what is still loaded when the container is told to end need not become ready
+                return endpoint_deleted()
+            self._report.add(f"POST /models: the container {fault}")
+            answer = ContainerAnswer(0, [], str(fault).encode())
+        if answer.status in (_OK, _LOADED_ALREADY):
+            return None
+        self._archives.remove(model.key)
+        return model_error(answer.status, answer.text)
+
+    def _load_answer(self, model: _Model, url: str) -> ContainerAnswer:
+        """The container's last word on the load, after as many evictions as it asks for."""
+        body = orjson.dumps({"model_name": name_of(model.key), "url": url})
+        json = {"Content-Type": "application/json"}
+        while True:
+            answer = self._client.ask("POST", "/models", headers=json, body=body, within_s=self._limits.load_s)
+            if answer.status != NO_MEMORY:
+                return answer
+            self._move(model, _State.WAITING)
+            if not self.evict_for(model.key, self._limits.load_s):
+                return answer
+            self._move(model, _State.LOADING)
+
+    def _unload(self, key: str) -> None:
+        path = f"/models/{name_of(key)}"
+        try:
+            answer = self._client.ask("DELETE", path, within_s=self._limits.load_s)
+            if answer.status != _OK:
+                self._report.add(f"DELETE {path}: the container answered {answer.status} for a model that is loaded")
+        except ContainerFault as fault:
+            self._report.add(f"DELETE {path}: the container {fault}")
+        self._archives.remove(key)
+        self.evictions += 1
+
+    def _move(self, model: _Model, state: _State) -> None:
+        with self._changed:
+            model.state = state
+            self._changed.notify_all()
+
+    def _state_of(self, key: str) -> _State | None:
+        model = self._models.get(key)
+        return None if model is None else model.state
+
+    def _others(self, key: str) -> list[_Model]:
+        """Models that will be idle or gone some time, without this one's doing."""
+        return [model for model in self._models.values() if model.key != key and model.state is not _State.WAITING]
+
+    def _idle(self, key: str) -> list[_Model]:
+        return [model for model in self._others(key) if model.state is _State.LOADED and not model.users]

@@ -1,0 +1,93 @@
+"""One call of the runtime API: what of it reaches the container, and what of the container's answer the caller.
+
+Source: spec/sagemaker.md section A3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.sagemaker.api_error import validation_error
+
+PREFIX = "X-Amzn-SageMaker-"
+CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"
+TARGET_MODEL = PREFIX + "Target-Model"
+NEW_SESSION = PREFIX + "New-Session-Id"
+CLOSED_SESSION = PREFIX + "Closed-Session-Id"
+
+_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
+_SESSION = r"[a-zA-Z0-9](-*[a-zA-Z0-9])*"
+_NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+
+# Everything else is stripped.
+REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
+    "Content-Type": _TEXT,
+    "Accept": _TEXT,
+    CUSTOM_ATTRIBUTES: _TEXT,
+    PREFIX + "Inference-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
+    TARGET_MODEL: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,1023}"),
+    PREFIX + "Target-Variant": _NAME,
+    PREFIX + "Target-Container-Hostname": _NAME,
+    PREFIX + "Inference-Component": _NAME,
+    PREFIX + "Enable-Explanations": re.compile(r"[\x20-\x7e]{1,64}"),
+    PREFIX + "Session-Id": re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
+}
+RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
+    "Content-Type": _TEXT,
+    CUSTOM_ATTRIBUTES: _TEXT,
+    NEW_SESSION: re.compile(
+        rf"(?=.{{1,256}}\Z){_SESSION};\sExpires=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}Z"
+    ),
+    CLOSED_SESSION: re.compile(rf"(?=.{{1,256}}\Z){_SESSION}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """`headers` and `body` as the container gets them. `target_model` is "" where the caller named none."""
+
+    headers: Mapping[str, str]
+    body: bytes
+    target_model: str = ""
+
+
+def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool = False) -> Invocation:
+    """What the call with `headers` (any case) says. Raises ApiError for a header that the platform refuses."""
+    given = {name.lower(): value for name, value in headers.items()}
+    passed = {}
+    for name, form in REQUEST_HEADERS.items():
+        value = _given(given, name, is_stream)
+        if value is None:
+            continue
+        if not form.fullmatch(value):
+            raise validation_error(f"the header {name} is malformed or longer than the platform allows")
+        passed[name] = value
+    return Invocation(passed, body, passed.get(TARGET_MODEL, ""))
+
+
+def passed_back(headers: Iterable[tuple[str, str]], report: BreachReport) -> dict[str, str]:
+    """The headers of the container's answer that reach the caller; malformed ones are breaches and do not."""
+    known = {name.lower(): name for name in RESPONSE_HEADERS}
+    passed = {}
+    for given, value in headers:
+        name = known.get(given.lower())
+        if name is None:
+            continue
+        if RESPONSE_HEADERS[name].fullmatch(value):
+            passed[name] = value
+        else:
+            report.add(f"the container's answer has a malformed or too long header {name}: {value[:80]}")
+    return passed
+
+
+def _given(headers: Mapping[str, str], name: str, is_stream: bool) -> str | None:
+    """The stream's API has names of its own for the two that HTTP has as well."""
+    if is_stream and name in ("Content-Type", "Accept"):
+        own = headers.get((PREFIX + name).lower())
+        if own is not None:
+            return own
+        return headers.get(name.lower()) if name == "Content-Type" else None
+    return headers.get(name.lower())

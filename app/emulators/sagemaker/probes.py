@@ -1,0 +1,101 @@
+"""The platform's probes: until the container is ready, and for as long as it serves.
+
+Source: spec/sagemaker.md sections A2 and A5.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container import Container
+from app.emulators.common.container_client import ContainerClient, ContainerFault
+from app.emulators.common.limit_text import seconds
+from app.emulators.sagemaker.endpoint_models import EndpointModels
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.model_list import read_model_list
+
+_OK = 200
+_POLL_S = 0.05
+
+
+class Probes:
+    """Asks `client`, which is `container`'s, and reports what it finds."""
+
+    def __init__(
+        self,
+        container: Container,
+        client: ContainerClient,
+        limits: PlatformLimits,
+        report: BreachReport,
+        models: EndpointModels | None = None,
+    ) -> None:
+        self._container = container
+        self._client = client
+        self._limits = limits
+        self._report = report
+        self._models = models
+
+    def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
+        """Until /ping answers 200. False where it is stopped before, the container ends, or its time is over."""
+        deadline = time.monotonic() + self._limits.startup_s
+        last = "was not asked"
+        while not is_stopped():
+            if self._report_end():
+                return False
+            fault = self._ping_fault()
+            if fault is None:
+                return True
+            last = fault
+            if time.monotonic() > deadline:
+                limit = seconds(self._limits.startup_s)
+                self._report.add(f"the container was not ready {limit} after its start: at the last probe it {last}")
+                return False
+            time.sleep(_POLL_S)
+        return False
+
+    def watch(self, stopped: threading.Event) -> None:
+        """Probe until `stopped` or the container has ended."""
+        while not stopped.wait(self._limits.probe_interval_s):
+            if self._report_end():
+                return
+            fault = self._ping_fault()
+            if fault is not None and self._container.exit_status is None:
+                self._report.add(f"GET /ping: the container {fault}")
+            if self._models is not None:
+                self._check_list(self._models)
+
+    def _report_end(self) -> bool:
+        status = self._container.exit_status
+        if status is None:
+            return False
+        self._report.add(f"the container ended by itself, with status {status}")
+        return True
+
+    def _ping_fault(self) -> str | None:
+        try:
+            answer = self._client.ask("GET", "/ping", within_s=self._limits.ping_s)
+        except ContainerFault as fault:
+            return str(fault)
+        if answer.status != _OK:
+            return f"answered {answer.status}: {answer.text[:200]}"
+        if answer.body:
+            return f"answered 200 with a body, which must be empty: {answer.text[:80]}"
+        return None
+
+    def _check_list(self, models: EndpointModels) -> None:
+        """Every model that is loaded before and after the container was asked must be in its list."""
+        before = models.loaded()
+        try:
+            listed = read_model_list(self._client, self._limits.ping_s)
+        except ContainerFault as fault:
+            self._report.add(f"GET /models: the container {fault}")
+            return
+        after = models.loaded()
+        for name in before.keys() & after.keys():
+            if name not in listed:
+                self._report.add(f"GET /models: model {name} is loaded and not in the container's list")
+            elif listed[name] != after[name]:
+                self._report.add(f"GET /models: the container lists another url for model {name}: {listed[name]}")

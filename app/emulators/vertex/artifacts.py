@@ -1,0 +1,60 @@
+"""The model's artifacts, as the platform holds them out to the container.
+
+It makes a copy of its own that nobody changes any more. Of what lies in a storage none is made here: the container gets
+the address that was given.
+Source: spec/vertex.md section (a) A1 (AIP_STORAGE_URI).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from app.emulators.common.locked_tree import lock_tree
+from core.errors import ConfigInvalid
+
+STORAGE_SCHEME = "gs://"
+_PIECE = 1 << 22
+_HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where an emulator has it"
+
+
+class CopyStopped(Exception):
+    """The copy is not wanted any more."""
+
+
+def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
+    """The text of AIP_STORAGE_URI for `model`; `folder` is where a copy of a local one goes, and not yet there.
+
+    Raises ConfigInvalid where there is no such model, or no copy of it can be made; CopyStopped as soon as it is
+    stopped.
+    """
+
+    def copy(source: str, target: str) -> None:
+        with open(source, "rb") as reader, open(target, "xb") as writer:
+            while piece := reader.read(_PIECE):
+                if is_stopped():
+                    raise CopyStopped
+                writer.write(piece)
+
+    if model.startswith(STORAGE_SCHEME):
+        if not model.removeprefix(STORAGE_SCHEME).strip("/"):
+            raise ConfigInvalid(f"'{model}' names no bucket", hint=_HINT)
+        return model
+    source = Path(model)
+    if not source.is_dir():
+        what = "is a file, and artifacts are a folder" if source.exists() else "is not there"
+        raise ConfigInvalid(f"{model} {what}", hint=_HINT)
+    try:
+        shutil.copytree(source, folder, copy_function=copy)
+        lock_tree(folder)
+    except (OSError, shutil.Error) as error:
+        raise ConfigInvalid(f"{model} cannot be copied: {_first(error)}") from error
+    return str(folder)
+
+
+def _first(error: OSError | shutil.Error) -> str:
+    """One line: the copy of a folder collects all that went wrong."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list) and error.args[0]:
+        return str(error.args[0][0][-1])
+    return str(error.strerror or error)

@@ -1,0 +1,109 @@
+"""A batch prediction job: all instances of an input through the container, in requests of the platform's own form.
+
+On the platform several replicas share the input; here there is one, and one request at a time.
+Source: spec/vertex.md section (a) A5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from app.emulators.vertex.batch_input import InstancesFormat, read_records
+from app.emulators.vertex.batch_instance import BatchInstance, InstanceConfig
+from app.emulators.vertex.batch_output import BatchOutput
+from app.emulators.vertex.endpoint import Endpoint
+from app.emulators.vertex.google_error import GoogleError
+from app.emulators.vertex.predictions import predict_request
+from core.errors import ConfigInvalid
+
+BATCH_SIZE = 64
+"""Instances in a request, where the job does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """What a job is asked to do. `parameters` are the model's, None for none."""
+
+    input: Path
+    output: Path
+    instances_format: InstancesFormat
+    config: InstanceConfig = field(default_factory=InstanceConfig)
+    batch_size: int = BATCH_SIZE
+    parameters: Any = None
+
+    def check(self) -> None:
+        """Raises ConfigInvalid for what can be known before there is a model."""
+        self.config.check(self.instances_format)
+        if not self.input.is_file():
+            raise ConfigInvalid(f"{self.input} is no file")
+
+
+@dataclass(slots=True)
+class BatchCounts:
+    """Instances. `is_whole`: there were no more."""
+
+    predicted: int = 0
+    failed: int = 0
+    is_whole: bool = False
+
+    def text(self) -> str:
+        stopped = "" if self.is_whole else "; the job was stopped before the end of its input"
+        return f"{self.predicted} instances predicted, {self.failed} failed{stopped}"
+
+
+class BatchJob:
+    """Asks `endpoint`. Runs once, in one thread."""
+
+    def __init__(self, options: BatchOptions, endpoint: Endpoint) -> None:
+        self._options = options
+        self._endpoint = endpoint
+
+    def run(self, is_stopped: Callable[[], bool]) -> BatchCounts:
+        """Until the end of the input, or until it is stopped.
+
+        Raises ConfigInvalid for an input that cannot be read or an output that cannot be made, and OSError where the
+        output cannot be written.
+        """
+        counts = BatchCounts()
+        with BatchOutput(self._options.output) as output:
+            remaining = self._instances(output, counts)
+            while instances := list(islice(remaining, self._options.batch_size)):
+                if is_stopped():
+                    return counts
+                self._predict(instances, output, counts, is_stopped)
+        counts.is_whole = not is_stopped()
+        return counts
+
+    def _instances(self, output: BatchOutput, counts: BatchCounts) -> Iterator[BatchInstance]:
+        """Those that can be sent."""
+        for record in read_records(self._options.input, self._options.instances_format):
+            instance = self._options.config.instance(record, self._options.instances_format)
+            if instance.fault:
+                counts.failed += 1
+                output.add_error(instance.label, "INVALID_ARGUMENT", instance.fault)
+            else:
+                yield instance
+
+    def _predict(
+        self, instances: list[BatchInstance], output: BatchOutput, counts: BatchCounts, is_stopped: Callable[[], bool]
+    ) -> None:
+        """One request: it has all its predictions, or none."""
+        try:
+            request = predict_request([each.value for each in instances], self._options.parameters)
+            found = self._endpoint.predictions(request)
+            if fault := found.fault(request.count):
+                raise GoogleError(500, f"the container {fault}")
+        except GoogleError as error:
+            if is_stopped():
+                return
+            counts.failed += len(instances)
+            for each in instances:
+                output.add_error(each.label, error.status, f"Cannot get predictions. {error.message}")
+            return
+        counts.predicted += len(instances)
+        for each, value in zip(instances, found.values, strict=True):
+            output.add_prediction(each.label, value)

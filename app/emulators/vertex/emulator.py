@@ -1,0 +1,138 @@
+"""The platform around one container: its artifacts, its environment, its port, its callers, its end.
+
+Source: spec/vertex.md sections (a) A1 to A5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container import free_port
+from app.emulators.common.locked_tree import remove_tree
+from app.emulators.vertex.api_server import VertexApi
+from app.emulators.vertex.artifacts import CopyStopped, provided
+from app.emulators.vertex.batch_job import BatchCounts, BatchJob, BatchOptions
+from app.emulators.vertex.deployed_container import DeployedContainer
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.environment import (
+    container_arguments,
+    container_environment,
+    machine_variables,
+    platform_variables,
+)
+from app.emulators.vertex.limits import PlatformLimits
+from core.observability.console import print_line
+
+_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorOptions:
+    """`model` is a gs:// address or a folder; `api_port` 0 is any. With `batch` there is no API, but that job.
+
+    `command` is the container's entry point and `arguments` its arguments, `environment` is that of the emulator and
+    `variables` those of the model.
+    """
+
+    model: str
+    command: Sequence[str]
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    deployment: Deployment = field(default_factory=Deployment)
+    limits: PlatformLimits = field(default_factory=PlatformLimits)
+    api_port: int = 0
+    batch: BatchOptions | None = None
+
+
+class Emulator:
+    """Runs once. `out` gets what the person must know, `err` each breach as it happens."""
+
+    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
+        self._options = options
+        self._limits = options.limits
+        self._out = out
+        self.report = BreachReport(err)
+
+    def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
+        """Until `stopped` is set, the deployment fails or the job is done; the exit status.
+
+        That is 1 if a limit was broken or an instance of the job has no prediction. `on_ready` is called with the API's
+        address. Raises ConfigInvalid where the model, the port, or the job's input or output cannot be used.
+        """
+        batch, counts = self._options.batch, BatchCounts(is_whole=True)
+        if batch is not None:
+            batch.check()
+        with tempfile.TemporaryDirectory(prefix="trident-vertex-") as folder:
+            artifacts, disk = Path(folder) / "artifacts", Path(folder) / "disk"
+            disk.mkdir()
+            try:
+                storage_uri = provided(self._options.model, artifacts, stopped.is_set)
+                deployed = self._deployed(storage_uri, disk)
+                if batch is None:
+                    self._serve(deployed, stopped, on_ready)
+                else:
+                    counts = self._predict_batch(deployed, batch, stopped)
+            except CopyStopped:
+                pass  # there is no container yet
+            finally:
+                remove_tree(artifacts)
+        self._say(self.report.text().rstrip())
+        return _FAILED if self.report.breaches or counts.failed or not counts.is_whole else 0
+
+    def _serve(
+        self, deployed: DeployedContainer, stopped: threading.Event, on_ready: Callable[[str], None] | None
+    ) -> None:
+        deployment, port = self._options.deployment, self._options.api_port
+        api = VertexApi(deployed.endpoint, deployment, port, self._limits, self.report, self._say)
+        with contextlib.closing(api), deployed as probes:
+            if probes.wait_until_ready(stopped.is_set):
+                with api:
+                    self._say(f"the container is ready; {deployment.endpoint} is at {api.url}")
+                    if on_ready is not None:
+                        on_ready(api.url)
+                    probes.watch(stopped)
+                self._say(f"{api.calls} call{'' if api.calls == 1 else 's'}")
+
+    def _predict_batch(
+        self, deployed: DeployedContainer, options: BatchOptions, stopped: threading.Event
+    ) -> BatchCounts:
+        """The end of the job is the end of everything: it sets `stopped`."""
+        job = BatchJob(options, deployed.endpoint)
+        with ThreadPoolExecutor(1, "batch job") as pool:
+            with deployed as probes:
+                if not probes.wait_until_ready(stopped.is_set):
+                    return BatchCounts()
+                self._say("the container is ready; the job runs")
+                future = pool.submit(job.run, stopped.is_set)
+                future.add_done_callback(lambda _: stopped.set())
+                probes.watch(stopped)
+            # What it still waited for has no answer any more.
+            counts = future.result()
+        self._say(counts.text())
+        return counts
+
+    def _deployed(self, storage_uri: str, disk: Path) -> DeployedContainer:
+        options, port = self._options, free_port()
+        platform = platform_variables(options.deployment, port, storage_uri)
+        machine = machine_variables(free_port(), disk)
+        return DeployedContainer(
+            [*options.command, *container_arguments(options.arguments, platform, options.variables)],
+            container_environment(options.environment, machine, platform, options.variables),
+            port,
+            options.deployment,
+            self._limits,
+            self.report,
+            self._say,
+        )
+
+    def _say(self, text: str) -> None:
+        print_line(text, self._out)

@@ -1,0 +1,145 @@
+"""What an endpoint does with a call: what the container is asked, and what comes back of it.
+
+Source: spec/vertex.md sections (a) A3 and A4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import (
+    ClientClosed,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerFault,
+    ContainerStream,
+)
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.google_error import GoogleError, refused, response_too_large
+from app.emulators.vertex.limits import PlatformLimits
+from app.emulators.vertex.predictions import PredictionFault, Predictions, PredictRequest, read_predictions
+from app.emulators.vertex.raw_request import RawRequest
+
+_OK = 200
+_JSON = {"Content-Type": "application/json"}
+
+
+class Endpoint:
+    """Asks `client`, which is `deployment`'s container, for as long as `has_traffic` says so. Any thread."""
+
+    def __init__(
+        self,
+        client: ContainerClient,
+        deployment: Deployment,
+        limits: PlatformLimits,
+        report: BreachReport,
+        has_traffic: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._deployment = deployment
+        self._limits = limits
+        self._report = report
+        self._has_traffic = has_traffic
+
+    def predict(self, request: PredictRequest) -> dict[str, Any]:
+        """The predictions, and what the platform says of the model. Raises GoogleError."""
+        found = self.predictions(request)
+        metadata = {} if found.metadata is None else {"metadata": found.metadata}
+        return {
+            "predictions": found.values,
+            "deployedModelId": self._deployment.deployed_model_id,
+            "model": self._deployment.model,
+            "modelDisplayName": self._deployment.display_name,
+            "modelVersionId": self._deployment.model_version_id,
+            **metadata,
+        }
+
+    def explain(self, request: PredictRequest) -> dict[str, Any]:
+        """The predictions with an empty explanation for each instance. Raises GoogleError.
+
+        The platform makes the explanations itself, from the predictions for instances that it has changed a little, as
+        the model's explanation spec says; of the container it asks nothing else than predictions.
+        """
+        found = self.predictions(request)
+        return {
+            "explanations": [{"attributions": []} for _ in range(request.count)],
+            "deployedModelId": self._deployment.deployed_model_id,
+            "predictions": found.values,
+        }
+
+    def predictions(self, request: PredictRequest) -> Predictions:
+        """The container's predictions. Raises GoogleError."""
+        path = self._deployment.predict_path
+        answer = self._ask("POST", path, RawRequest(_JSON, request.body))
+        if answer.status != _OK:
+            raise refused(answer.status, answer.text)
+        try:
+            found = read_predictions(answer.body)
+        except PredictionFault as fault:
+            self._report.add(f"POST {path}: the container {fault}")
+            raise GoogleError(500, f"the container {fault}") from None
+        if fault_text := found.fault(request.count):
+            self._report.add(f"POST {path}: the container {fault_text}")
+        return found
+
+    def raw_predict(self, request: RawRequest) -> ContainerAnswer:
+        """The container's answer, whatever its status. Raises GoogleError where there is none."""
+        return self._ask("POST", self._deployment.predict_path, request)
+
+    def invoke(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
+        """The same of any path."""
+        return self._ask(method, path, request)
+
+    @contextmanager
+    def stream(self, request: RawRequest) -> Iterator[ContainerStream]:
+        """`raw_predict` as it comes; what goes wrong inside is a ContainerFault."""
+        self._check_traffic()
+        path = self._deployment.predict_path
+        opened = self._client.open(
+            "POST", path, headers=request.headers, body=request.body, within_s=self._limits.inference_s
+        )
+        try:
+            stream = opened.__enter__()
+        except ClientClosed:
+            raise _undeployed() from None
+        except ContainerFault as fault:
+            raise self._no_answer(f"POST {path}", fault) from fault
+        try:
+            yield stream
+        finally:
+            opened.__exit__(None, None, None)
+
+    def _ask(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
+        self._check_traffic()
+        try:
+            return self._client.ask(
+                method, path, headers=request.headers, body=_sent(method, request), within_s=self._limits.inference_s
+            )
+        except ClientClosed:
+            raise _undeployed() from None
+        except ContainerFault as fault:
+            raise self._no_answer(f"{method} {path.partition('?')[0]}", fault) from fault
+
+    def _check_traffic(self) -> None:
+        if not self._has_traffic():
+            raise GoogleError(503, "The model is unhealthy: the health probes of its container fail")
+
+    def _no_answer(self, request: str, fault: ContainerFault) -> GoogleError:
+        self._report.add(f"{request}: the container {fault}")
+        if fault.is_late:
+            return GoogleError(504, f"the container {fault}")
+        if fault.is_large:
+            return response_too_large(self._deployment, self._limits.body_bytes)
+        return GoogleError(503, f"the container {fault}")
+
+
+def _undeployed() -> GoogleError:
+    return GoogleError(503, "The model is being undeployed")
+
+
+def _sent(method: str, request: RawRequest) -> bytes | None:
+    """None where there is no body of which to tell the length."""
+    return None if method != "POST" and not request.body else request.body

@@ -1,0 +1,93 @@
+"""Which call of the API a request is.
+
+Source: spec/vertex.md section (a) A3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.google_error import GoogleError, impossible
+
+
+class Verb(StrEnum):
+    """The calls that reach the container over HTTP, and the one that only asks what there is."""
+
+    PREDICT = "predict"
+    RAW_PREDICT = "rawPredict"
+    STREAM_RAW_PREDICT = "streamRawPredict"
+    EXPLAIN = "explain"
+    INVOKE = "invoke"
+    GET = "get"
+
+
+_PATH = re.compile(
+    r"/v1(?:beta1)?/projects/[^/:]+/locations/[^/:]+/endpoints/(?P<endpoint>[^/:]+)"
+    r"(?::(?P<verb>[A-Za-z]+)|(?:/deployedModels/(?P<model>[^/:]+))?/invoke(?P<route>/.+)|(?P<resource>))"
+)
+_GRPC = ("directPredict", "directRawPredict", "streamDirectPredict", "streamDirectRawPredict", "streamingPredict")
+_CALLS = (Verb.PREDICT, Verb.RAW_PREDICT, Verb.STREAM_RAW_PREDICT, Verb.EXPLAIN)
+_PRINTABLE = re.compile(r"[!-~]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`route` is the container's path, query included, of an invocation. `from_sdk`: in the SDK's own form of REST."""
+
+    verb: Verb
+    route: str = ""
+    from_sdk: bool = False
+
+
+def read_operation(method: str, target: str, deployment: Deployment) -> Operation:
+    """What `target`, a path with its query, means to `deployment`. Raises GoogleError for what it does not do."""
+    path, _, query = target.partition("?")
+    found = _PATH.fullmatch(path)
+    if found is None or not _PRINTABLE.fullmatch(target):
+        raise _unknown(path)
+    if found["endpoint"] != deployment.endpoint_id or found["model"] not in (None, deployment.deployed_model_id):
+        raise GoogleError(404, f"Endpoint `{path}` is not found; the emulator has one: {deployment.endpoint}")
+    if found["route"] is not None:
+        return _invocation(found["route"] + target[len(path) :], deployment)
+    if found["verb"] is None:
+        if method != "GET":
+            raise _unknown(path)
+        return Operation(Verb.GET)
+    verb = _verb(found["verb"], path)
+    if method != "POST":
+        raise GoogleError(405, f"{verb} is called with POST")
+    _check_possible(verb, deployment)
+    # What generated clients say of the answer that they expect.
+    return Operation(verb, from_sdk="$alt=json" in query.replace("%24", "$"))
+
+
+def _verb(text: str, path: str) -> Verb:
+    if text in _GRPC:
+        raise impossible(f"{text} is a gRPC call, and this model's container has no grpcPorts")
+    for verb in _CALLS:
+        if text == verb.value:
+            return verb
+    raise _unknown(path)
+
+
+def _invocation(route: str, deployment: Deployment) -> Operation:
+    if not deployment.is_invoked:
+        raise impossible("invoke needs a model with an invoke route prefix: --invoke-route-prefix='/*'")
+    return Operation(Verb.INVOKE, route)
+
+
+def _check_possible(verb: Verb, deployment: Deployment) -> None:
+    if deployment.is_invoked:
+        raise impossible(f"{verb} is not there for a model with an invoke route prefix: call …/invoke/PATH")
+    if verb is Verb.STREAM_RAW_PREDICT and deployment.endpoint_type != "dedicated":
+        raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
+
+
+def _unknown(path: str) -> GoogleError:
+    calls = ", ".join(f":{verb}" for verb in _CALLS)
+    return GoogleError(
+        404, f"'{path[:200]}' is none of the emulator's calls: /v1/projects/…/locations/…/endpoints/…{calls}, /invoke/…"
+    )

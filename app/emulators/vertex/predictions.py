@@ -1,0 +1,76 @@
+"""The platform's own form of a request and of its answer: instances, and a prediction for each.
+
+Source: spec/vertex.md section (a) A3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from app.emulators.vertex.google_error import invalid
+
+_INSTANCES, _PARAMETERS = "instances", "parameters"
+_PREDICT_FIELDS = frozenset({"endpoint", _INSTANCES, _PARAMETERS})
+_EXPLAIN_FIELDS = _PREDICT_FIELDS | {"deployedModelId", "explanationSpecOverride"}
+
+
+class PredictionFault(Exception):
+    """The container's answer is none to instances; the text says what it did, after the words `the container`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictRequest:
+    """`count` instances, and the body with which the container is asked for their predictions."""
+
+    count: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """`metadata` is what the container says of the request as a whole, None for nothing."""
+
+    values: list[Any]
+    metadata: Any = None
+
+    def fault(self, count: int) -> str:
+        """What is wrong with them as the answer to `count` instances; "" for nothing."""
+        return "" if len(self.values) == count else f"answered {count} instances with {len(self.values)} predictions"
+
+
+def read_predict_request(body: bytes, *, is_explain: bool = False) -> PredictRequest:
+    """Raises GoogleError for what the API refuses before any container sees it."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from None
+    if type(document) is not dict:
+        raise invalid("Invalid JSON payload received. Unexpected token: the root must be an object")
+    for name in document.keys() - (_EXPLAIN_FIELDS if is_explain else _PREDICT_FIELDS):
+        raise invalid(f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot find field.')
+    instances = document.get(_INSTANCES)
+    if type(instances) is not list or not instances:
+        raise invalid("Invalid value at 'instances': there must be a list of at least one instance")
+    return predict_request(instances, document.get(_PARAMETERS))
+
+
+def predict_request(instances: list[Any], parameters: Any = None) -> PredictRequest:
+    """What the container is sent for these."""
+    document = {_INSTANCES: instances}
+    if parameters is not None:
+        document[_PARAMETERS] = parameters
+    return PredictRequest(len(instances), orjson.dumps(document))
+
+
+def read_predictions(body: bytes) -> Predictions:
+    """The container's answer with status 200. Raises PredictionFault."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise PredictionFault(f"answered 200 with what is no JSON: {error}") from None
+    if type(document) is not dict or type(document.get("predictions")) is not list:
+        raise PredictionFault("answered 200 without a list of 'predictions'")
+    return Predictions(document["predictions"], document.get("metadata"))

@@ -1,0 +1,166 @@
+"""The platform's probes: whether somebody listens, and whether the container is healthy.
+
+That nobody listens is tried only at a start; health is asked for as long as the container serves. Both are asked more
+often than the platform does until they are good, so that nobody waits for the next turn; what counts is the time at
+which the platform would have given up.
+Source: spec/vertex.md section (a) A2.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import HOST, ContainerClient, ContainerFault
+from app.emulators.common.limit_text import seconds
+from app.emulators.vertex.limits import PlatformLimits
+
+_OK = 200
+_POLL_S = 0.05
+_CONNECT_S = 1.0
+
+
+class Restartable(Protocol):
+    """What is probed."""
+
+    @property
+    def exit_status(self) -> int | None: ...
+
+    def restart(self, within_s: float, report: BreachReport) -> None: ...
+
+
+class _Start(Enum):
+    READY = auto()
+    STOPPED = auto()
+    ENDED = auto()
+    LATE = auto()
+
+
+class Probes:
+    """Asks `client`, which is the container's on `port`, for `health_path`. One thread, but for `has_traffic`."""
+
+    def __init__(
+        self,
+        replica: Restartable,
+        client: ContainerClient,
+        port: int,
+        health_path: str,
+        limits: PlatformLimits,
+        report: BreachReport,
+        say: Callable[[str], None],
+    ) -> None:
+        """`say` gets what is no breach but must be known."""
+        self._replica = replica
+        self._client = client
+        self._port = port
+        self._health_path = health_path
+        self._limits = limits
+        self._report = report
+        self._say = say
+        self._has_traffic = False
+        self._last = "was not asked"
+        self._failures = 0
+
+    @property
+    def has_traffic(self) -> bool:
+        """Whether calls reach the container. Any thread."""
+        return self._has_traffic
+
+    def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
+        """Until the container is healthy for the first time.
+
+        False where it is stopped before, the container ends, or its time is over: then the deployment has failed.
+        """
+        outcome = self._start(is_stopped, time.monotonic() + self._limits.deployment_s)
+        if outcome is _Start.ENDED:
+            self._report.add(f"the container ended by itself, with status {self._replica.exit_status}")
+        elif outcome is _Start.LATE:
+            limit = seconds(self._limits.deployment_s)
+            self._report.add(
+                f"the container was not healthy {limit} after its start: at the last probe it {self._last}"
+            )
+        return outcome is _Start.READY
+
+    def watch(self, stopped: threading.Event) -> None:
+        """Probe until `stopped`. A container that ends is started again."""
+        while not stopped.wait(self._limits.health_interval_s):
+            status = self._replica.exit_status
+            if status is None:
+                self._check_health()
+                continue
+            self._has_traffic = False
+            self._report.add(f"the container ended by itself, with status {status}, and was started again")
+            self._replica.restart(self._limits.stop_s, self._report)
+            if self._start(stopped.is_set, math.inf) is _Start.READY:
+                self._say("the container is healthy again: calls reach it")
+
+    def _start(self, is_stopped: Callable[[], bool], deadline: float) -> _Start:
+        """From the start of the container until it is healthy."""
+        listens = False
+        started = time.monotonic()
+        while not is_stopped():
+            if self._replica.exit_status is not None:
+                return _Start.ENDED
+            listens = listens or self._listens()
+            if listens and self._is_healthy():
+                self._failures = 0
+                self._has_traffic = True
+                return _Start.READY
+            now = time.monotonic()
+            if now > deadline:
+                return _Start.LATE
+            if not listens and now - started > self._last_try_s():
+                self._restart_for_silence()
+                started = time.monotonic()
+            time.sleep(_POLL_S)
+        return _Start.STOPPED
+
+    def _last_try_s(self) -> float:
+        """When the platform tries for the last time, from the start on."""
+        return (self._limits.liveness_tries - 1) * self._limits.liveness_interval_s
+
+    def _restart_for_silence(self) -> None:
+        tries, apart = self._limits.liveness_tries, seconds(self._limits.liveness_interval_s)
+        self._report.add(
+            f"liveness: nobody listened on port {self._port} in {tries} tries {apart} apart, so that the container was "
+            "started again"
+        )
+        self._replica.restart(self._limits.stop_s, self._report)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection((HOST, self._port), _CONNECT_S).close()
+        except OSError:
+            self._last = f"did not listen on port {self._port}"
+            return False
+        return True
+
+    def _is_healthy(self) -> bool:
+        try:
+            answer = self._client.ask("GET", self._health_path, within_s=self._limits.health_s)
+        except ContainerFault as fault:
+            self._last = str(fault)
+            return False
+        self._last = f"answered {answer.status}: {answer.text[:200]}"
+        return answer.status == _OK
+
+    def _check_health(self) -> None:
+        if self._is_healthy():
+            self._failures = 0
+            if not self._has_traffic:
+                self._has_traffic = True
+                self._say("the container is healthy again: calls reach it")
+            return
+        self._failures += 1
+        if self._failures >= self._limits.health_failures and self._has_traffic:
+            self._has_traffic = False
+            self._report.add(
+                f"health: {self._failures} bad probes in a row, so that no calls reached the container any more: "
+                f"at the last one it {self._last}"
+            )

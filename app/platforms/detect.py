@@ -1,0 +1,72 @@
+"""On which platform the server was started, and what the platform says of the settings.
+
+The command line beats `TRIDENT_*` variables, these beat the platform's own, and those the platform's defaults.
+Source: spec/sagemaker.md sections (a) A1, (b) B1 and B2; spec/vertex.md sections (a) A1 and (b) B1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from adapters.sagemaker.settings import SageMakerSettings
+from adapters.vertex.settings import VertexSettings
+from app.platforms.sagemaker import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
+from app.platforms.vertex import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
+from app.settings.option import BadOption, Option
+from app.settings.precedence import Given, collect
+from core.errors import ServerError
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was given, the platform included. `sagemaker` and `vertex` are None where nothing asks for their routes.
+
+    `any_layout`: the repository is what the platform holds out, which may be a single model.
+    """
+
+    given: Given
+    sagemaker: SageMakerSettings | None = None
+    vertex: VertexSettings | None = None
+    any_layout: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def find_platform(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]) -> Found:
+    """Raises BadOption; looks at SageMaker's directories."""
+    try:
+        return _find(options, arguments, environ)
+    except ServerError as error:
+        raise BadOption(f"{error.message}\n{error.hint}" if error.hint else error.message) from None
+
+
+def _find(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]) -> Found:
+    given = collect(options, arguments, environ)
+    asked = given.values.get("platform", "auto")
+    evidence = _evidence(options, given, environ) if asked == "auto" else (asked, "")
+    if evidence[0] == SAGEMAKER:
+        there = on_sagemaker(options, arguments, environ, evidence[1])
+        return Found(there.given, there.settings, any_layout=there.any_layout, warnings=there.warnings)
+    if evidence[0] == VERTEX:
+        found = on_vertex(options, arguments, environ, evidence[1])
+        return Found(found.given, vertex=found.settings, any_layout=found.any_layout, warnings=found.warnings)
+    sagemaker = sagemaker_settings(options, given, environ) if given.values.get("allow_sagemaker") else None
+    if asked == PLAIN and not given.values.get("allow_vertex_ai"):
+        return Found(given, sagemaker)
+    beside = with_vertex_variables(options, arguments, environ)
+    return Found(beside.given, sagemaker, beside.settings, beside.any_layout)
+
+
+def _evidence(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The platform, and the variable or the directory that shows it; two empty texts for none. Raises BadOption."""
+    vertex, sagemaker = vertex_evidence(environ), sagemaker_evidence(options, given, environ)
+    if vertex and sagemaker.startswith("/"):
+        sagemaker = ""  # a directory may be there by chance, a variable is not
+    if vertex and sagemaker:
+        raise BadOption(
+            f"{vertex} is set, which shows Vertex AI, and {sagemaker}, which shows SageMaker: name the one that is "
+            "meant with --platform=vertex or --platform=sagemaker"
+        )
+    return (VERTEX, vertex) if vertex else (SAGEMAKER, sagemaker) if sagemaker else ("", "")

@@ -1,0 +1,91 @@
+"""What a container of Vertex AI's says of the settings.
+
+Source: spec/vertex.md sections (a) A1, (b) B1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adapters.vertex.server_options import server_options
+from adapters.vertex.settings import MODE, PREDICTION, STORAGE_URI, VertexSettings, read_routes
+from app.settings.groups.platforms import split_groups
+from app.settings.option import Option
+from app.settings.precedence import Given, PlatformText, collect
+
+VERTEX = "vertex"
+
+
+@dataclass(frozen=True, slots=True)
+class OnVertex:
+    """`settings` is None where its port is not opened. `any_layout`: the repository is what the platform names."""
+
+    given: Given
+    settings: VertexSettings | None
+    any_layout: bool
+    warnings: tuple[str, ...] = ()
+
+
+def vertex_evidence(environ: Mapping[str, str]) -> str:
+    """The variable that shows that this is a container of the platform's, or rehearses one; "" for none."""
+    return MODE if environ.get(MODE, "").strip() else ""
+
+
+def on_vertex(
+    options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], evidence: str
+) -> OnVertex:
+    """Raises BadOption, and ConfigInvalid for a route that is no path."""
+    found = _collected(options, arguments, environ, on_platform=True)
+    if evidence:
+        found.given.set("platform", VERTEX, evidence)
+    mode = environ.get(MODE, "").strip()
+    warnings: tuple[str, ...] = ()
+    if mode != PREDICTION:
+        warnings = (
+            f"{MODE} is '{mode}' and not {PREDICTION}: this is a rehearsal of a Vertex AI container, with the same "
+            "routes",
+        )
+    return OnVertex(found.given, found.settings, found.any_layout, warnings)
+
+
+def with_vertex_variables(
+    options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]
+) -> OnVertex:
+    """A server that is no container of the platform's: what it reads of the variables all the same, as Triton does."""
+    return _collected(options, arguments, environ, on_platform=False)
+
+
+def _collected(
+    options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], *, on_platform: bool
+) -> OnVertex:
+    by_flag = {each.flag: each for each in options.values() if each.flag}
+    said = [
+        PlatformText(by_flag[flag], text, source)
+        for flag, text, source in server_options(environ, on_platform=on_platform)
+    ]
+    given = collect(options, arguments, environ, platform=said)
+    settings = _settings(options, given, environ) if given.values.get("allow_vertex_ai") else None
+    return OnVertex(given, settings, given.sources.get("model_repository") == STORAGE_URI)
+
+
+def _settings(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> VertexSettings:
+    def value(name: str) -> Any:
+        return given.values.get(name, options[name].default)
+
+    predict_route, health_route, sources = read_routes(environ)
+    mode = environ.get(MODE, "").strip()
+    return VertexSettings(
+        mode=mode,
+        predict_route=predict_route,
+        health_route=health_route,
+        default_model=value("vertex_ai_default_model"),
+        payload=value("vertex_ai_payload"),
+        key_field=value("vertex_ai_key_field"),
+        max_request_size=value("vertex_ai_max_request_size"),
+        max_response_size=value("vertex_ai_max_response_size"),
+        timeout_s=value("vertex_ai_timeout_secs"),
+        public_groups=split_groups(value("public_routes")),
+        sources={**sources, **({MODE: "environment"} if mode else {})},
+    )

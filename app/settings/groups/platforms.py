@@ -1,0 +1,168 @@
+"""The settings of the platforms whose routes are served beside or in place of the v2 protocol's port.
+
+Source: spec/server-options.md section 2 "SageMaker" and "Vertex AI".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adapters.sagemaker.settings import parse_port_range
+from adapters.vertex.settings import KEY_FIELD, PAYLOADS
+from app.settings.option import option
+from app.settings.option_types import BOOLEAN, PORT, TEXT, BadValue, Kind, choice, integer, number
+
+NO_GROUPS = "none"
+_PLATFORM = "Platform"
+# What reads the server, and infers; not what changes it, nor what tells how it is run.
+_PUBLIC = "health,metadata,inference,model-config,statistics,metrics"
+
+
+def _port_range(text: str) -> str:
+    try:
+        parse_port_range(text)
+    except ValueError as error:
+        raise BadValue(f"--sagemaker-safe-port-range: {error}") from None
+    return text
+
+
+def _groups(text: str) -> str:
+    from core.frontend.restricted_apis import GROUPS
+
+    for group in text.split(",") if text != NO_GROUPS else ():
+        if group not in (*GROUPS, "metrics"):
+            known = ", ".join((*GROUPS, "metrics"))
+            raise BadValue(f"--public-routes: '{group}' is no group of routes; they are {known}, or {NO_GROUPS}")
+    return text
+
+
+def split_groups(public_routes: str) -> tuple[str, ...]:
+    """The groups that a value of --public-routes names."""
+    return () if public_routes == NO_GROUPS else tuple(dict.fromkeys(public_routes.split(",")))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlatformSettings:
+    """Part of ServerSettings. What the platforms' variables say is in `ServerSettings.sagemaker` and `.vertex`."""
+
+    platform: str = option(
+        "auto",
+        "platform",
+        choice("platform", "auto", "plain", "sagemaker", "vertex"),
+        "Whose container the server is. auto is vertex where AIP_MODE is set, sagemaker where a SAGEMAKER_* variable "
+        "is set, or where no model repository is given and one of SageMaker's directories exists; else plain.",
+        section=_PLATFORM,
+        own=True,
+    )
+    allow_sagemaker: bool = option(
+        False, "allow-sagemaker", BOOLEAN, "Whether SageMaker's port is opened.", section=_PLATFORM
+    )
+    sagemaker_port: int = option(
+        8080, "sagemaker-port", PORT, "SageMaker's port, at the address of --http-address.", section=_PLATFORM
+    )
+    sagemaker_safe_port_range: str = option(
+        "",
+        "sagemaker-safe-port-range",
+        Kind("<low>-<high>", _port_range),
+        "The ports within which all other ports must lie.",
+        section=_PLATFORM,
+    )
+    sagemaker_thread_count: int = option(
+        8,
+        "sagemaker-thread-count",
+        integer(1),
+        "As --http-thread-count, for SageMaker's port.",
+        section=_PLATFORM,
+    )
+    sagemaker_model_root: str = option(
+        "/opt/ml/model",
+        "sagemaker-model-root",
+        TEXT,
+        "Directory into which SageMaker unpacks the model of an endpoint.",
+        section=_PLATFORM,
+        own=True,
+    )
+    sagemaker_models_root: str = option(
+        "/opt/ml/models",
+        "sagemaker-models-root",
+        TEXT,
+        "The same of a multi-model endpoint.",
+        section=_PLATFORM,
+        own=True,
+    )
+    sagemaker_memory_limit_mb: int = option(
+        0,
+        "sagemaker-memory-limit-mb",
+        integer(0),
+        "Megabytes that the server may take with the models of a multi-model endpoint, where that is less than the "
+        "container has; 0: what the container has.",
+        section=_PLATFORM,
+        own=True,
+    )
+    allow_vertex_ai: bool = option(
+        False, "allow-vertex-ai", BOOLEAN, "Whether Vertex AI's port is opened.", section=_PLATFORM
+    )
+    vertex_ai_port: int = option(
+        8080, "vertex-ai-port", PORT, "Vertex AI's port, at the address of --http-address.", section=_PLATFORM
+    )
+    vertex_ai_thread_count: int = option(
+        8, "vertex-ai-thread-count", integer(1), "As --http-thread-count, for Vertex AI's port.", section=_PLATFORM
+    )
+    vertex_ai_default_model: str = option(
+        "",
+        "vertex-ai-default-model",
+        TEXT,
+        "The model of requests to Vertex AI's predict route.",
+        section=_PLATFORM,
+        shown_default="the only one there is",
+    )
+    vertex_ai_payload: str = option(
+        "auto",
+        "vertex-ai-payload",
+        choice("vertex-ai-payload", *PAYLOADS),
+        "What a JSON body on the predict route is: instances, a request of the v2 protocol, or what it looks like.",
+        section=_PLATFORM,
+        own=True,
+    )
+    vertex_ai_key_field: str = option(
+        KEY_FIELD,
+        "vertex-ai-key-field",
+        TEXT,
+        "Member of object instances that is no input of the model but the key by which a batch job knows them.",
+        section=_PLATFORM,
+        own=True,
+    )
+    vertex_ai_max_request_size: int = option(
+        0,
+        "vertex-ai-max-request-size",
+        integer(0),
+        "Largest body of a request to the predict route, in bytes; 0: only --http-max-input-size counts.",
+        section=_PLATFORM,
+        own=True,
+    )
+    vertex_ai_max_response_size: int = option(
+        0,
+        "vertex-ai-max-response-size",
+        integer(0),
+        "Largest body of a response of the predict route, in bytes; 0: any.",
+        section=_PLATFORM,
+        own=True,
+    )
+    vertex_ai_timeout_secs: float = option(
+        0.0,
+        "vertex-ai-timeout-secs",
+        number(0),
+        "Seconds after which a request to the predict route is answered 503; what waits then does not run; 0: never.",
+        section=_PLATFORM,
+        own=True,
+    )
+    public_routes: str = option(
+        _PUBLIC,
+        "public-routes",
+        Kind("<group>[,<group>...]", _groups),
+        "Groups of the v2 protocol's routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
+        "serves beside the platform's own, or none: with an invoke route prefix everybody who may call the endpoint "
+        "may call them.",
+        section=_PLATFORM,
+        own=True,
+    )

@@ -1,0 +1,137 @@
+"""What one option of the command line is, and the dataclass field that it fills."""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from app.settings.option_types import FLAG, Kind
+
+T = TypeVar("T")
+
+PREFIX = "TRIDENT_"
+_METADATA = "option"
+_MASK = "***"
+
+
+class BadOption(Exception):
+    """What was given at start cannot be used; the argument is the whole text for the person who gave it."""
+
+    @classmethod
+    def of(cls, source: str, reason: str) -> BadOption:
+        """The refusal of one option (`--name`) or variable (`NAME`)."""
+        what = "option" if source.startswith("--") else "variable"
+        return cls(f'Bad {what}: "{source}".\n{reason}')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option. `flag` is its name without dashes, empty where only `variable` can set it.
+
+    `own` is one that tritonserver does not have. A `secret` value is never shown whole. `shown_default` says in words
+    what a default is that depends on other options. `empty_counts`: its variable means something when it is empty.
+    """
+
+    flag: str
+    kind: Kind[Any]
+    help: str
+    section: str
+    variable: str
+    default: Any = None
+    aliases: tuple[str, ...] = ()
+    repeatable: bool = False
+    secret: bool = False
+    own: bool = False
+    shown_default: str = ""
+    empty_counts: bool = False
+
+    @property
+    def takes_value(self) -> bool:
+        return self.kind is not FLAG
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.flag, *self.aliases)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (self.variable, *(variable_of(alias) for alias in self.aliases))
+
+    def show(self, value: Any) -> str:
+        """`value` as a person reads it; a secret one with everything behind its first `=` masked."""
+        if isinstance(value, tuple):
+            return ", ".join(self.show(each) for each in value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if value is None:
+            return ""
+        if isinstance(value, float):
+            return f"{value:g}"
+        text = str(value)
+        if not self.secret or not text:
+            return text
+        name, equals, _ = text.partition("=")
+        return f"{name}={_MASK}" if equals else _MASK
+
+
+def variable_of(flag: str) -> str:
+    return PREFIX + flag.upper().replace("-", "_")
+
+
+def option(
+    default: T,
+    flag: str,
+    kind: Kind[T],
+    help: str,
+    *,
+    section: str,
+    variable: str = "",
+    own: bool = False,
+    shown_default: str = "",
+    empty_counts: bool = False,
+) -> T:
+    """A dataclass field that holds the value of an option; of several given values the last one counts."""
+    described = Option(
+        flag=flag,
+        kind=kind,
+        help=help,
+        section=section,
+        variable=variable or variable_of(flag),
+        default=default,
+        own=own,
+        shown_default=shown_default,
+        empty_counts=empty_counts,
+    )
+    made: T = field(default=default, metadata={_METADATA: described})
+    return made
+
+
+def repeated(
+    flag: str, kind: Kind[T], help: str, *, section: str, aliases: tuple[str, ...] = (), secret: bool = False
+) -> tuple[T, ...]:
+    """A dataclass field that holds every given value of an option."""
+    described = Option(
+        flag=flag,
+        kind=kind,
+        help=help,
+        section=section,
+        variable=variable_of(flag),
+        default=(),
+        aliases=aliases,
+        repeatable=True,
+        secret=secret,
+    )
+    made: tuple[T, ...] = field(default=(), metadata={_METADATA: described})
+    return made
+
+
+def option_of(described: Field[Any]) -> Option | None:
+    """The option that fills a dataclass field; None for a field of another origin."""
+    found: Option | None = described.metadata.get(_METADATA)
+    return found
+
+
+def options_by_field(settings: Any) -> dict[str, Option]:
+    """The options of a dataclass, by the name of their field, in the order in which they are declared."""
+    found = {each.name: option_of(each) for each in fields(settings)}
+    return {name: each for name, each in found.items() if each is not None}

@@ -1,0 +1,98 @@
+"""What the command line and the environment give for the fields of the settings, and which of them gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from app.settings.command_line import CommandLine
+from app.settings.environment import given_variables
+from app.settings.option import BadOption, Option
+from app.settings.option_types import BadValue
+from app.settings.unused import UNUSED_OPTIONS
+
+FLAG = "flag"
+ENVIRONMENT = "environment"
+DEFAULT = "default"
+
+
+class PlatformText(NamedTuple):
+    """What a platform says of one option, and the variable that says so."""
+
+    option: Option
+    text: str
+    source: str
+
+
+@dataclass(slots=True)
+class Given:
+    """Values and sources by field, for the fields that were given; `without_effect` are flags and variables."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
+
+    def set(self, name: str, value: Any, source: str) -> None:
+        self.values[name] = value
+        self.sources[name] = source
+
+
+def collect(
+    options: Mapping[str, Option],
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    platform: Iterable[PlatformText] = (),
+) -> Given:
+    """The values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
+
+    The first named wins; within `platform` the last. Values of a repeatable option add up within one source, and
+    replace those of another.
+    """
+    everything = (*options.values(), *UNUSED_OPTIONS)
+    field_of = {id(each): name for name, each in options.items()}
+    given = Given()
+    unused: list[str] = []
+
+    def take(option: Option, spelled: str, source: str, texts: list[str]) -> None:
+        values = [_value(option, spelled, text) for text in texts]
+        name = field_of.get(id(option))
+        if name is None:
+            unused.append(spelled)
+            return
+        before = given.values[name] if option.repeatable and given.sources.get(name) == source else ()
+        given.set(name, (*before, *values) if option.repeatable else values[-1], source)
+
+    for option, text, source in platform:
+        _check_platform_text(option, text, source)
+        take(option, source, source, [text])
+    for option, variable, texts in given_variables(everything, environ):
+        take(option, variable, ENVIRONMENT, texts)
+    for option, text in CommandLine(everything).given(arguments):
+        take(option, f"--{option.flag}", FLAG, [text])
+    given.without_effect = tuple(dict.fromkeys(unused))
+    return given
+
+
+def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source: str) -> list[PlatformText]:
+    """The options of a command line that is in the variable `source`. Raises BadOption, which names it."""
+    try:
+        return [PlatformText(option, text, source) for option, text in CommandLine(options).given(arguments)]
+    except BadOption as error:
+        raise BadOption.of(source, str(error)) from None
+
+
+def _check_platform_text(option: Option, text: str, source: str) -> None:
+    """The variable has another name than the option, so that both are named."""
+    try:
+        option.kind.parse(text)
+    except BadValue as error:
+        raise BadOption.of(source, f"{error}; --{option.flag} takes {option.kind.name or 'no value'}") from None
+
+
+def _value(option: Option, spelled: str, text: str) -> Any:
+    try:
+        return option.kind.parse(text)
+    except BadValue as error:
+        raise BadOption.of(spelled, str(error)) from None

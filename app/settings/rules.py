@@ -1,0 +1,181 @@
+"""What holds between settings: values that follow from others, and combinations that cannot be.
+
+Source: spec/server-options.md sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from app.settings.cache_directory import default_cache_directory
+from app.settings.option import BadOption
+from app.settings.option_types import BadValue, Kind
+from core.errors import ConfigInvalid
+from core.repository.stores.object_names import name_problem
+
+if TYPE_CHECKING:
+    from app.settings.server import ServerSettings
+
+SAGEMAKER_SERVICE = "SageMaker"
+METRICS_SERVICE = "metrics"
+_LOWEST = {"exit_timeout_secs": 0, "repository_poll_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
+
+
+def derived(settings: ServerSettings) -> dict[str, Any]:
+    """The fields that other values than the given ones belong into."""
+    values: dict[str, Any] = {name: max(lowest, getattr(settings, name)) for name, lowest in _LOWEST.items()}
+    values["model_cache_directory"] = _cache_directory(settings)
+    values["metrics_address"] = settings.metrics_address or settings.http_address
+    values["disable_auto_complete_config"] = settings.disable_auto_complete_config or settings.strict_model_config
+    return values
+
+
+def _cache_directory(settings: ServerSettings) -> str:
+    if settings.model_cache_directory:
+        return settings.model_cache_directory
+    # Triton keeps its copies there, so that is where the disk is that has room for them.
+    mounted = settings.aws_mount_directory or settings.gcs_mount_directory
+    return os.path.join(mounted, "trident") if mounted else default_cache_directory()
+
+
+def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to tell a person who gave these fields."""
+    if "strict_model_config" not in given:
+        return ()
+    preferred = "'--disable-auto-complete-config'"
+    texts = [f"Warning: '--strict-model-config' has been deprecated! Please use {preferred} instead."]
+    if given.get("disable_auto_complete_config") and not given["strict_model_config"]:
+        texts.append(f"Warning: '--strict-model-config=false' is overridden by {preferred}.")
+    return tuple(texts)
+
+
+def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
+    """The values of --metrics-config among these fields that ask for metrics which are not there."""
+    if "metrics_config" not in given:
+        return []
+    from core.observability.metrics import MetricsOptions
+
+    config = split_metrics_settings(given["metrics_config"])
+    return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]
+
+
+def check(settings: ServerSettings) -> None:
+    """Raise BadOption for the first thing that cannot be."""
+    _check_models(settings)
+    _check_http(settings)
+    _check_ports(settings)
+    if settings.multi_model and settings.http_workers not in ("auto", "0"):
+        reason = "a multi-model container measures the memory of the process that has the models, so it takes 0 or auto"
+        raise BadOption.of("--http-workers", reason)
+
+
+def _check_models(settings: ServerSettings) -> None:
+    if settings.load_model and settings.model_control_mode != "explicit":
+        raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if len(set(settings.load_model)) > 1 and "*" in settings.load_model:
+        raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    if "model_config_name" in settings.sources and not settings.model_config_name:
+        raise BadOption("Error: empty argument for --model-config-name")
+    _check_single_model(settings)
+    if settings.multi_model and settings.model_control_mode != "explicit":
+        raise BadOption.of("--model-control-mode", "a multi-model container loads what it is told to: explicit")
+    if not any(settings.model_repository) and not settings.multi_model:
+        raise BadOption("--model-repository must be specified")
+
+
+def _check_single_model(settings: ServerSettings) -> None:
+    name = settings.single_model
+    if not name and "single_model" in settings.sources:
+        raise BadOption.of("--single-model", "the model's name is missing")
+    if not name:
+        return
+    if problem := name_problem(name):
+        raise BadOption.of("--single-model", f"{problem} is no name of a model")
+    if len(settings.model_repository) > 1:
+        raise BadOption.of("--single-model", "there are several repositories; it names the model of one")
+
+
+def _check_http(settings: ServerSettings) -> None:
+    if settings.http_max_input_size <= 0:
+        raise BadOption("Error: --http-max-input-size must be greater than 0.")
+    if not (settings.http_restricted_api or settings.http_header_forward_pattern):
+        return
+    from core.frontend.restricted_apis import parse_restricted
+    from core.http.options import HttpOptions
+
+    for text in settings.http_restricted_api:
+        if "=" not in text.partition(":")[2]:  # whatever was given in place of it may be the secret
+            reason = "it wants <group>[,<group>...]:<header>=<value>"
+            raise BadOption.of("--http-restricted-api", reason)
+    try:
+        parse_restricted(settings.http_restricted_api)
+    except ConfigInvalid as error:
+        raise BadOption.of("--http-restricted-api", _with_hint(error)) from None
+    try:
+        HttpOptions(header_forward_pattern=settings.http_header_forward_pattern)
+    except ConfigInvalid as error:
+        raise BadOption.of("--http-header-forward-pattern", _with_hint(error)) from None
+
+
+def _with_hint(error: ConfigInvalid) -> str:
+    return f"{error.message.rstrip()} ({error.hint})" if error.hint else error.message
+
+
+def _check_ports(settings: ServerSettings) -> None:
+    services = settings.services()
+    if not services:
+        raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
+    taken: dict[tuple[str, int], str] = {}
+    for service, (address, port) in services.items():
+        other = taken.setdefault((address, port), service)
+        if not port:
+            raise BadOption(f"The server cannot listen to {service} requests at port 0: name the one that clients use")
+        if other != service:
+            raise BadOption(
+                f"The server cannot listen to {other} requests and {service} requests at the same address and port "
+                f"{address}:{port}"
+            )
+    _check_safe_ports(settings, services)
+
+
+def _check_safe_ports(settings: ServerSettings, services: Mapping[str, tuple[str, int]]) -> None:
+    """Outside of the range the platform has other containers listen."""
+    safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
+    for service, (_, port) in services.items():
+        if safe and service != SAGEMAKER_SERVICE and not safe[0] <= port <= safe[1]:
+            raise BadOption(
+                f"The server cannot listen to {service} requests at port {port}, allowed port range is "
+                f"[{safe[0]}, {safe[1]}]"
+            )
+
+
+def _backend_setting(text: str) -> str:
+    _split(text)
+    return text
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    backend, comma, rest = text.partition(",") if "," in text else ("", "", text)
+    name, equals, value = rest.partition("=")
+    if (comma and not backend) or not (name and equals and value):
+        raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
+    return backend, name, value
+
+
+def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Values of --backend-config by backend and name; of several values for one name the last one counts."""
+    settings: dict[str, dict[str, str]] = {}
+    for text in texts:
+        backend, name, value = _split(text)
+        settings.setdefault(backend, {})[name] = value
+    return settings
+
+
+def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Values of --metrics-config by name; of several values for one name the last one counts."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+BACKEND_SETTING = Kind("[<backend>,]<setting>=<value>", _backend_setting)

@@ -1,0 +1,109 @@
+"""tritonserver's options that have no effect here: accepted and checked, so that a known command line starts.
+
+Source: spec/server-options.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from app.settings.option import Option, variable_of
+from app.settings.option_types import BOOLEAN, INTEGER, INTEGER64, PORT, TEXT, BadValue, Kind, choice, pair, setting
+
+_GRPC_THREADS_LOWEST = 2
+_GRPC_THREADS_HIGHEST = 128
+
+
+def _grpc_threads(text: str) -> int:
+    count = INTEGER.parse(text)
+    if not _GRPC_THREADS_LOWEST <= count <= _GRPC_THREADS_HIGHEST:
+        raise BadValue("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
+    return count
+
+
+_UNUSED: dict[str, dict[str, Kind[Any]]] = {
+    "Model repository": {
+        "model-load-gpu-limit": pair("model-load-gpu-limit", "device id", "fraction"),
+        "enable-peer-access": BOOLEAN,
+        "allow-client-shm": BOOLEAN,
+        "backend-directory": TEXT,
+        "repoagent-directory": TEXT,
+    },
+    "gRPC": {
+        "allow-grpc": BOOLEAN,
+        "grpc-address": TEXT,
+        "grpc-port": PORT,
+        "reuse-grpc-port": BOOLEAN,
+        "grpc-header-forward-pattern": TEXT,
+        "grpc-infer-thread-count": Kind("integer", _grpc_threads),
+        "grpc-infer-allocation-pool-size": INTEGER,
+        "grpc-max-response-pool-size": INTEGER,
+        "grpc-use-ssl": BOOLEAN,
+        "grpc-use-ssl-mutual": BOOLEAN,
+        "grpc-server-cert": TEXT,
+        "grpc-server-key": TEXT,
+        "grpc-root-cert": TEXT,
+        "grpc-infer-response-compression-level": choice(
+            "grpc-infer-response-compression-level", "none", "low", "medium", "high"
+        ),
+        "grpc-keepalive-time": INTEGER,
+        "grpc-keepalive-timeout": INTEGER,
+        "grpc-keepalive-permit-without-calls": BOOLEAN,
+        "grpc-http2-max-pings-without-data": INTEGER,
+        "grpc-http2-min-recv-ping-interval-without-data": INTEGER,
+        "grpc-http2-max-ping-strikes": INTEGER,
+        "grpc-max-connection-age": INTEGER,
+        "grpc-max-connection-age-grace": INTEGER,
+        "grpc-restricted-protocol": TEXT,
+    },
+    "Tracing": {
+        "trace-config": TEXT,
+        "trace-file": TEXT,
+        "trace-level": TEXT,
+        "trace-rate": INTEGER,
+        "trace-count": INTEGER,
+        "trace-log-frequency": INTEGER,
+    },
+    "Response cache, rate limiter, memory": {
+        "cache-config": setting("cache-config", "cache name"),
+        "cache-directory": TEXT,
+        "response-cache-byte-size": INTEGER64,
+        "rate-limit": choice("rate-limit", "execution_count", "off"),
+        "rate-limit-resource": pair("rate-limit-resource", "name", "count"),
+        "pinned-memory-pool-byte-size": INTEGER64,
+        "cuda-memory-pool-byte-size": pair("cuda-memory-pool-byte-size", "device id", "bytes"),
+        "cuda-virtual-address-size": pair("cuda-virtual-address-size", "device id", "bytes"),
+        "buffer-manager-thread-count": INTEGER,
+        "host-policy": setting("host-policy", "policy name"),
+    },
+}
+_REPEATABLE = frozenset(
+    {
+        "model-load-gpu-limit",
+        "grpc-restricted-protocol",
+        "trace-config",
+        "trace-level",
+        "cache-config",
+        "rate-limit-resource",
+        "cuda-memory-pool-byte-size",
+        "cuda-virtual-address-size",
+        "host-policy",
+    }
+)
+
+
+def _options() -> Iterator[Option]:
+    for section, kinds in _UNUSED.items():
+        for flag, kind in kinds.items():
+            yield Option(
+                flag=flag,
+                kind=kind,
+                help="",
+                section=section,
+                variable=variable_of(flag),
+                repeatable=flag in _REPEATABLE,
+            )
+
+
+UNUSED_OPTIONS: tuple[Option, ...] = tuple(_options())

@@ -1,0 +1,130 @@
+"""The help texts of the command."""
+
+from __future__ import annotations
+
+import textwrap
+from itertools import groupby
+
+from app.settings.option import Option
+from app.settings.server import SERVER_OPTIONS
+from app.settings.unused import UNUSED_OPTIONS
+
+_WIDTH = 100
+
+USAGE = """\
+Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
+       trident validate REPO [REPO ...]                 print every problem of every model, start nothing
+       trident emulate sagemaker MODEL                  a SageMaker endpoint on this machine, to try a model out
+       trident emulate vertex MODEL                     the same of Vertex AI, and of its batch prediction
+       trident --version
+       trident --help
+
+Options without a command mean serve, so that a tritonserver command line works as it is.
+`trident serve --help` lists all options, `trident validate --help` and `trident emulate --help` those of the others.
+"""
+
+VALIDATE_USAGE = """\
+Usage: trident validate [options] REPO [REPO ...]
+
+Prints every problem of every model as path, message and hint; ends with status 1 if there is one, 0 if not.
+
+  --format=text|json                              default text
+  --model-config-name=string                      use configs/<name>.pbtxt of a model where it has one
+  --disable-auto-complete-config                  take each configuration as it is written
+  --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
+"""
+
+EMULATE_USAGE = """\
+Usage: trident emulate sagemaker [--multi-model] [options] MODEL_DIR_OR_TARBALL
+       trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
+       trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
+
+Starts the server as the platform starts a container, and the platform's API before it, on this machine only. Holds both
+sides to the platform's limits; at the end (Ctrl-C) it prints what broke one, and ends with status 1 if anything did, 0
+if not.
+
+SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it.
+
+  --multi-model     a multi-model endpoint: the folder holds a .tar.gz of each model, which TargetModel names
+  --port=integer    port of the runtime API; default 0, any free one
+  --env=NAME=VALUE  a variable of the model's environment; repeatable
+
+Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
+copied; a gs:// address goes to the server as it is, and STORAGE_EMULATOR_HOST with it.
+
+  --port=integer                    port of the API; default 0, any free one
+  --env=NAME=VALUE                  a variable of the model's environment, not AIP_...; repeatable
+  --args=ARGUMENT                   an argument of the container, as those after --; repeatable
+  --predict-route=PATH              default the platform's, /v1/endpoints/.../deployedModels/...:predict
+  --health-route=PATH               default the platform's, /v1/endpoints/.../deployedModels/...
+  --invoke-route-prefix=/*          every path of the container is open below .../invoke/, and no other call is
+  --endpoint-type=dedicated|shared  10 MB and 600 s, or 1.5 MB and 60 s; default dedicated
+  --inference-timeout=seconds       of a dedicated endpoint; at most 3600
+  --deployment-timeout=seconds      until the container must be healthy; default 1800 (a batch job: 2400), at most 7200
+
+  --batch=INPUT                     run a batch prediction job in place of an endpoint; status 1 if an instance failed
+  --output=DIR                      predictions_0001.jsonl and errors_0001.jsonl are made there
+  --instances-format=jsonl|csv|file-list
+                                    default by the name of the input; each line of a list names a file
+  --key-field=NAME                  is not sent, and stands in the output in the place of the instance
+  --instance-type=array|object      the form of an instance; default that of the input
+  --included-fields=NAME,...        the fields of an object that are sent, in their order
+  --excluded-fields=NAME,...        those that are not
+  --batch-size=integer              instances in a request; default 64
+  --model-parameters=JSON           the parameters of every request
+"""
+
+_SERVE_HEAD = """\
+Usage: trident serve --model-repository=DIR [options]
+
+Options are given as --name=value or --name value; a name may be cut short as long as it stays unique. Every option can
+be set by the variable beside it as well; the command line wins. A repeatable option takes several values in its
+variable, separated by semicolons or line breaks. In a container of SageMaker no option is needed.
+"""
+
+
+def usage(command: str) -> str:
+    """What `trident COMMAND --help` prints; for any other word what `trident --help` prints."""
+    if command == "serve":
+        return serve_usage()
+    return {"validate": VALIDATE_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
+
+
+def serve_usage() -> str:
+    """What `trident serve --help` prints."""
+    parts = [_SERVE_HEAD]
+    for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
+        parts.append(f"{section}\n" + "".join(_entry(each) for each in options))
+    names = ", ".join(f"--{each.flag}" for each in UNUSED_OPTIONS)
+    wrapped = textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    parts.append(f"Accepted for tritonserver's sake, without effect here\n{wrapped}\n")
+    return "\n".join(parts)
+
+
+def spelled(option: Option) -> str:
+    """How an option is written: `--name=<value>`, or its variable where it has no flag."""
+    value = ""
+    if option.takes_value:
+        value = f"={option.kind.name}" if set("<|") & set(option.kind.name) else f"=<{option.kind.name}>"
+    if not option.flag:
+        return option.variable + value
+    return ", ".join(f"--{name}{value}" for name in option.names)
+
+
+def default_text(option: Option) -> str:
+    """The default of an option as a person reads it; empty where there is none."""
+    return option.shown_default or option.show(option.default)
+
+
+def _entry(option: Option) -> str:
+    notes = [option.variable] if option.flag else []
+    if option.repeatable:
+        notes.append("repeatable")
+    elif default_text(option):
+        notes.append(f"default {default_text(option)}")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    indent = " " * 6
+    text = textwrap.fill(
+        option.help + note, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return f"  {spelled(option)}\n{text}\n"

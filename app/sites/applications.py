@@ -1,0 +1,131 @@
+"""The WSGI applications of the server's ports, before one engine, wherever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+from app.settings.server import ServerSettings
+from core.engine.protocol import Engine
+from core.frontend.bridge import Bridge
+from core.frontend.restricted_apis import parse_restricted
+from core.http.application import V2Application
+from core.http.metrics_application import MetricsApplication
+from core.http.options import LOG_DEFAULT, HttpOptions
+from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
+from core.http.request_log import RequestLog
+from core.observability.exposition import render
+from core.observability.metrics import MetricsOptions, metric_families
+
+MakeBridge = Callable[[int], Bridge]
+RequestPage = Callable[[V2Application], bytes]
+
+
+class Applications:
+    """`make_bridge` is given the number of threads for what blocks; `request_page` makes the metrics page's part on
+    HTTP requests."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        engine: Engine,
+        make_bridge: MakeBridge,
+        request_page: RequestPage = V2Application.request_metrics_page,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._make_bridge = make_bridge
+        self._request_page = request_page
+        self._metrics_options = MetricsOptions(
+            gpu=settings.allow_gpu_metrics,
+            cpu=settings.allow_cpu_metrics,
+            interval_ms=settings.metrics_interval_ms,
+            config=settings.metrics_settings,
+        )
+        self._v2 = V2Application(engine, http_options(settings), make_bridge(settings.http_thread_count))
+        self._sagemaker = self._sagemaker_application()
+        self._vertex = self._vertex_application()
+
+    def by_port(self) -> dict[int, WSGIApplication]:
+        settings = self._settings
+        applications: dict[int, Any] = {}
+        if settings.allow_http:
+            applications[settings.http_port] = self._v2
+        if self._sagemaker is not None:
+            applications[settings.sagemaker_port] = self._sagemaker
+        if self._vertex is not None:
+            applications[settings.vertex_ai_port] = self._vertex
+        if settings.allow_metrics:
+            # Of several front ends the page has the requests of the plain one: the others' ports have pages of their
+            # own.
+            front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
+            applications[settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
+        if settings.log_verbose >= REQUEST_LOG_LEVEL:
+            return {port: RequestLog(application) for port, application in applications.items()}
+        return applications
+
+    def _sagemaker_application(self) -> V2Application | None:
+        settings = self._settings
+        if settings.sagemaker is None or not settings.allow_sagemaker:
+            return None
+        from adapters.sagemaker.application import SageMakerApplication
+
+        application: V2Application = SageMakerApplication(
+            self._engine,
+            http_options(settings),
+            self._make_bridge(settings.sagemaker_thread_count),
+            settings.sagemaker,
+            lambda: self._metrics_page(application),
+            memory=_memory_budget(settings) if settings.multi_model else None,
+        )
+        return application
+
+    def _vertex_application(self) -> V2Application | None:
+        settings = self._settings
+        if settings.vertex is None:
+            return None
+        from adapters.vertex.application import VertexApplication
+
+        application: V2Application = VertexApplication(
+            self._engine,
+            http_options(settings),
+            self._make_bridge(settings.vertex_ai_thread_count),
+            settings.vertex,
+            lambda: self._metrics_page(application),
+        )
+        return application
+
+    def _metrics_page(self, front_end: V2Application) -> bytes:
+        page = render(metric_families(self._engine.metrics(), self._metrics_options))
+        return page + self._request_page(front_end)
+
+
+def _memory_budget(settings: ServerSettings) -> Any:
+    """What the models of a multi-model endpoint may take, in the process that has them."""
+    from adapters.sagemaker.memory import MemoryBudget
+    from core.backends.onnxruntime.backend import gpu_ids
+
+    return MemoryBudget.of_machine(
+        gpu_ids=gpu_ids(settings.min_supported_compute_capability),
+        visible_gpus=settings.visible_gpus,
+        limit=settings.sagemaker_memory_limit_mb * 1_000_000 or None,
+    )
+
+
+def http_options(settings: ServerSettings) -> HttpOptions:
+    return HttpOptions(
+        max_input_size=settings.http_max_input_size,
+        header_forward_pattern=settings.http_header_forward_pattern,
+        restricted=parse_restricted(settings.http_restricted_api),
+        log_settings={
+            **LOG_DEFAULT,
+            "log_file": settings.log_file,
+            "log_info": settings.log_info,
+            "log_warning": settings.log_warning,
+            "log_error": settings.log_error,
+            "log_verbose_level": settings.log_verbose,
+            "log_format": settings.log_format,
+        },
+    )

@@ -1,0 +1,148 @@
+"""The process of the engine: what it does from its start to its end.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+
+from app.settings.server import ServerSettings
+from app.sites.engine_options import engine_options
+from app.supervisor.engine_child import EXIT_ENGINE_FAILED
+from app.supervisor.private_directory import PrivateDirectory
+from app.supervisor.stop_signals import STOP_ENGINE
+from app.terminal.start_report import StartReport
+from app.worker.memory import IdleTrim, keep_freed_memory
+from core.engine.in_process import InferenceEngine, make_engine
+from core.errors import ServerError
+from core.lifecycle.options import EngineOptions
+from core.observability.console import print_line
+from core.remote.calls.calls import CALLS
+from core.remote.load_log import Journal
+from core.remote.server import EngineServer
+
+_log = logging.getLogger("trident.engine")
+
+EXIT_NOT_DRAINED = 1
+_TICK_S = 0.25
+_BACKLOG = 128
+_PR_SET_PDEATHSIG = 1
+
+
+class EngineProcess:
+    """One engine for so many front ends, in a process of its own. Made and run on the main thread of a process that was
+    just forked."""
+
+    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int, front_ends: int) -> None:
+        self._settings = settings
+        self._front_ends = front_ends
+        self._directory = directory
+        self._parent = parent
+        # A queue and not an event: a signal may come while the main thread holds the event's lock.
+        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._is_stopping = False
+        self._failure = ""
+        self._restored = threading.Event()
+
+    def run(self) -> int:
+        """Serve until the parent says stop or is gone; the exit status."""
+        signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
+        _end_with_parent()
+        keep_freed_memory()
+        tempfile.tempdir = str(self._directory.new_files())
+        journal = Journal(self._directory.loads)
+        engine = make_engine(self._options(journal), on_fatal=self._fail)
+        server = EngineServer(
+            engine,
+            _listen(self._directory),
+            on_change=journal.note,
+            is_restoring=lambda: not self._restored.is_set(),
+            expected=self._front_ends,
+        )
+        server.start()
+        engine.start()
+        StartReport(self._settings, engine, self._fail).start()
+        threading.Thread(target=self._restore, args=(engine, journal), name="trident-restore", daemon=True).start()
+        self._wait(server)
+        return self._end(engine, server)
+
+    def _options(self, journal: Journal) -> EngineOptions:
+        """A model that was unloaded by request is not loaded at the start of a later engine."""
+        options = engine_options(self._settings)
+        unloaded = journal.unloaded()
+        return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
+
+    def _wait(self, server: EngineServer) -> None:
+        trim = IdleTrim()
+        while not self._stopped_within(_TICK_S):
+            trim.tick(time.monotonic(), server.last_work)
+            if self._failure:
+                print_line(f"error: creating server: {self._failure}", sys.stderr)
+                return
+            if os.getppid() != self._parent:
+                _log.error("the server's main process is gone: the engine ends")
+                return
+
+    def _stopped_within(self, seconds: float) -> bool:
+        try:
+            self._stop.get(timeout=seconds)
+        except Empty:
+            return False
+        self._is_stopping = True
+        return True
+
+    def _end(self, engine: InferenceEngine, server: EngineServer) -> int:
+        engine.begin_exit()
+        server.push_state()
+        drained = engine.finish(self._settings.exit_timeout_secs)
+        server.stop()
+        self._directory.remove_if_orphaned()
+        if self._failure:
+            return EXIT_ENGINE_FAILED
+        return 0 if drained else EXIT_NOT_DRAINED
+
+    def _restore(self, engine: InferenceEngine, journal: Journal) -> None:
+        """Load what the last engine had loaded by request, and unload what it had unloaded. On a thread."""
+        changes = journal.changes()
+        try:
+            while changes and not engine.wait_loaded(_TICK_S):
+                if self._is_stopping:
+                    return
+            for call, arguments in changes:
+                try:
+                    CALLS[call].ask(engine, arguments)
+                except ServerError as error:
+                    _log.error("'%s' could not be restored: %s", arguments[0], error.message)
+        finally:
+            self._restored.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+
+
+def _listen(directory: PrivateDirectory) -> socket.socket:
+    """A new socket in place of that of an engine before this one."""
+    directory.socket.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(directory.socket))
+    directory.socket.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _end_with_parent() -> None:
+    """Have the kernel say stop when the parent ends, where it can; the look at the parent's number is slower."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, STOP_ENGINE)

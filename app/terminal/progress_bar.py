@@ -1,0 +1,40 @@
+"""The downloads of a start as one line on the terminal, drawn over itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from core.inference.request import DownloadPhase
+
+_WIDTH = 30
+_CLEAR = "\r\033[K"
+
+
+class ProgressBar:
+    """Draws on `stream` if that is a terminal, and does nothing if not. One thread."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._enabled = self._stream.isatty()
+        self._drawn = False
+
+    def show(self, download: DownloadPhase | None) -> None:
+        """Draw how far `download` is; take the line away when there is none any more."""
+        if not self._enabled or (download is None and not self._drawn):
+            return
+        # The cursor goes back to the start, where a line of the log may then overwrite the bar.
+        self._stream.write(f"{_CLEAR}{bar(download)}\r" if download else _CLEAR)
+        self._stream.flush()
+        self._drawn = download is not None
+
+
+def bar(download: DownloadPhase) -> str:
+    share = download.bytes_done / download.bytes_total if download.bytes_total else 0.0
+    filled = round(share * _WIDTH)
+    rate = download.bytes_done / download.seconds if download.seconds else 0.0
+    return (
+        f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {share:4.0%}  "
+        f"{download.bytes_done / 1e6:.0f} of {download.bytes_total / 1e6:.0f} MB, "
+        f"{download.objects_done} of {download.objects_total} objects, {rate / 1e6:.0f} MB/s"
+    )

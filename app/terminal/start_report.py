@@ -1,0 +1,120 @@
+"""What a person who starts the server is told: how loading goes, what is served, or why it cannot be.
+
+The lines that tools wait for come when the models are loaded, as from Triton, though the ports have been open since the
+start. Source: spec/server-options.md section 4, spec/trace-and-log.md section 6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from app.settings.precedence import DEFAULT
+from app.settings.rules import METRICS_SERVICE, SAGEMAKER_SERVICE
+from app.settings.server import ServerSettings
+from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table
+from app.terminal.progress_bar import ProgressBar
+from app.worker.garbage_collector import settle_collector
+from core.engine.in_process import InferenceEngine
+from core.observability.logging import log_table
+
+_log = logging.getLogger("trident.server")
+
+# How often the start is looked at; a progress bar moves as often.
+_LOOK_SECONDS = 0.25
+_SHOWN = 3
+_STARTED = {
+    "HTTP": "HTTPService",
+    SAGEMAKER_SERVICE: "Sagemaker HTTPService",
+    "Vertex AI": "Vertex AI HTTPService",
+    METRICS_SERVICE: "Metrics Service",
+}
+_READY = "READY"
+# The group of routes by which clients load models.
+_CONTROL = "model-repository"
+_NO_MODEL = (
+    "there is no model in %s: a model repository has a folder for each model, and in that one for each version; "
+    "--single-model=NAME serves a repository that is one model"
+)
+
+
+class StartReport:
+    """Watches `engine` until it has loaded, on a thread; `fail` is told why the server cannot go on."""
+
+    def __init__(self, settings: ServerSettings, engine: InferenceEngine, fail: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._fail = fail
+        self._thread = threading.Thread(target=self._watch, name="trident-start-report", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _watch(self) -> None:
+        shown = ProgressBar()
+        while not self._engine.wait_loaded(timeout_s=_LOOK_SECONDS):
+            phase = self._engine.phase()
+            if phase.name == "exiting":
+                return
+            shown.show(phase.download)
+        shown.show(None)
+        settle_collector()
+        self._log_settings()
+        rows = [
+            ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
+            for v in self._engine.overview()
+        ]
+        log_table(_log, "models", models_table(rows))
+        phase = self._engine.phase()
+        if phase.name == "failed" and self._settings.exit_on_error:
+            self._fail(f"Internal - failed to load all models{_reasons(phase.failures)}")
+            return
+        problem = default_model_problem(self._settings, rows)
+        if problem and self._settings.exit_on_error and phase.name != "exiting":
+            self._fail(f"Invalid argument - {problem}")
+            return
+        if not rows and self._settings.model_control_mode != "explicit":
+            _log.warning(_NO_MODEL, ", ".join(self._settings.model_repository))
+        log_table(_log, "addresses", addresses_table(self._addresses()))
+        for name, (address, port) in self._settings.services().items():
+            _log.info("Started %s at %s:%d", _STARTED[name], address, port)
+
+    def _log_settings(self) -> None:
+        settings = self._settings
+        given = [row for row in settings.describe() if row.source != DEFAULT]
+        log_table(_log, "options that are not at their defaults", options_table(given))
+        if settings.allow_sagemaker and settings.sagemaker is not None:
+            log_table(_log, "SageMaker's settings", options_table(settings.sagemaker.describe()))
+        if settings.vertex is not None:
+            log_table(_log, "Vertex AI's settings", options_table(settings.vertex.describe()))
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        services = self._settings.services()
+        return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
+
+
+def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
+    """Why Vertex AI's default model cannot come any more, after what `rows` shows was loaded at start; "" if it can.
+
+    The health probe asks for that model: the server would be unhealthy for ever.
+    """
+    vertex = settings.vertex
+    if vertex is None or not vertex.default_model:
+        return ""
+    loaded = sorted({row.model for row in rows if row.state == _READY})
+    changes = settings.allow_http or _CONTROL in vertex.public_groups
+    may_come = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
+    if vertex.default_model in loaded or may_come:
+        return ""
+    listed = ", ".join(loaded[:_SHOWN]) + (" …" if loaded[_SHOWN:] else "")
+    return f"--vertex-ai-default-model is '{vertex.default_model}', which is none of the loaded models: {listed}"
+
+
+def _reasons(failures: Mapping[str, str]) -> str:
+    """What failed and why, for the last line that a person reads; the lines before have it all."""
+    if not failures:
+        return ""
+    shown = [f"{name}: {reason}" for name, reason in sorted(failures.items())[:_SHOWN]]
+    more = len(failures) - len(shown)
+    return f" ({'; '.join(shown)}{f'; and {more} more' if more else ''})"

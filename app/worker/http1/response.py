@@ -1,0 +1,175 @@
+"""One response: from what a WSGI application returns to buffers on the socket.
+
+Source: PEP 3333; RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol
+from wsgiref.types import WSGIApplication
+
+from app.worker.clock import CoarseClock
+from app.worker.http1.request_body import size_of
+from app.worker.http1.request_head import Head
+from app.worker.http1.response_head import Headers, ResponseHead, ResponseHeads
+from core.http.reply import BODY_KEY
+from core.inference.tensors import Buffer
+
+_Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+
+_BODY_KEYS = (BODY_KEY, "wsgi.input")
+
+
+class Outlet(Protocol):
+    """Where a response goes."""
+
+    def is_closing(self) -> bool:
+        """Whether this response is the last one, because the server stops. Asked when the head is sent."""
+
+    def send(self, parts: list[Buffer], size: int) -> None:
+        """Send all parts, `size` bytes together; the list is the outlet's then. Raises ClientGone when nobody takes
+        them any more."""
+
+
+class Response:
+    """The response to one request. `keep_alive` says afterwards whether the connection may carry another one.
+
+    A list or tuple of buffers is sent at once, with its length; any other iterable is streamed, chunked where the
+    application did not declare the length. The parts may be any contiguous buffers.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_clock",
+        "_head",
+        "_headers",
+        "_heads",
+        "_is_http_1_0",
+        "_left",
+        "_omits_body",
+        "_outlet",
+        "keep_alive",
+        "started",
+        "status",
+    )
+
+    _head: ResponseHead
+    _headers: Headers
+
+    def __init__(self, outlet: Outlet, head: Head, heads: ResponseHeads, clock: CoarseClock) -> None:
+        self._outlet = outlet
+        self._heads = heads
+        self._clock = clock
+        self._is_http_1_0 = not head.minor_version
+        self._omits_body = head.is_head_request
+        self._chunked = False
+        self._left: int | None = None  # bytes that the declared Content-Length still promises
+        self.status = ""
+        self.keep_alive = head.keep_alive
+        self.started = False
+
+    def run(self, application: WSGIApplication, environ: dict[str, Any]) -> None:
+        """Ask the application and send what it returns. Raises what it raises, and ClientGone."""
+        parts = application(environ, self.start_response)
+        if isinstance(parts, (list, tuple)) and not self.started:
+            whole, size = self._whole(parts)
+            # They, and the request's body, may lie in memory that others wait for, and the client may be slow: but for
+            # `whole`, which is the outlet's now, nothing here holds on to them.
+            del parts
+            for name in _BODY_KEYS:
+                environ.pop(name, None)
+            self._outlet.send(whole, size)
+            return
+        try:
+            for part in parts:
+                self.write(part)
+            self._finish()
+        finally:
+            close = getattr(parts, "close", None)
+            if close is not None:
+                close()
+
+    def start_response(
+        self, status: str, headers: Headers, exc_info: _Failure | None = None
+    ) -> Callable[[bytes], object]:
+        """WSGI's `start_response`."""
+        if exc_info is not None and exc_info[1] is not None and self.started:
+            raise exc_info[1].with_traceback(exc_info[2])
+        if exc_info is None and self.status:
+            raise AssertionError("start_response was called twice")
+        self.status = status
+        self._headers = headers
+        return self.write
+
+    def write(self, part: Buffer) -> None:
+        """Send one part of a streamed body, the head before the first one."""
+        size = size_of(part)
+        if not size:
+            return
+        parts: list[Buffer] = [] if self.started else [self._head_bytes(None)]
+        self.started = True
+        if self._chunked:
+            parts += (b"%x\r\n" % size, part, b"\r\n")
+        elif not self._omits_body:
+            if self._left is not None:
+                self._left -= size
+                if self._left < 0:
+                    raise ValueError("the application sent more than the Content-Length that it declared")
+            parts.append(part)
+        if parts:
+            self._outlet.send(parts, sum(map(size_of, parts)))
+
+    def _finish(self) -> None:
+        if not self.started:
+            head = self._head_bytes(0)
+            self.started = True
+            self._outlet.send([head], len(head))
+        elif self._chunked:
+            self._outlet.send([b"0\r\n\r\n"], 5)
+        if self._left and not self._omits_body:
+            self.keep_alive = False  # the client waits for bytes that do not come: only the end can tell it
+
+    def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
+        """The whole response, and its size in bytes."""
+        size = 0
+        filled: list[Buffer] = [b""]
+        for part in parts:
+            part_size = len(part) if type(part) is bytes else size_of(part)
+            if part_size:
+                size += part_size
+                filled.append(part)
+        filled[0] = head = self._head_bytes(size)
+        self.started = True
+        return ([head], len(head)) if self._omits_body else (filled, size + len(head))
+
+    def _head_bytes(self, size: int | None) -> bytes:
+        """The head before a body of `size` bytes, None if that is not known. Raises ValueError for a head that is none.
+
+        Decides how the body ends, where the application did not.
+        """
+        head = self._heads.head_for(self.status, self._headers)
+        self._omits_body = self._omits_body or head.omits_body
+        framing = b""
+        if head.declared is not None:
+            if size is not None and size != head.declared and not self._omits_body:
+                raise ValueError(
+                    f"the application declared a Content-Length of {head.declared} and returned {size} bytes"
+                )
+            self._left = head.declared
+        elif size is not None and not head.omits_body:
+            framing = b"Content-Length: %d\r\n" % size if size or not self._omits_body else b""
+        elif not self._omits_body:
+            self._chunked = not self._is_http_1_0
+            if self._chunked:
+                framing = b"Transfer-Encoding: chunked\r\n"
+            else:
+                self.keep_alive = False
+        if head.closes or self._outlet.is_closing():
+            self.keep_alive = False
+        if not self.keep_alive:
+            framing += b"Connection: close\r\n"
+        elif self._is_http_1_0:
+            framing += b"Connection: keep-alive\r\n"
+        return head.start + framing + self._clock.date_end

@@ -1,0 +1,103 @@
+"""Requests that are not plain: read by gunicorn's own parser, so that what is refused is gunicorn's decision.
+
+Source: gunicorn's `AsyncWorker.handle` and `http/body.py`; spec/http.md section 7 for chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gunicorn.http import errors, wsgi
+from gunicorn.http.body import ChunkedReader
+from gunicorn.http.message import Request
+from gunicorn.http.unreader import SocketUnreader
+
+from app.worker.http1.refusal import BODY_TOO_LARGE, TOO_MANY_CHUNKS, ClientGone, Refusal
+from app.worker.http1.request_head import Head
+from core.http.reply import RECEIVED_HEADERS_KEY
+
+MAX_CHUNKS = 65536
+
+
+class Source(Protocol):
+    """Where the bytes come from: a connection that waits on the hub."""
+
+    def recv(self, size: int) -> bytes:
+        """At least one byte, or none at the end."""
+
+
+class BoundedChunks(ChunkedReader):  # type: ignore[misc]
+    """A chunked body with a limit on the number of chunks and on their sum in bytes."""
+
+    def __init__(self, request: Any, unreader: Any, max_size: int) -> None:
+        super().__init__(request, unreader)
+        self._max_size = max_size
+        self._size = 0
+        self._chunks = 0
+
+    def parse_chunk_size(self, unreader: Any, data: bytes | None = None) -> tuple[int, bytes | None]:
+        size, rest = super().parse_chunk_size(unreader, data)
+        if size:
+            self._chunks += 1
+            self._size += size
+            if self._chunks > MAX_CHUNKS:
+                raise Refusal(400, TOO_MANY_CHUNKS)
+            if self._size > self._max_size:
+                raise Refusal(400, BODY_TOO_LARGE.format(self._max_size))
+        return size, rest
+
+    def collect(self) -> bytearray:
+        """The whole body."""
+        body = bytearray()
+        for piece in self.parser:
+            body += piece
+        return body
+
+
+class StrictRequest:
+    """One request, read from `source`.
+
+    Raises Refusal for what gunicorn refuses, ClientGone if the source ends early. After the head is read, `head` and
+    `is_chunked` tell how the body comes; `rest()` are the bytes taken from the source beyond what has been read.
+    """
+
+    def __init__(self, source: Source, cfg: Any, peer: Any) -> None:
+        self._unreader = SocketUnreader(source)
+        try:
+            self._request = Request(cfg, self._unreader, peer)
+        except (errors.NoMoreData, StopIteration):
+            raise ClientGone from None
+        except errors.ParseException as error:
+            raise Refusal.of(error) from error
+        self.is_chunked = isinstance(self._request.body.reader, ChunkedReader)
+        self.expects_continue = self._request._expected_100_continue
+        self._request._expected_100_continue = False  # the connection answers it, once the length is accepted
+        self._cfg = cfg
+
+    def head(self, sock: Any, peer: Any, address: Any) -> Head:
+        """The head, with gunicorn's environ. A chunked body has length 0 until it is read."""
+        received = self._request.headers
+        # As for the plain heads: `A_B` and `A-B` have one key in the environ, so only the latter may have it.
+        self._request.headers = [(name, value) for name, value in received if "_" not in name]
+        try:
+            _, environ = wsgi.create(self._request, sock, peer, address, self._cfg)
+        except errors.ParseException as error:
+            raise Refusal.of(error) from error
+        environ[RECEIVED_HEADERS_KEY] = [(name.lower(), value) for name, value in received]
+        environ["wsgi.multithread"] = True
+        environ.setdefault("REMOTE_PORT", "")
+        length = 0 if self.is_chunked else self._request.body.reader.length
+        keep_alive = not self._request.should_close()
+        return Head(environ, length, keep_alive=keep_alive, minor_version=self._request.version[1])
+
+    def chunked_body(self, max_size: int) -> bytes:
+        """The whole body of a chunked request. Raises Refusal if it is malformed or over a limit."""
+        try:
+            return bytes(BoundedChunks(self._request, self._unreader, max_size).collect())
+        except errors.NoMoreData:
+            raise ClientGone from None
+        except errors.ParseException as error:
+            raise Refusal.of(error) from error
+
+    def rest(self) -> bytes:
+        return bytes(self._unreader.take_buffered())

@@ -1,0 +1,102 @@
+"""The graceful stop of a worker.
+
+Source: spec/server-options.md section 5, spec/http.md section 11. The difference, on purpose: between becoming unready
+and closing the listeners lies a grace in which all is served as before, so that a load balancer can notice. What shows
+how the drain goes (the metrics port) is closed last.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gevent
+
+from app.sites.site import Site
+from app.worker.http1.connections import Connections
+
+log = logging.getLogger("trident.server")
+
+_STEP_S = 0.05
+# For the answers on the ports that are closed last: they are short, and what is left is lost with nothing.
+_LAST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimes:
+    """Seconds: of unready service before the listeners close, and then for all that is in flight."""
+
+    drain_grace_s: float = 0.0
+    exit_timeout_s: float = 30.0
+
+
+class Ports(NamedTuple):
+    """Listeners, and the connections that came through them."""
+
+    listeners: list[Any]
+    connections: Connections
+
+    def close(self) -> None:
+        """Take no more connections, and no more requests on those that there are."""
+        for listener in self.listeners:
+            listener.close()
+        self.connections.close_idle()
+
+
+class Shutdown:
+    """One stop. Runs in the worker's main greenlet; `tick` keeps the worker alive and is called about every second.
+
+    `ports` close first and `last_ports` when all that came through the others is answered and the site has finished.
+    """
+
+    def __init__(self, site: Site, ports: Ports, last_ports: Ports, times: StopTimes, tick: Callable[[], None]) -> None:
+        self._site = site
+        self._ports = ports
+        self._last_ports = last_ports
+        self._times = times
+        self._tick = tick
+        self._next_tick = 0.0
+
+    def run(self) -> bool:
+        """Returns True when everything in flight was answered, False if the exit timeout ended first."""
+        self._site.begin_exit()
+        self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
+        self._ports.close()
+        deadline = time.monotonic() + self._times.exit_timeout_s
+        drained = self._wait(deadline, lambda: not len(self._ports.connections), self._report)
+        drained = self._finish_site(deadline) and drained
+        self._last_ports.close()
+        self._wait(time.monotonic() + _LAST_S, lambda: not len(self._last_ports.connections))
+        if not drained:
+            log.error("Exit timeout expired. Exiting immediately.")
+        return drained
+
+    def _finish_site(self, deadline: float) -> bool:
+        remaining = max(0.0, deadline - time.monotonic())
+        finished = gevent.get_hub().threadpool.spawn(self._site.finish, remaining)
+        # The engine counts the same seconds; one more lets it be the one to report.
+        self._wait(deadline + 1.0, finished.ready)
+        return bool(finished.ready() and finished.get())
+
+    def _wait(self, until: float, is_done: Callable[[], bool], report: Callable[[int], None] | None = None) -> bool:
+        """Serve on until `is_done` or the monotonic time `until`. Returns whether it was done."""
+        while not is_done():
+            now = time.monotonic()
+            if now >= until:
+                return False
+            if now >= self._next_tick:
+                self._next_tick = now + 1.0
+                self._tick()
+                if report is not None:
+                    report(round(until - now))
+            gevent.sleep(min(_STEP_S, until - now))
+        return True
+
+    def _report(self, seconds_left: int) -> None:
+        in_flight = self._ports.connections.in_flight()
+        if in_flight:
+            log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)
+        self._site.log_in_flight(seconds_left)

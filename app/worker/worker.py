@@ -1,0 +1,173 @@
+"""The gunicorn worker of this project: greenlets for connections, native threads for everything else.
+
+Source: architecture section 3.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gunicorn.workers.ggevent import GeventWorker
+
+from app.sites.site import PlainSite, Site
+from app.worker.clock import CoarseClock
+from app.worker.http1.connection import Connection
+from app.worker.http1.connections import Connections
+from app.worker.http1.limits import ConnectionLimits
+from app.worker.http1.service import Service
+from app.worker.listeners import Listener, PortDispatcher
+from app.worker.memory import IdleTrim, keep_freed_memory
+from app.worker.shutdown import Ports, Shutdown, StopTimes
+from core.observability.console import print_line
+
+log = logging.getLogger("trident.server")
+
+EXIT_NOT_DRAINED = 1
+EXIT_SITE_FAILED = 5  # not one of gunicorn's own codes, which are 3 and 4
+_TICK_S = 0.5
+# A terminal sends them to all processes of a server, as do those who mean only the arbiter.
+_FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+
+
+class TridentWorker(GeventWorker):  # type: ignore[misc]
+    """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
+
+    Differences from `GeventWorker`: nothing is monkey-patched; requests are parsed by
+    `app.worker.http1.request_head`; timeouts come from a sweep; SIGTERM starts `app.worker.shutdown.Shutdown`; SIGINT,
+    SIGHUP and SIGUSR2 are the arbiter's alone.
+    """
+
+    site: Site
+    sockets: list[Any]
+    wsgi: Any
+
+    @classmethod
+    def check_config(cls, cfg: Any, log: Any) -> None:
+        """Refuse what this worker does not do. Called by the arbiter before it forks."""
+        if cfg.is_ssl:
+            raise RuntimeError("app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
+
+    def patch(self) -> None:
+        """Take the listening sockets as they are, in place of monkey-patching the process."""
+        listeners: list[Any] = self.sockets
+        self.sockets = [listener.sock for listener in listeners]
+
+    def init_process(self) -> None:
+        # The C parser of the installed gunicorn_h1c accepts bare line feeds and folded headers; what is not plain goes
+        # to the strict one.
+        self.cfg.set("http_parser", "python")
+        # The strict one keeps names with underscores out of the environ, but not from who looks for them.
+        self.cfg.set("header_map", "dangerous")
+        keep_freed_memory()
+        self._stop = Event()
+        self._stop_asked: Any = None
+        super().init_process()
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        for number in _FOR_THE_ARBITER:
+            signal.signal(number, signal.SIG_IGN)
+
+    def load_wsgi(self) -> None:
+        """Make the site: here, because inference sessions must not exist before the fork."""
+        make_site = getattr(self.app, "make_site", None)
+        if make_site is None:
+            super().load_wsgi()
+            self.site = PlainSite(self.wsgi, [_port(listener) for listener in self.sockets])
+        else:
+            self.site = make_site(self)
+        self.wsgi = PortDispatcher(self.site.applications)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """SIGTERM: ask the main greenlet to stop. A signal may come at any point; `send` is made for that."""
+        self.alive = False
+        if self._stop_asked is not None:
+            self._stop_asked.send()
+
+    def run(self) -> None:
+        """Serve until asked to stop. Ends the process with 0, EXIT_NOT_DRAINED or EXIT_SITE_FAILED."""
+        self._stop_asked = gevent.get_hub().loop.async_()
+        self._stop_asked.start(self._stop.set)
+        self._clock = CoarseClock()
+        self._idle_trim = IdleTrim()
+        limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
+        self._ports, self._last_ports = (
+            Ports([], Connections(self._clock, limits, self.worker_connections)) for _ in range(2)
+        )
+        for listener in self.sockets:
+            is_last = _port(listener) in getattr(self.app, "last_ports", ())
+            self._listen(listener, self._last_ports if is_last else self._ports)
+        self.site.start()
+        for each in self._listeners():
+            each.start()
+        times = getattr(self.app, "stop_times", None) or StopTimes(exit_timeout_s=float(self.cfg.graceful_timeout))
+        while self.alive and not self._stop.is_set():
+            self._tick()
+            if self.site.failure is not None:
+                print_line(f"error: creating server: {self.site.failure}", sys.stderr)
+                for each in self._listeners():
+                    each.refuse()
+                self._shut_down(replace(times, drain_grace_s=0.0))
+                sys.exit(EXIT_SITE_FAILED)
+            self._stop.wait(_TICK_S)
+        if self._is_orphan():
+            times = replace(times, drain_grace_s=0.0)  # whoever starts the server again needs the ports
+        sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
+
+    def _listen(self, listener: socket.socket, ports: Ports) -> None:
+        application = self.wsgi.application_for(_port(listener))
+        service = Service(application, listener.getsockname(), self.cfg, ports.connections, self.site.allocate)
+        ports.listeners.append(
+            Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
+        )
+
+    def _listeners(self) -> list[Listener]:
+        return [*self._ports.listeners, *self._last_ports.listeners]
+
+    def _has_place(self) -> bool:
+        open_now = len(self._ports.connections) + len(self._last_ports.connections)
+        return open_now < int(self.worker_connections)
+
+    def _is_orphan(self) -> bool:
+        return os.getppid() != int(self.ppid)
+
+    def _tick(self) -> None:
+        if self._is_orphan():
+            self._stop.set()  # nobody would start it again, nor stop it
+        self._clock.tick()
+        self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
+        first, last = self._ports.connections, self._last_ports.connections
+        first.sweep(len(last))
+        last.sweep(len(first))
+        self._idle_trim.tick(self._clock.now, max(first.last_work(), last.last_work()))
+        for listener in self._listeners():
+            listener.resume()
+
+    def _shut_down(self, times: StopTimes) -> bool:
+        return Shutdown(self.site, self._ports, self._last_ports, times, self._tick).run()
+
+
+def _serve(service: Service, sock: socket.socket, peer: Any) -> None:
+    Connection(sock, peer, service).serve()
+
+
+def _port(listener: socket.socket) -> int:
+    name = listener.getsockname()
+    return int(name[1]) if isinstance(name, tuple) else 0
+
+
+def exit_now(code: int) -> None:
+    """End this process without Python's finalisation, which waits for threads and may meet native ones at work."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

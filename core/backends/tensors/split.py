@@ -1,0 +1,189 @@
+"""The results of one execution, cut into the outputs of each request.
+
+Outputs are views of the results; only small ones are copied, into one run of bytes for each request.
+Source: spec/onnxruntime-backend.md section 5.5 items 7 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from core.backends.tensors.batch_inputs import input_named
+from core.config.model_spec import ModelSpec, OutputSpec
+from core.config.schema import ModelConfig
+from core.errors import BackendFailed
+from core.inference.layout import TensorLayout, layout_of
+from core.inference.request import InferenceRequest, Outputs, OutputTensor, PackedOutputs
+from core.inference.tensors import BYTES, Array, Shape, element_count, shape_text
+
+_PACKED_BYTES_AT_MOST = 64 * 1024
+_LAYOUTS_AT_MOST = 256
+
+# The outputs that are wanted, the numbers of requests and items, and the shapes of the results.
+_LayoutKey = tuple[object, ...]
+
+
+class Splitter:
+    """Cuts results for one model. `scattered` names the source input of each output that is cut by an input's shape.
+
+    Any thread.
+    """
+
+    def __init__(self, spec: ModelSpec, scattered: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._batching = spec.max_batch_size > 0
+        self._scattered = scattered
+        self._outputs = [(output, output.name, output.datatype.name) for output in spec.outputs.values()]
+        self._plain = not scattered and all(output.model_dims is None for output in spec.outputs.values())
+        self._layouts: dict[_LayoutKey, TensorLayout | None] = {}
+        self._packs = self._plain and all(output.datatype is not BYTES for output in spec.outputs.values())
+
+    def split(self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int) -> Sequence[Outputs]:
+        """The requested outputs of each request, in the order of the configuration.
+
+        `results` are those of all configured outputs, in that order, for `total` items. Raises BackendFailed where a
+        result cannot be cut.
+        """
+        if self._packs and len({request.outputs for request in requests}) == 1:
+            packed = self._packed(requests, results, total)
+            if packed is not None:
+                return packed
+        if len(requests) == 1:
+            return [self._of_one(requests[0], results, total)]
+        columns: list[list[OutputTensor]] = []
+        for (output, name, datatype), result in zip(self._outputs, results, strict=True):
+            pieces = self._cut(output, result, requests, total)
+            columns.append([OutputTensor(name, datatype, piece.shape, piece) for piece in pieces])
+        answers: list[list[OutputTensor]] = []
+        for request, row in zip(requests, zip(*columns, strict=True), strict=True):
+            wanted = request.outputs
+            answers.append([tensor for tensor in row if tensor.name in wanted] if wanted else list(row))
+        return answers
+
+    def _packed(
+        self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int
+    ) -> list[PackedOutputs] | None:
+        """The outputs of one request, or of requests of one item each, as runs of bytes; None where they are too large.
+
+        Copying them together takes less than making an array, and later bytes, for each output of each request.
+        """
+        count = len(requests)
+        if count > 1 and count != total:
+            return None
+        wanted = requests[0].outputs
+        key = (wanted, count, total, *[result.shape for result in results])
+        try:
+            layout = self._layouts[key]
+        except KeyError:
+            layout = self._layout(wanted, results, count, total)
+            if len(self._layouts) >= _LAYOUTS_AT_MOST:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        if layout is None:
+            return None
+        if wanted:
+            results = [result for (_, name, _), result in zip(self._outputs, results, strict=True) if name in wanted]
+        if count == 1:
+            return [PackedOutputs(layout, memoryview(b"".join([result.tobytes() for result in results])))]
+        columns = [result.reshape(count, -1).view(np.uint8) for result in results]
+        block = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
+        content, size = block.reshape(-1).data, layout.size
+        return [PackedOutputs(layout, content[start : start + size]) for start in range(0, size * count, size)]
+
+    def _layout(self, wanted: tuple[str, ...], results: Sequence[Array], count: int, total: int) -> TensorLayout | None:
+        """How what is wanted of such results lies for one of `count` requests; None if it is not to be packed."""
+        described: list[tuple[str, str, Shape, int]] = []
+        for (_, name, datatype), result in zip(self._outputs, results, strict=True):
+            shape = result.shape
+            if not shape or (self._batching and shape[0] != total):
+                return None
+            if not wanted or name in wanted:
+                described.append((name, datatype, shape if count == 1 else (1, *shape[1:]), result.nbytes // count))
+        layout = layout_of(described)
+        return layout if 0 < layout.size * count <= _PACKED_BYTES_AT_MOST else None
+
+    def _of_one(self, request: InferenceRequest, results: Sequence[Array], total: int) -> list[OutputTensor]:
+        wanted = request.outputs
+        answer: list[OutputTensor] = []
+        for (output, name, datatype), result in zip(self._outputs, results, strict=True):
+            array = result
+            if name in self._scattered:
+                array = self._scatter(name, array, (request,))[0]
+            else:
+                shape = array.shape
+                if not self._plain or not shape:
+                    array = self._in_client_shape(output, array)
+                if self._batching and (not shape or shape[0] != total):
+                    raise self._wrong_batch(name, shape, total)
+            if not wanted or name in wanted:
+                answer.append(OutputTensor(name, datatype, array.shape, array))
+        return answer
+
+    def _cut(
+        self, output: OutputSpec, result: Array, requests: Sequence[InferenceRequest], total: int
+    ) -> Iterable[Array]:
+        """One piece of `result` for each request."""
+        if output.name in self._scattered:
+            return self._scatter(output.name, result, requests)
+        shape = result.shape
+        if not shape or shape[0] != total:
+            raise self._wrong_batch(output.name, shape, total)
+        if output.model_dims is not None:
+            result = self._in_client_shape(output, result)
+        if total == len(requests):
+            # Iterating over rows takes half the time of slicing them one by one.
+            return result[:, None]
+        pieces: list[Array] = []
+        start = 0
+        for request in requests:
+            end = start + request.batch_size
+            pieces.append(result[start:end])
+            start = end
+        return pieces
+
+    def _scatter(self, name: str, result: Array, requests: Sequence[InferenceRequest]) -> list[Array]:
+        source = self._scattered[name]
+        flat = result.reshape(-1)
+        pieces: list[Array] = []
+        start = 0
+        for request in requests:
+            shape: Shape = input_named(request, source).array.shape
+            end = start + element_count(shape)
+            if end > flat.size:
+                raise BackendFailed(
+                    f"output '{name}' of '{self._spec.name}' has {flat.size} elements, too few to give each request "
+                    f"the shape of its input '{source}'",
+                    model=self._spec.name,
+                )
+            pieces.append(flat[start:end].reshape(shape))
+            start = end
+        return pieces
+
+    def _in_client_shape(self, output: OutputSpec, result: Array) -> Array:
+        """`result` as the client sees it: the configured reshape, and the configured dims for one without any."""
+        batch: Shape = result.shape[:1] if self._batching else ()
+        dims: Shape = result.shape[len(batch) :]
+        if not result.shape:
+            return result.reshape(tuple(1 for _ in output.dims))
+        model_dims = output.model_dims
+        if model_dims is None or len(dims) != len(model_dims):
+            return result
+        # Variable dimensions of the two are matched by position. What contradicts the configuration stays as it is.
+        variable = iter([dim for dim, configured in zip(dims, model_dims, strict=True) if configured == -1])
+        shape = (*batch, *(next(variable, 1) if dim == -1 else dim for dim in output.dims))
+        return result.reshape(shape) if element_count(shape) == result.size else result
+
+    def _wrong_batch(self, name: str, shape: Shape, total: int) -> BackendFailed:
+        return BackendFailed(
+            f"output '{name}' of '{self._spec.name}' has shape {shape_text(shape)} for a batch of {total}, so that it "
+            "cannot be divided among the requests",
+            hint="the model changes its first dimension: set max_batch_size to 0 in its configuration",
+            model=self._spec.name,
+        )
+
+
+def scattered_outputs(config: ModelConfig) -> dict[str, str]:
+    """The source input of every output that `batch_output` cuts by an input's shape."""
+    return {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}

@@ -1,0 +1,245 @@
+"""The engine itself, which implements the Engine protocol in the process that runs the models.
+
+Source: architecture section 5; lookup texts: spec/http.md section 3.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from core.backends.base import BackendInstance
+from core.backends.onnxruntime.backend import OnnxRuntimeBackend, gpu_ids, supports_gpus
+from core.config.model_spec import ModelSpec
+from core.config.render import config_json
+from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
+from core.inference.request import DownloadPhase, InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.lifecycle import metadata
+from core.lifecycle.lifecycle import Lifecycle
+from core.lifecycle.loader import ModelLoader
+from core.lifecycle.metadata import VersionOverview
+from core.lifecycle.options import EngineOptions
+from core.lifecycle.version import ModelVersion
+from core.observability.gpu import GpuMeter, gpu_uuids
+from core.observability.hardware import CpuMeter, HardwareGauges
+from core.observability.metrics import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.repository.download.progress import DownloadSnapshot
+from core.repository.opener import SourceOpener, SourceOptions
+
+
+class InferenceEngine:
+    """The engine in the process of its front end."""
+
+    # All that there are: an instance shares the interpreter with the front end, and one that is woken for a part of
+    # them takes it from the others (at 64 connections an eighth fewer requests/s).
+    handover = sys.maxsize
+
+    def __init__(
+        self, options: EngineOptions, lifecycle: Lifecycle, hardware: HardwareGauges, sources: SourceOpener
+    ) -> None:
+        self._options = options
+        self._lifecycle = lifecycle
+        self._models = lifecycle.models
+        self._hardware = hardware
+        self._sources = sources
+
+    @property
+    def generation(self) -> int:
+        """Changes with every change of the versions that serve."""
+        return self._models.generation
+
+    def start(self) -> None:
+        """Begin to load the models, on native threads; `phase` says how far it is."""
+        self._hardware.start()
+        self._lifecycle.start()
+
+    def wait_loaded(self, timeout_s: float) -> bool:
+        """Whether loading ended, well or badly, within `timeout_s` seconds. Blocks."""
+        return self._lifecycle.wait_loaded(timeout_s)
+
+    def begin_exit(self) -> None:
+        """Neither live nor ready from now on; requests are still served."""
+        self._lifecycle.begin_exit()
+        self._sources.stop()
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        """Say which model versions have something to answer yet, while a front end waits for it at the server's end."""
+        self._lifecycle.log_in_flight(seconds_left)
+
+    def finish(self, timeout_s: float) -> bool:
+        """Serve what was taken, at most for `timeout_s` seconds, and free everything. Whether all of it was. Blocks."""
+        drained = self._lifecycle.finish(timeout_s)
+        self._hardware.close()
+        return drained
+
+    def overview(self) -> list[VersionOverview]:
+        """Every version for a person to read, and the models that have none."""
+        return metadata.overview(self._models.all())
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        request.on_response = on_response
+        try:
+            version = self._models.find(request.model_name, request.model_version)
+            while not self._was_taken(version, request):
+                # It was just replaced: the one that took its place serves what it no longer takes.
+                version = self._models.find(request.model_name, request.model_version)
+        except ServerError as error:
+            on_response(InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error))
+
+    def _was_taken(self, version: ModelVersion, request: InferenceRequest) -> bool:
+        """Whether `version` took `request`; not if another one serves in its place. Raises what it refuses with."""
+        try:
+            version.submit(request)
+        except (ServerStopping, ModelNotReady):
+            if self._models.find(request.model_name, request.model_version) is version:
+                raise
+            return False
+        return True
+
+    def cancel(self, request: InferenceRequest) -> None:
+        request.cancelled = True
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        return self._models.find(name, version).spec
+
+    def server_metadata(self) -> dict[str, Any]:
+        return metadata.server_metadata(self._options.server_id, self._options.server_version)
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        found = self._models.find(name, version)
+        versions = self._models.ready_versions(name) if version == -1 else [version]
+        return metadata.model_metadata(found.spec, versions)
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        return config_json(self._models.find(name, version).config)
+
+    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        ready = [v for v in self._models.versions() if v.is_ready]
+        if name:
+            ready = [v for v in ready if v.name == name]
+            if not ready:
+                raise InvalidRequest(f"requested model '{name}' is not available")
+        if version != -1:
+            ready = [v for v in ready if v.version == version]
+            if not ready:
+                raise InvalidRequest(f"requested model version is not available for model '{name}'")
+        return metadata.model_statistics(ready)
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        names = {} if ready_only else self._lifecycle.repository_names()
+        return metadata.repository_index(self._models.all(), names, ready_only)
+
+    def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
+        self._lifecycle.load(name, parameters)
+
+    def load_directory(self, name: str, directory: str) -> None:
+        self._lifecycle.load_directory(name, Path(directory))
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        self._lifecycle.unload(name, wait=wait)
+
+    def is_live(self) -> bool:
+        phase = self._lifecycle.phase_name
+        return phase != "exiting" and (phase != "failed" or self._lifecycle.has_repositories)
+
+    def is_ready(self) -> bool:
+        """Whether loading has ended and, under strict readiness, every model that is known can serve."""
+        if self._lifecycle.phase_name not in ("ready", "failed") or not self._lifecycle.has_repositories:
+            return False
+        return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        return self._models.find(name, version).is_ready
+
+    def phase(self) -> ServingPhase:
+        phase = self._lifecycle.phase()
+        seen = self._sources.progress.snapshot()
+        if not seen.active:
+            return phase
+        download = DownloadPhase(
+            bytes_done=seen.bytes_done,
+            bytes_total=seen.bytes_total,
+            objects_done=seen.objects_done,
+            objects_total=seen.objects_total,
+            seconds=seen.seconds,
+        )
+        return replace(phase, download=download)
+
+    def settings(self) -> dict[str, object]:
+        return dict(self._options.settings)
+
+    def metrics(self) -> MetricsSnapshot:
+        models = [
+            _model_metrics(version, model.key.namespace)
+            for model in self._models.all()
+            for _, version in sorted(model.serving.items())
+        ]
+        return MetricsSnapshot(
+            models=tuple(models),
+            hardware=self._hardware.reading,
+            downloads=_download_metrics(self._sources.progress.snapshot()),
+        )
+
+
+def _download_metrics(seen: DownloadSnapshot) -> DownloadMetrics | None:
+    if seen == DownloadSnapshot():
+        return None
+    return DownloadMetrics(
+        bytes=seen.bytes_downloaded_total,
+        objects=seen.objects_downloaded_total,
+        cache_hits=seen.cache_hits_total,
+        retries=seen.retries_total,
+        seconds=seen.seconds_total,
+        pending_bytes=seen.bytes_total - seen.bytes_done,
+    )
+
+
+def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
+    return ModelMetrics(
+        model=version.name,
+        version=version.version,
+        statistics=version.statistics.snapshot(version.queued),
+        load_duration_secs=version.load_seconds,
+        tags=version.spec.metric_tags,
+        gpu_uuid=version.gpu_uuid,
+        namespace=namespace or None,
+    )
+
+
+def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendInstance) -> None:
+    if on_fatal is not None:
+        on_fatal(f"Internal - the device {instance.placement.device} can run no more models")
+
+
+def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None = None) -> InferenceEngine:
+    """An engine with every backend that is installed. `on_fatal` is told why a device can serve no more.
+
+    Call it in the process that serves, after any fork: sessions and threads do not survive one.
+    """
+    gpus = gpu_ids(options.min_compute_capability)
+    loader = ModelLoader(
+        options,
+        {OnnxRuntimeBackend.name: OnnxRuntimeBackend()},
+        gpu_ids=gpus if supports_gpus() else None,
+        gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
+        on_poisoned=partial(_report_poisoned, on_fatal),
+    )
+    hardware = HardwareGauges(
+        interval_ms=options.metrics_interval_ms,
+        cpu=CpuMeter() if options.cpu_metrics else None,
+        open_gpu=partial(GpuMeter.open, options.visible_gpus) if options.gpu_metrics and gpus else None,
+    )
+    sources = SourceOpener(
+        SourceOptions(
+            cache_directory=Path(options.cache_directory),
+            cache_bytes=options.cache_bytes,
+            credential_path=options.credential_path,
+        )
+    )
+    open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
+    lifecycle = Lifecycle(options, loader, open_source)
+    return InferenceEngine(options, lifecycle, hardware, sources)

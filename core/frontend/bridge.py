@@ -1,0 +1,161 @@
+"""How a front end waits for the engine, which answers through callbacks on its own threads.
+
+    Bridge          the protocol
+    ├── ThreadBridge   each request has a native thread, which waits on a lock (gthread worker, test client)
+    └── GeventBridge   each request has a greenlet, which waits on the hub (core/frontend/gevent_bridge.py)
+
+Source: architecture section 3 points 1 to 3.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from core.errors import BackendFailed, ServerError
+from core.inference.request import InferenceRequest, InferenceResponse
+
+if TYPE_CHECKING:
+    from core.engine.protocol import Engine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# True once nobody reads the answer any more; a ServerError is raised once nobody shall wait for it any longer.
+ClientGone = Callable[[], bool]
+
+# How often a request that waits looks whether its client still does.
+LOOK_SECONDS = 0.1
+
+
+class Bridge(Protocol):
+    def infer(
+        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> InferenceResponse:
+        """Submit `request` and wait for its one response, which may be an error.
+
+        When `client_gone` turns true the request is cancelled; the engine then answers it soon. When it raises a
+        ServerError the request is cancelled, and that error is the response at once: what the engine answers later,
+        if the request runs already, is thrown away.
+        """
+        ...
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that may block, where it holds up nobody else, and return or raise what it does."""
+        ...
+
+    def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for what may take minutes: it takes no place from the calls of `run`."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and watchers. Nothing may be waiting any more."""
+        ...
+
+
+def error_response(request: InferenceRequest, error: ServerError) -> InferenceResponse:
+    """The response of a request that the engine is not waited for."""
+    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
+
+
+class SingleResponse:
+    """Gathers the responses to one request into the one that HTTP can give.
+
+    A model may send its response and, apart from it, an empty final one. Any other number than one is an error.
+    """
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self) -> None:
+        self._first: InferenceResponse | None = None
+        self._count = 0
+
+    def gather(self, response: InferenceResponse) -> InferenceResponse | None:
+        """Take the next response; when it is the final one, return what the client gets."""
+        if response.final and self._count == 0:
+            return response
+        if not response.final or response.outputs or response.error is not None:
+            self._count += 1
+            if self._first is None:
+                self._first = response
+        if not response.final:
+            return None
+        if self._count == 1:
+            return self._first
+        error = BackendFailed(f"expected a single response, got {self._count}", model=response.model_name)
+        return InferenceResponse(response.model_name, response.model_version, [], id=response.id, error=error)
+
+
+class ThreadBridge:
+    """Waits on a native lock, in the thread that serves the request.
+
+    Raises RuntimeError where gevent has patched `threading`: waiting would then stop the hub, and so every request.
+    """
+
+    def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
+        refuse_patched_threading(modules)
+
+    def infer(
+        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> InferenceResponse:
+        waiting = _WaitingThread()
+        engine.submit(request, waiting.respond)
+        try:
+            return waiting.wait(client_gone, lambda: engine.cancel(request))
+        except ServerError as error:
+            return error_response(request, error)
+        finally:
+            if waiting.response is None:
+                # Interrupted: nobody will read the response.
+                engine.cancel(request)
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _WaitingThread(SingleResponse):
+    """One thread that waits. `respond` may be called on any other, or on this one before `wait`."""
+
+    __slots__ = ("_answered", "response")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.response: InferenceResponse | None = None
+        self._answered = threading.Lock()
+        self._answered.acquire()
+
+    def respond(self, response: InferenceResponse) -> None:
+        answer = self.gather(response)
+        if answer is not None:
+            self.response = answer
+            self._answered.release()
+
+    def wait(self, client_gone: ClientGone | None, cancel: Callable[[], None]) -> InferenceResponse:
+        if client_gone is not None:
+            while not self._answered.acquire(timeout=LOOK_SECONDS):
+                if client_gone():
+                    cancel()
+                    self._answered.acquire()
+                    break
+        else:
+            self._answered.acquire()
+        assert self.response is not None
+        return self.response
+
+
+def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) -> None:
+    """Raise RuntimeError if gevent has replaced `threading`. Does not import gevent to find out."""
+    monkey = modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise RuntimeError(
+            "gevent has monkey-patched threading, so native threads would stop the hub; "
+            "start gunicorn with --worker-class app.worker.worker.TridentWorker, or with gthread"
+        )

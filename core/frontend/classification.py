@@ -1,0 +1,71 @@
+"""The classification extension: the largest values of an output, with their indices and labels, in its place.
+
+Source: spec/http.md section 6 "Classification output".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
+from core.inference.request import OutputTensor
+from core.inference.tensors import Array, bytes_array, element_count
+
+LARGEST_ITEM = 1_000_000
+_UNSUPPORTED = frozenset({"BOOL", "BYTES", "FP16", "BF16"})
+
+
+def classify(output: OutputTensor, k: int, max_batch_size: int, labels: Sequence[str]) -> OutputTensor:
+    """The `k` largest values of each batch item, in descending order, as BYTES `value:index[:label]`.
+
+    The shape is [min(k, elements)], behind the batch dimension if the model batches. Of equal values the one with the
+    lower index comes first; NaN comes last. Raises InvalidRequest for an output that cannot be ranked.
+    """
+    if output.datatype in _UNSUPPORTED:
+        raise InvalidRequest(f"class result not available for output due to unsupported type '{output.datatype}'")
+    batch = output.shape[:1] if max_batch_size > 0 else ()
+    elements = element_count(output.shape[len(batch) :])
+    if elements > LARGEST_ITEM:
+        raise InvalidRequest("classification output tensor too large")
+    count = min(k, elements)
+    rows = output.array.reshape(element_count(batch), elements)
+    classes = [text for row in rows for text in _row_classes(row, count, labels)]
+    shape = (*batch, count)
+    return OutputTensor(output.name, "BYTES", shape, bytes_array(classes, shape))
+
+
+def classified(output: OutputTensor, classes: int, spec: ModelSpec) -> OutputTensor:
+    """The output, or so many classes of it in its place; 0 is none. Raises InvalidRequest."""
+    if not classes:
+        return output
+    return classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
+
+
+def top_indices(values: Array, k: int) -> Array:
+    """The indices of the `k` largest of `values`, one-dimensional, largest first; ties by index, NaN last."""
+    if k == 0:
+        return np.empty(0, dtype=np.intp)
+    # Ascending in these keys is descending in the values. Inverting an integer's bits cannot overflow, negating it can.
+    keys = -values if values.dtype.kind == "f" else ~values
+    bound = np.partition(keys, k - 1)[k - 1]
+    if bound != bound:  # NaN among the k largest: there are no k others.
+        return np.argsort(keys, kind="stable")[:k]
+    # All that may be among the k: sorting these few is what makes this fast, keeping all ties what makes it right.
+    candidates = np.flatnonzero(keys <= bound)
+    return candidates[np.argsort(keys[candidates], kind="stable")[:k]]
+
+
+def _row_classes(row: Array, k: int, labels: Sequence[str]) -> list[bytes]:
+    indices = top_indices(row, k)
+    values = row[indices].tolist()
+    texts = map("%f".__mod__, values) if row.dtype.kind == "f" else map(str, values)
+    return [
+        f"{text}:{index}{_suffix(labels, index)}".encode() for text, index in zip(texts, indices.tolist(), strict=True)
+    ]
+
+
+def _suffix(labels: Sequence[str], index: int) -> str:
+    return f":{labels[index]}" if index < len(labels) and labels[index] else ""

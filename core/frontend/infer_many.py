@@ -1,0 +1,107 @@
+"""Many requests that belong together, such as the instances of a model that does not batch: few at a time, in order.
+
+Source: spec/vertex.md, native translation, point 3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from core.errors import RequestCancelled, ServerError
+from core.frontend.bridge import LOOK_SECONDS, ClientGone, SingleResponse
+from core.inference.request import InferenceRequest, InferenceResponse
+
+if TYPE_CHECKING:
+    from core.engine.protocol import Engine
+
+AT_ONCE = 16
+
+_Answers = SimpleQueue[tuple[int, InferenceResponse]]
+
+
+def infer_all(
+    engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
+) -> list[InferenceResponse]:
+    """The responses to `requests`, in their order. Blocks, so it is called on a native thread.
+
+    At most 16 wait in the engine, so that one caller does not fill a model's queue. Raises the first error that comes,
+    or RequestCancelled when `client_gone` turns true; the requests under way are cancelled then, and awaited. What
+    `client_gone` raises is raised at once: they are cancelled too, but not awaited.
+    """
+    return _FanOut(engine, client_gone).run(requests)
+
+
+class _FanOut:
+    """One call of `infer_all`."""
+
+    def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
+        self._engine = engine
+        self._client_gone = client_gone
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._answers: _Answers = SimpleQueue()
+        self._under_way: dict[int, InferenceRequest] = {}
+        self._responses: dict[int, InferenceResponse] = {}
+        self._error: ServerError | None = None
+
+    def run(self, requests: Iterable[InferenceRequest]) -> list[InferenceResponse]:
+        try:
+            for index, request in enumerate(requests):
+                while len(self._under_way) >= AT_ONCE:
+                    self._take_answer()
+                if self._error is not None:
+                    break
+                self._submit(index, request)
+            while self._under_way:
+                self._take_answer()
+        finally:
+            # Nothing is left unless this was interrupted, or `requests` raised.
+            self._cancel_all()
+        if self._error is not None:
+            raise self._error
+        return [self._responses[index] for index in range(len(self._responses))]
+
+    def _submit(self, index: int, request: InferenceRequest) -> None:
+        self._under_way[index] = request
+        self._engine.submit(request, partial(_gather, index, SingleResponse(), self._answers))
+
+    def _take_answer(self) -> None:
+        """Wait for an answer, or for a while."""
+        self._look_for_client()
+        try:
+            index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
+        except Empty:
+            return
+        del self._under_way[index]
+        self._responses[index] = response
+        if response.error is not None:
+            self._fail(response.error)
+
+    def _look_for_client(self) -> None:
+        """Now and then, also while the answers come one after the other."""
+        now = time.monotonic()
+        if self._client_gone is None or now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        if self._client_gone():
+            self._client_gone = None
+            self._fail(RequestCancelled("the client went away"))
+
+    def _fail(self, error: ServerError) -> None:
+        if self._error is None:
+            self._error = error
+            self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        for request in self._under_way.values():
+            self._engine.cancel(request)
+
+
+def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:
+    """Take a response to request number `index`, on any thread, one at a time."""
+    answer = gatherer.gather(response)
+    if answer is not None:
+        answers.put((index, answer))

@@ -1,0 +1,77 @@
+"""Which columns of a CSV row belong to which input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.config.model_spec import InputSpec
+from core.errors import InvalidRequest
+from core.http.payloads.instance_signature import InstanceSignature
+from core.inference.tensors import Shape, element_count
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The columns of one input, and the dims of its instances: as configured, with the variable one told."""
+
+    spec: InputSpec
+    columns: slice
+    dims: Shape
+
+
+class CsvLayout:
+    """The blocks of rows with `column_count` columns: all inputs, or all that are required.
+
+    One variable dim in all is told by the number of columns. Raises InvalidRequest if that number cannot be.
+    """
+
+    def __init__(self, signature: InstanceSignature, column_count: int) -> None:
+        self.column_count = column_count
+        inputs = list(signature.inputs.values())
+        required = [i for i in inputs if not i.optional]
+        for candidates in (inputs, required):
+            shapes = _shapes(candidates, column_count)
+            if shapes is not None:
+                self.blocks = _blocks(candidates, shapes)
+                return
+        raise InvalidRequest(f"row 1: expected {_expected(inputs)}, got {column_count}")
+
+
+def _shapes(inputs: list[InputSpec], column_count: int) -> list[Shape] | None:
+    """The dims of each input, all known; None if they do not make that many columns."""
+    variable = sum(i.dims.count(-1) for i in inputs)
+    if variable > 1:
+        raise InvalidRequest(
+            "CSV rows cannot tell several variable dimensions; send JSON, or arrays of the inputs as application/x-npz"
+        )
+    if not variable:
+        shapes = [i.dims for i in inputs]
+        return shapes if sum(map(element_count, shapes)) == column_count else None
+    fixed = sum(element_count(i.dims) for i in inputs if -1 not in i.dims)
+    (unit,) = (element_count(d for d in i.dims if d != -1) for i in inputs if -1 in i.dims)
+    length, rest = divmod(column_count - fixed, unit) if unit else (0, 1)
+    if rest or length < 1:
+        return None
+    return [tuple(length if dim == -1 else dim for dim in i.dims) for i in inputs]
+
+
+def _blocks(inputs: list[InputSpec], shapes: list[Shape]) -> list[Block]:
+    blocks: list[Block] = []
+    start = 0
+    for spec, dims in zip(inputs, shapes, strict=True):
+        end = start + element_count(dims)
+        blocks.append(Block(spec, slice(start, end), dims))
+        start = end
+    return blocks
+
+
+def _expected(inputs: list[InputSpec]) -> str:
+    """How many columns there should be, for a message: all, and those of each input where there are several."""
+    widths = [
+        f"{'a multiple of ' if -1 in i.dims else ''}{element_count(d for d in i.dims if d != -1)} for '{i.name}'"
+        for i in inputs
+    ]
+    if any(-1 in i.dims for i in inputs):
+        return f"columns: {', '.join(widths)}"
+    total = sum(element_count(i.dims) for i in inputs)
+    return f"{total} columns" if len(inputs) == 1 else f"{total} columns ({', '.join(widths)})"

@@ -1,0 +1,179 @@
+"""JSON documents with instances to the arrays of a model's inputs.
+
+Numbers of a model with one input go straight from the text into an array; all else goes through Python's values.
+Source: spec/vertex.md, native translation, points 1 to 4; spec/sagemaker.md (c) "Auto-wrapping".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from core.config.json_fields import shown
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
+from core.http.payloads.arrays.inputs import common_count, fits_dims
+from core.http.payloads.error_location import Place, RowName, instance_name
+from core.http.payloads.instance_signature import check_names, instance_signature, single_input
+from core.http.payloads.json.instances import decode_instances
+from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
+from core.http.payloads.json.text import parse_json
+from core.http.payloads.json.values import column_array, rank_of
+from core.http.payloads.numeric import as_datatype
+from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm
+from core.inference.tensors import Array, Buffer
+
+# From this size on the parser made for numbers wins.
+_LARGE = 1024
+_FIRST = re.compile(rb'\s*(?:(\[)|\{\s*("instances"\s*:)?)')
+_INSTANCES = re.compile(rb'"instances"')
+_INPUTS_KEY = re.compile(rb'"inputs"')
+# What is in the list are objects, or nothing is, or the text ends.
+V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[\s*(?:[{\]]|\Z)')
+_COLUMNS = re.compile(rb'"inputs"\s*:\s*(?:\{|(\[)\s*[^\s{\]])')
+# `signature_name` is TensorFlow Serving's; our models have one signature.
+_MEMBERS = {
+    DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
+    DocumentForm.COLUMNS: ("inputs", "parameters", "signature_name"),
+}
+
+
+def document_form(body: Buffer) -> DocumentForm:
+    """What the JSON document is, from a look at its text. `instances` counts before `inputs`."""
+    first = _FIRST.match(body)
+    if not first:
+        return DocumentForm.V2
+    if first[1]:
+        return DocumentForm.BARE
+    if first[2]:
+        return DocumentForm.INSTANCES
+    if _INSTANCES.search(body) and (not _INPUTS_KEY.search(body) or "instances" in _keys(body)):
+        return DocumentForm.INSTANCES
+    columns = _COLUMNS.search(body)
+    if not columns or (columns[1] and V2_INPUTS.search(body)):
+        return DocumentForm.V2
+    return DocumentForm.COLUMNS
+
+
+def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
+    """Raises InvalidRequest that names the instance, the input and the element."""
+    form = document_form(body)
+    payload = _decode_numbers(body, spec, form) if len(body) > _LARGE else None
+    if payload is None:
+        payload = _decode_values(body, spec, rules, form)
+    payload.form = form
+    return payload
+
+
+def _keys(body: Buffer) -> Any:
+    document = parse_json(body)
+    return document.keys() if type(document) is dict else ()
+
+
+def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
+    """The payload of plain numbers for a model with one input; None for all else, right or wrong."""
+    kind = only_numbers(spec)
+    if kind is None or form not in (DocumentForm.INSTANCES, DocumentForm.BARE):
+        return None
+    found = regular_numbers(body, "instances" if form is DocumentForm.INSTANCES else None, kind)
+    if found is None:
+        return None
+    wide, others = found
+    parameters = _parameters(others, form)
+    if form is DocumentForm.BARE and _is_one_instance(wide.ndim, spec):
+        wide = wide.reshape(1, *wide.shape)
+    payload = decode_numbers(wide, spec, instance_name)
+    if payload is not None:
+        payload.parameters = parameters
+    return payload
+
+
+def only_numbers(spec: ModelSpec) -> str | None:
+    """The kind of wide type for the numbers of the only input; None if there are more inputs, or it has no numbers."""
+    datatypes = [i.datatype for i in spec.inputs.values()]
+    return wide_kind(datatypes[0]) if len(datatypes) == 1 else None
+
+
+def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
+    """The payload of the only input's instances, `wide[0]` and so on; None if they are not of the input's shape."""
+    (name,) = spec.inputs
+    signature = instance_signature(spec, wide.ndim - 1)
+    expected = signature.inputs[name]
+    if wide.ndim == 1 and all(dim == 1 for dim in expected.dims):
+        wide = wide.reshape(-1, *expected.dims)
+    if not fits_dims(wide.shape[1:], expected.dims):
+        return None
+    array = as_datatype(wide, expected.datatype, Place(row_name, name))
+    return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
+
+
+def _is_one_instance(rank: int, spec: ModelSpec) -> bool:
+    """Whether a bare array is an instance itself, for which its nesting speaks, and not a list of instances."""
+    if len(spec.inputs) != 1:
+        return False
+    (row,) = instance_signature(spec, None).inputs.values()
+    dims = row.dims
+    return rank == len(dims) and not all(dim == 1 for dim in dims)
+
+
+def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
+    document = parse_json(body)
+    if form is DocumentForm.BARE:
+        instances = [document] if _is_one_instance(rank_of(document), spec) else document
+        return decode_instances(instances, spec, rules, instance_name)
+    if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
+        raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")
+    content = document.pop(_MEMBERS[form][0])
+    parameters = _parameters(document, form)
+    if form is DocumentForm.COLUMNS:
+        payload = _decode_columns(content, spec)
+    elif type(content) is list:
+        payload = decode_instances(content, spec, rules, instance_name)
+    else:
+        raise InvalidRequest(f"'instances': expected a list of instances, got {shown(content)}")
+    payload.parameters = parameters
+    return payload
+
+
+def _parameters(others: dict[str, Any], form: DocumentForm) -> dict[str, Any]:
+    for key in others:
+        if key not in _MEMBERS[form]:
+            known = ", ".join(f"'{name}'" for name in _MEMBERS[form])
+            raise InvalidRequest(f"unknown member '{key[:60]}' of the request, known are {known}")
+    parameters = others.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise InvalidRequest(f"'parameters': expected an object, got {shown(parameters)}")
+    return parameters
+
+
+def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
+    """Whole tensors by input name, with the batch dimension where the model has one (TensorFlow Serving's columns).
+
+    The tensor of an only input may stand there without its name.
+    """
+    if type(content) is list:
+        content = {single_input(spec, "a tensor without a name under 'inputs'").name: content}
+    if type(content) is not dict:
+        raise InvalidRequest(f"'inputs': expected an object with a tensor by input name, got {shown(content)}")
+    check_names(content, spec, "'inputs'")
+    arrays: dict[str, Array] = {}
+    if spec.max_batch_size == 0:
+        for name, value in content.items():
+            array = column_array([value], spec.inputs[name], Place(_whole, name))
+            arrays[name] = array.reshape(array.shape[1:])
+        return DecodedPayload(arrays=arrays, count=None, stacked=False)
+    for name, value in content.items():
+        if type(value) is not list or not value:
+            raise InvalidRequest(f"input '{name}': expected a list of at least one row, got {shown(value)}")
+        arrays[name] = column_array(value, spec.inputs[name], Place(_row, name))
+    return DecodedPayload(arrays=arrays, count=common_count(arrays), stacked=True)
+
+
+def _row(index: int) -> str:
+    return f"row {index}"
+
+
+def _whole(_index: int) -> str:
+    return "the tensor"

@@ -1,0 +1,103 @@
+"""Outputs as JSON predictions: a value per instance, or an object of them by output name.
+
+Numbers have the fewest digits that read back as the same number. NaN and the infinities, for which JSON has no
+numbers, are the strings "NaN", "Infinity" and "-Infinity"; bytes that are not UTF-8 are `{"b64": "..."}`.
+Source: spec/vertex.md, native translation, point 5.
+"""
+
+from __future__ import annotations
+
+import binascii
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.payload import DocumentForm
+from core.inference.tensors import BYTES, Array, Datatype
+
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+def encode_predictions(columns: list[OutputColumn]) -> bytes:
+    """`{"predictions": [...]}`, one value per instance, in order."""
+    return write_json({"predictions": _predictions(columns)})
+
+
+def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> bytes:
+    """The document that answers one of `form`: predictions, the bare array of them, or TensorFlow Serving's outputs."""
+    if form is DocumentForm.BARE:
+        return write_json(_predictions(columns))
+    if form is DocumentForm.COLUMNS:
+        tensors = {column.name: _tensor(column) for column in columns}
+        return write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})
+    return encode_predictions(columns)
+
+
+def prediction_rows(columns: list[OutputColumn]) -> list[Any]:
+    """What JSON should say for each instance. Whole tensors are rows along their first dimension if all agree in it."""
+    if columns[0].whole:
+        arrays = [column.parts[0] for column in columns]
+        if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
+            arrays = [array[np.newaxis] for array in arrays]
+        parts = [[array] for array in arrays]
+    else:
+        parts = [column.parts for column in columns]
+    rows = [
+        list(chain.from_iterable(json_value(part, column.datatype) for part in own))
+        for column, own in zip(columns, parts, strict=True)
+    ]
+    if len(columns) == 1:
+        return rows[0]
+    names = [column.name for column in columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*rows, strict=True)]
+
+
+def json_value(array: Array, datatype: Datatype) -> Any:
+    """What the JSON writer should write for an array: itself, or nested lists where it would not be right."""
+    if datatype is BYTES:
+        flat = np.empty(array.size, dtype=object)
+        flat[:] = [_text(element) for element in array.reshape(-1).tolist()]
+        return flat.reshape(array.shape).tolist()
+    if array.dtype.kind != "f":
+        return array
+    finite = np.isfinite(array)
+    if finite.all():
+        return array
+    # The digits of FP16 and FP32 are their own, not those of the double that `tolist` makes: 0.1 stays 0.1.
+    values = array.astype(object) if array.dtype.itemsize == 8 else _shortest(array)
+    for name in _NOT_FINITE:
+        number = float(name)
+        values[np.isnan(array) if name == "NaN" else array == number] = name
+    return values.tolist()
+
+
+def write_json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _predictions(columns: list[OutputColumn]) -> Any:
+    """The rows; as one array where they are one, which is written at once."""
+    if len(columns) == 1 and len(columns[0].parts) == 1 and columns[0].parts[0].ndim:
+        return json_value(columns[0].parts[0], columns[0].datatype)
+    return prediction_rows(columns)
+
+
+def _tensor(column: OutputColumn) -> Any:
+    value = json_value(column.parts[0], column.datatype) if len(column.parts) == 1 else prediction_rows([column])
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _shortest(array: Array) -> Array:
+    values = np.empty(array.size, dtype=object)
+    values[:] = list(array.reshape(-1))
+    return values.reshape(array.shape)
+
+
+def _text(element: bytes) -> Any:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return {"b64": binascii.b2a_base64(element, newline=False).decode()}

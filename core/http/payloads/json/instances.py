@@ -1,0 +1,105 @@
+"""A list of instances, as JSON values, to the arrays of a model's inputs.
+
+An instance is the value of the only input, or an object with a value by input name.
+Source: spec/vertex.md, native translation, points 2 and 3.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from core.config.json_fields import shown
+from core.config.model_spec import InputSpec, ModelSpec
+from core.errors import InvalidRequest
+from core.http.payloads.error_location import Place, RowName, mismatch
+from core.http.payloads.instance_signature import InstanceSignature, check_names, instance_signature
+from core.http.payloads.json.values import column_array, is_b64, rank_of
+from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.inference.tensors import Array
+
+_Row = dict[str, Any]
+
+
+def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedPayload:
+    """Raises InvalidRequest that names the instance, as `row_name` calls it, and the input."""
+    if not instances:
+        raise InvalidRequest("there are no instances: expected at least one")
+    columns = _columns(instances, spec, rules, row_name)
+    first_name = next(iter(columns))
+    signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
+    payload = DecodedPayload(arrays={}, count=len(instances), stacked=signature.stacked)
+    try:
+        payload.arrays = _arrays(columns, signature, row_name)
+    except InvalidRequest:
+        # Rows that are run one by one need not be of one shape; what is wrong with a row by itself is found again.
+        if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
+            raise
+        payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
+    return payload
+
+
+def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
+    return {
+        name: column_array(values, signature.inputs[name], Place(row_name, name)) for name, values in columns.items()
+    }
+
+
+def _row_arrays(
+    columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName, index: int
+) -> dict[str, Array]:
+    own = {name: [values[index]] for name, values in columns.items()}
+    arrays = _arrays(own, signature, lambda _: row_name(index))
+    return {name: array.reshape(array.shape[1:]) for name, array in arrays.items()}
+
+
+def _rank_at(value: Any, expected: InputSpec) -> int:
+    # Raw bytes have no lists to count: they are what the dims say.
+    return len(expected.dims) if is_b64(value) and expected.datatype.size else rank_of(value)
+
+
+def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
+    """The values of each input that is given, in the order of the instances."""
+    if dict in set(map(type, instances)) and any(_is_named(value, spec) for value in instances):
+        if not all(_is_named(value, spec) for value in instances):
+            index = next(i for i, value in enumerate(instances) if not _is_named(value, spec))
+            got = shown(instances[index])
+            raise mismatch(row_name(index), "an object with a value by input name, as others are", got)
+        return _named_columns(instances, spec, rules, row_name)
+    if len(spec.inputs) != 1:
+        names = ", ".join(f"'{name}'" for name in spec.inputs)
+        raise mismatch(row_name(0), f"an object with the inputs {names}", shown(instances[0]))
+    return {next(iter(spec.inputs)): instances}
+
+
+def _is_named(value: Any, spec: ModelSpec) -> bool:
+    return type(value) is dict and ("b64" in spec.inputs or len(spec.inputs) != 1 or not is_b64(value))
+
+
+def _named_columns(rows: list[_Row], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
+    ignored = rules.ignored_fields - spec.inputs.keys()
+    if ignored and not all(map(ignored.isdisjoint, rows)):
+        rows = [{name: value for name, value in row.items() if name not in ignored} for row in rows]
+    names = tuple(rows[0])
+    check_names(names, spec, row_name(0))
+    if set(map(len, rows)) == {len(names)}:
+        try:
+            if len(names) == 1:
+                return {names[0]: [row[names[0]] for row in rows]}
+            columns = zip(*map(itemgetter(*names), rows), strict=True)
+            return {name: list(column) for name, column in zip(names, columns, strict=True)}
+        except KeyError:
+            pass
+    raise _different_names(rows, spec, row_name)
+
+
+def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> InvalidRequest:
+    """The error for the first row that has other inputs than the first one."""
+    index = next(i for i, row in enumerate(rows) if row.keys() != rows[0].keys())
+    check_names(rows[index], spec, row_name(index))
+    name = sorted(rows[index].keys() ^ rows[0].keys())[0]
+    having, lacking = (index, 0) if name in rows[index] else (0, index)
+    return InvalidRequest(
+        f"{row_name(index)}: all instances must have the same inputs, but {row_name(having)} has '{name}' and "
+        f"{row_name(lacking)} has not"
+    )

@@ -1,0 +1,55 @@
+"""JSON lines: one instance, or one prediction, on each line, in order.
+
+Source: spec/sagemaker.md A6 (one record per line).
+"""
+
+from __future__ import annotations
+
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
+from core.http.payloads.error_location import line_name
+from core.http.payloads.json.decoder import decode_numbers, only_numbers
+from core.http.payloads.json.encoder import prediction_rows, write_json
+from core.http.payloads.json.instances import decode_instances
+from core.http.payloads.json.regular_numbers import regular_numbers
+from core.http.payloads.json.text import parse_json
+from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.inference.tensors import Buffer
+
+
+def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
+    """Lines end with LF or CRLF; the last one may. Raises InvalidRequest that names the line, counted from 1."""
+    text = bytes(body)
+    payload = _decode_numbers(text, spec)
+    if payload is not None:
+        return payload
+    lines = text.split(b"\n")
+    if not lines[-1].strip():
+        lines.pop()
+    for index, line in enumerate(lines):
+        if not line or line.isspace():
+            raise InvalidRequest(f"{line_name(index)} is empty: expected a JSON value on each line")
+    instances = [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
+    return decode_instances(instances, spec, rules, line_name)
+
+
+def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
+    """The payload of lines that are flat arrays of plain numbers, for a model with one input; None for all else."""
+    kind = only_numbers(spec)
+    text = text.removesuffix(b"\n")
+    if kind is None or not text.startswith(b"["):
+        return None
+    # Exactly one array on each line, because there are no more brackets than a regular array of two dimensions has.
+    joined = text.replace(b"]\n[", b"],[")
+    if b"\n" in joined:
+        return None
+    found = regular_numbers(b"[" + joined + b"]", None, kind)
+    if found is None or found[0].ndim != 2 or len(found[0]) != text.count(b"\n") + 1:
+        return None
+    return decode_numbers(found[0], spec, line_name)
+
+
+def encode_jsonlines(columns: list[OutputColumn]) -> bytes:
+    lines = [write_json(row) for row in prediction_rows(columns)]
+    return b"\n".join([*lines, b""])

@@ -1,0 +1,112 @@
+"""JSON requests, remembered by all of their text but the numbers and the id.
+
+A client that sends JSON sends the same text with other numbers again and again. Of 16 integers in each of two inputs
+parsing and looking at all of it takes 12 to 14 µs, finding it here and reading the numbers 6 to 8.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from math import prod
+from struct import Struct
+from struct import error as StructError
+
+import numpy as np
+import orjson
+
+from core.http.v2.json_tensors import MAX_DEPTH
+from core.http.v2.known_request import KnownRequest
+from core.http.v2.known_texts import KnownTexts
+from core.http.v2.request_id import is_id_of, without_id
+from core.http.v2.response_plan import ResponsePlan
+from core.inference.layout import layout_of
+from core.inference.request import InferenceRequest
+from core.inference.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
+
+# Larger ones are read by the parser that is made for many numbers.
+_MAX_SIZE = 2048
+# A quotation mark cannot stand inside of a string but behind a backslash, and texts with one are not remembered: what
+# this finds is a member of that name.
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
+
+
+class _Template:
+    """A text, and how the numbers in it become the bytes of its tensors."""
+
+    __slots__ = ("_counts", "_pack", "known")
+
+    def __init__(self, known: KnownRequest) -> None:
+        self.known = known
+        self._counts = [prod(shape) for _, _, shape, _, _ in known.layout.entries]
+        codes = [NUMBER_CODES[datatype] for _, datatype, _, _, _ in known.layout.entries]
+        self._pack = Struct("<" + "".join(f"{n}{c}" for n, c in zip(self._counts, codes, strict=True))).pack
+
+    def read(self, lists: list[bytes]) -> bytes | None:
+        """None where they are no numbers, or too many, or none of their types: the error is for others to find."""
+        try:
+            values = orjson.loads(b"[[%b]]" % b"],[".join(map(_flat, lists)))
+            if [len(numbers) for numbers in values] != self._counts:
+                return None
+            return self._pack(*chain.from_iterable(values))
+        except (ValueError, OverflowError, StructError):
+            return None
+
+
+def _flat(numbers: bytes) -> bytes:
+    """What stands in a list, without the lists in it: nesting need not agree with the shape. Raises ValueError."""
+    if b"[" not in numbers:
+        return numbers
+    if numbers.count(b"[") >= MAX_DEPTH - 1:
+        raise ValueError("it may be nested too deep")
+    orjson.loads(b"[%b]" % numbers)  # for its brackets
+    return numbers.translate(None, b"[]")
+
+
+class JsonTemplates:
+    """Of texts up to 2 KB. Any thread."""
+
+    def __init__(self) -> None:
+        self._known: KnownTexts[_Template] = KnownTexts()
+
+    def recall(
+        self, model: str, version: int, text: bytes, max_input_size: int
+    ) -> tuple[InferenceRequest, ResponsePlan] | None:
+        """The request that `text` is; None if it is new but for its numbers, or anything is wrong with those.
+
+        So is one with inputs of more than `max_input_size` bytes.
+        """
+        if len(text) > _MAX_SIZE:
+            return None
+        text, request_id = without_id(text)
+        parts = _DATA.split(text)
+        template = self._known.get((model, *parts[::2]))
+        if template is None or template.known.layout.size > max_input_size:
+            return None
+        content = template.read(parts[1::2])
+        return None if content is None else template.known.again(version, request_id, memoryview(content))
+
+    def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
+        """Note a decoded request, if all of its inputs are lists of numbers."""
+        if len(text) > _MAX_SIZE or b"\\" in text or not self._known.is_learning():
+            return
+        inputs = request.inputs
+        whole = text
+        text, request_id = without_id(whole)
+        if not is_id_of(whole, request_id, request.id):
+            return
+        parts = _DATA.split(text)
+        # As many as there are inputs, and members of that name: none stands twice or somewhere else.
+        if not inputs or not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
+            return
+        described: list[tuple[str, str, Shape, int]] = []
+        contents: list[Buffer] = []
+        for tensor in inputs:
+            if tensor.datatype not in NUMBER_CODES or type(tensor.data) is not np.ndarray:
+                return
+            contents.append(wire_bytes(tensor.data))
+            described.append((tensor.name, tensor.datatype, tensor.shape, len(contents[-1])))
+        template = _Template(KnownRequest(request, layout_of(described), plan))
+        if template.read(parts[1::2]) != b"".join(contents):
+            return
+        self._known.put((request.model_name, *parts[::2]), template)

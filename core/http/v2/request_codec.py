@@ -1,0 +1,355 @@
+"""The body of an infer request, JSON with or without binary tensors behind it, to an InferenceRequest.
+
+Everything here is checked in the order in which Triton checks it, and nothing is allocated from a size that a client
+merely claims. Binary tensors are views of the body.
+Source: spec/http.md sections 4 to 7.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest, ModelNotFound
+from core.http.v2.header_cache import HeaderCache
+from core.http.v2.json_document import BINARY_WITHOUT_HEADER, parse_document
+from core.http.v2.json_templates import JsonTemplates
+from core.http.v2.json_tensors import array_from_json, json_datatype
+from core.http.v2.response_plan import ResponsePlan
+from core.inference.request import InferenceRequest, InputTensor, Parameter
+from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
+
+_NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
+_NON_STRING = "attempt to access JSON non-string as string"
+_NON_ARRAY = "attempt to access JSON non-array as array"
+_NON_OBJECT = "attempt to access JSON non-object as object"
+_ONE_SOURCE = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+_MAX_RANK = 64  # numpy's
+RESERVED_PREFIX = "triton_"
+RESERVED_PARAMETERS = frozenset(
+    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
+)
+
+
+_header_cache = HeaderCache()
+_json_templates = JsonTemplates()
+
+
+def decode_request(
+    body: Buffer, header_length: int | None, version: int, spec: ModelSpec, max_input_size: int
+) -> tuple[InferenceRequest, ResponsePlan]:
+    """The request in `body`, whose first `header_length` bytes are JSON (None: all of them; 0: raw tensor bytes).
+
+    Raises InvalidRequest with Triton's texts.
+    """
+    if header_length == 0 or (header_length is None and not body):
+        return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
+    size = len(body) if header_length is None else header_length
+    if size > max_input_size:
+        raise InvalidRequest(
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {max_input_size} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    if header_length is None:
+        return _decode_json(body, version, spec, max_input_size)
+    view = memoryview(body)
+    header, tail = bytes(view[:size]), view[size:]
+    known = _header_cache.recall(spec.name, version, header, tail)
+    if known is not None:
+        return known
+    decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
+    if all(type(tensor.data) is memoryview for tensor in decoded[0].inputs):
+        _header_cache.remember(header, *decoded)
+    return decoded
+
+
+def _decode_json(
+    body: Buffer, version: int, spec: ModelSpec, max_input_size: int
+) -> tuple[InferenceRequest, ResponsePlan]:
+    if type(body) is not bytes:  # it is large
+        return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
+    known = _json_templates.recall(spec.name, version, body, max_input_size)
+    if known is not None:
+        return known
+    decoded = _decode(parse_document(body, binary_follows=False), None, version, spec, max_input_size)
+    _json_templates.remember(body, *decoded)
+    return decoded
+
+
+def _decode(
+    document: dict[str, Any], tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int
+) -> tuple[InferenceRequest, ResponsePlan]:
+    request = InferenceRequest(spec.name, [], model_version=version)
+    request_id = document.get("id")
+    if request_id is not None:
+        if type(request_id) is not str:
+            raise _unable("id", _NON_STRING)
+        request.id = request_id
+    parameters = document.get("parameters")
+    binary = read_parameters(parameters, request) if parameters is not None else False
+    request.inputs = _read_inputs(document, tail, spec, max_input_size)
+    outputs = document.get("outputs")
+    if outputs is None or outputs == []:
+        return request, ResponsePlan(binary)
+    # With outputs listed, each says for itself whether it is to be binary.
+    listed = _read_outputs(outputs, request)
+    request.outputs = tuple(listed)
+    return request, ResponsePlan(False, listed)
+
+
+def forward_header(request: InferenceRequest, name: str, value: str) -> None:
+    """Make a request header a string parameter of the request, under the name received."""
+    if name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX):
+        raise InvalidRequest(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+    if request.parameters is None:
+        request.parameters = {}
+    request.parameters[name] = value
+
+
+def _unable(field: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"Unable to parse '{field}': {reason}")
+
+
+def _missing(field: str) -> InvalidRequest:
+    return _unable(field, f"attempt to access non-existing object member '{field}'")
+
+
+# --- parameters of the request ---------------------------------------------------------------------------------------
+
+
+def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
+    """Note the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
+    if type(parameters) is not dict:
+        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
+    binary = False
+    for key, value in parameters.items():
+        if key == "binary_data_output":
+            binary = _boolean(key, value)
+        elif key == "priority":
+            request.priority = _unsigned(key, value)
+        elif key == "timeout":
+            request.timeout_us = _unsigned(key, value)
+        elif key == "sequence_id":
+            if type(value) is not str and not (type(value) is int and value >= 0):
+                raise _unable(key, _NON_STRING)  # what is no number is tried as a string last
+            request.correlation_id = value
+        elif key == "sequence_start":
+            request.sequence_start = _boolean(key, value)
+        elif key == "sequence_end":
+            request.sequence_end = _boolean(key, value)
+        else:
+            _read_custom_parameter(key, value, request)
+    return binary
+
+
+def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> None:
+    if key.startswith(RESERVED_PREFIX):
+        raise InvalidRequest(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+        )
+    if not isinstance(value, str | int | float):
+        raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    custom: dict[str, Parameter] = request.parameters if request.parameters is not None else {}
+    custom[key] = value
+    request.parameters = custom
+
+
+def _unsigned(key: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise _unable(key, _NON_UNSIGNED)
+    return value
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise _unable(key, _NON_BOOLEAN)
+    return value
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _read_inputs(
+    document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int
+) -> list[InputTensor]:
+    if "inputs" not in document:
+        raise _missing("inputs")
+    items = document["inputs"]
+    if type(items) is not list:
+        raise _unable("inputs", _NON_ARRAY)
+    inputs: list[InputTensor] = []
+    offset = 0
+    for item in items:
+        size = _data_source(item)
+        name, datatype, shape = _read_header(item)
+        if size is None:
+            inputs.append(_json_input(item["data"], name, datatype, shape, max_input_size))
+            continue
+        if tail is None:
+            raise InvalidRequest(BINARY_WITHOUT_HEADER)
+        end = offset + size
+        if end > len(tail):
+            raise InvalidRequest(
+                f"unexpected size for input '{name}', expecting {end - len(tail)} additional bytes "
+                f"for model '{spec.name}'"
+            )
+        inputs.append(InputTensor(name, datatype, shape, tail[offset:end]))
+        offset = end
+    if tail is not None and offset != len(tail):
+        raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
+    return inputs
+
+
+def _data_source(item: Any) -> int | None:
+    """The binary size of an input, or None if its data is in the JSON; exactly one source must be given."""
+    if type(item) is not dict:
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    parameters = item.get("parameters")
+    if parameters is None:
+        if "data" in item:
+            return None
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    if type(parameters) is not dict:
+        raise _unable("parameters", _NON_OBJECT)
+    size = parameters.get("binary_data_size")
+    region = parameters.get("shared_memory_region")
+    given = ["'data'"] if "data" in item else []
+    if size is not None:
+        size = _unsigned("binary_data_size", size)
+        given.append("'binary_data_size'")
+    if region is not None:
+        if type(region) is not str:
+            raise _unable("shared_memory_region", _NON_STRING)
+        given.append("'shared_memory_region'")
+    if len(given) != 1:
+        raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
+    if region is not None:
+        raise _unknown_region(region)
+    return size
+
+
+def _unknown_region(region: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"Unable to find shared memory region: '{region}'", hint="client shared memory is disabled on this server"
+    )
+
+
+def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
+    try:
+        name = item["name"]
+        if type(name) is not str:
+            raise _unable("name", _NON_STRING)
+        datatype = item["datatype"]
+        if type(datatype) is not str:
+            raise _unable("datatype", _NON_STRING)
+        dims = item["shape"]
+    except KeyError as error:
+        raise _missing(error.args[0]) from None
+    if type(dims) is not list:
+        raise _unable("shape", _NON_ARRAY)
+    if len(dims) > _MAX_RANK:
+        # No model can have them, and their product alone would take seconds.
+        raise _unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
+    for dim in dims:
+        if type(dim) is not int or dim < 0:
+            raise _unable("shape", _NON_UNSIGNED)
+    return name, datatype, tuple(dims)
+
+
+def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_input_size: int) -> InputTensor:
+    datatype = json_datatype(datatype_name, name)
+    count = prod(shape) if shape else 0  # a scalar's data is ignored, as in Triton
+    size = count * datatype.size
+    if count == 0 or max(count, size) > MAX_ELEMENTS:
+        # Nothing to read, or a size that validation refuses before anything is made of it.
+        return InputTensor(name, datatype_name, shape, memoryview(b""))
+    if size > max_input_size:
+        raise InvalidRequest(
+            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
+            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    return InputTensor(name, datatype_name, shape, array_from_json(content, datatype, count, name))
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def _read_outputs(outputs: Any, request: InferenceRequest) -> dict[str, tuple[bool, int]]:
+    if type(outputs) is not list:
+        raise _unable("outputs", _NON_ARRAY)
+    listed: dict[str, tuple[bool, int]] = {}
+    for item in outputs:
+        if type(item) is not dict or "name" not in item:
+            raise _missing("name")
+        name = item["name"]
+        if type(name) is not str:
+            raise _unable("name", _NON_STRING)
+        if name in listed:
+            raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
+        listed[name] = _read_output_parameters(item.get("parameters"))
+    return listed
+
+
+def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
+    if parameters is None:
+        return False, 0
+    if type(parameters) is not dict:
+        raise _unable("parameters", _NON_OBJECT)
+    binary = parameters.get("binary_data")
+    classes = parameters.get("classification")
+    region = parameters.get("shared_memory_region")
+    if classes is not None:
+        classes = _unsigned("classification", classes)
+    if binary is not None:
+        binary = _boolean("binary_data", binary)
+    if region is not None:
+        if type(region) is not str:
+            raise _unable("shared_memory_region", _NON_STRING)
+        for field, value in (("classification", classes), ("binary_data", binary)):
+            if value:
+                raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
+        raise _unknown_region(region)
+    return bool(binary), classes or 0
+
+
+# --- raw tensor bytes without JSON -----------------------------------------------------------------------------------
+
+
+def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> InferenceRequest:
+    """A request whose body is the single input's bytes; batch size 1, the shape deduced from their number."""
+    request = InferenceRequest(spec.name, [], model_version=version)
+    if len(body) > max_input_size:
+        raise InvalidRequest(
+            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of "
+            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(
+            f"{request.log_prefix}Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(spec.inputs)} inputs in '{spec.name}' model configuration"
+        )
+    (expected,) = spec.inputs.values()
+    dims = expected.dims
+    if expected.datatype is BYTES:
+        if dims != (1,):
+            raise InvalidRequest(
+                f"{request.log_prefix}For BYTE datatype raw input '{expected.name}', the model must have input "
+                "shape [1]"
+            )
+        body = len(body).to_bytes(4, "little") + bytes(body)
+    elif dims.count(-1) > 1:
+        raise InvalidRequest(
+            f"{request.log_prefix}The shape of the raw input '{expected.name}' can not be deduced because there are "
+            "more than one variable-sized dimension"
+        )
+    elif -1 in dims:
+        fixed = element_count(d for d in dims if d != -1) * expected.datatype.size
+        dims = tuple(len(body) // fixed if d == -1 else d for d in dims)
+    shape = (1, *dims) if spec.max_batch_size > 0 else dims
+    request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, memoryview(body))]
+    return request

@@ -1,0 +1,66 @@
+"""Health: live, ready, and ready of a model.
+
+An unready server says in the body how far it is; Triton says nothing there.
+Source: spec/http.md sections 3 and 11; architecture section 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from core.errors import InvalidRequest, ServerStopping
+from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
+from core.http.version_text import version_number
+from core.inference.request import ServingPhase
+
+if TYPE_CHECKING:
+    from core.http.application import V2Application
+
+_NOT_YET = 400
+
+
+def live(application: V2Application, environ: Environ) -> Reply:
+    """200 as soon as the server is initialised, whatever it still loads."""
+    if application.engine.is_live():
+        return empty_reply(TEXT)
+    _refuse_exiting(application.engine.phase())
+    return empty_reply(TEXT, _NOT_YET)
+
+
+def ready(application: V2Application, environ: Environ) -> Reply:
+    """200, or 400 with the phase, the model that is being loaded, how many are, of how many, and what failed."""
+    if application.engine.is_ready():
+        return empty_reply(TEXT)
+    phase = application.engine.phase()
+    _refuse_exiting(phase)
+    return json_reply(readiness(phase), _NOT_YET)
+
+
+def model_ready(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
+    """200, 400 if the version is loaded but cannot serve now; lookup errors otherwise."""
+    if not application.engine.is_model_ready(model, version_number(version)):
+        raise InvalidRequest("Model version not ready", model=model)
+    return empty_reply(TEXT)
+
+
+def readiness(phase: ServingPhase) -> dict[str, object]:
+    """The phase as the body of an unready answer; after the start it is what keeps the server from being ready."""
+    name = phase.name
+    if name in ("ready", "failed"):
+        name = "loading" if phase.model else "failed" if phase.failures else "ready"
+    body: dict[str, object] = {"phase": name}
+    if phase.model:
+        body["model"] = phase.model
+    body["loaded"] = phase.done
+    body["total"] = phase.total
+    if phase.download is not None:
+        body["download"] = asdict(phase.download)
+    if phase.failures:
+        body["failures"] = phase.failures
+    return body
+
+
+def _refuse_exiting(phase: ServingPhase) -> None:
+    if phase.name == "exiting":
+        raise ServerStopping("Server exiting")

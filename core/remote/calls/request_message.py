@@ -1,0 +1,203 @@
+"""An inference request as a frame.
+
+The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
+parameters, inputs], an input [name, datatype, shape, bytes, whether it lies in the arena].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from core.inference.layout import TensorLayout
+from core.inference.request import InferenceRequest, InputTensor, Parameter
+from core.inference.tensors import Buffer, Shape, wire_bytes
+from core.remote.calls.serialization import write_plain
+from core.remote.memory.tensor_block import (
+    LARGE,
+    BlockReader,
+    Described,
+    OfArena,
+    block_head,
+    contents_of,
+    layout_in_frame,
+    write_block,
+)
+from core.remote.transport.frames import REQUEST, BadFrame
+
+_KNOWN_AT_MOST = 1024
+
+Place = Callable[[Buffer], int | None]
+# What `Described` is in the document, which knows no named tuples.
+_Entry = tuple[str, str, Shape, int, bool]
+
+
+class RequestWriter:
+    """Any thread."""
+
+    def __init__(self) -> None:
+        # The meta document of requests that are alike, and the head of those of them that have no id.
+        self._known: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
+
+    def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
+        """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
+        frame. What it raises is raised."""
+        layout = request.layout
+        if layout is None or layout.size >= LARGE or not _is_plain(request):
+            return _write(request, number, place)
+        key = (
+            layout,
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+        )
+        known = self._known.get(key)
+        if known is None:
+            inputs = [
+                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
+            ]
+            meta = _meta(request, inputs)
+            if len(self._known) >= _KNOWN_AT_MOST:
+                self._known.clear()
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        if request.id:
+            head = block_head(meta, _text(request.id))
+        return write_block(REQUEST, number, head, (request.content,))
+
+
+def _is_plain(request: InferenceRequest) -> bool:
+    """Whether it has nothing that differs from request to request but its id and its tensors."""
+    return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
+
+
+def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
+    tensors: list[Buffer] = []
+    places: list[int] = []
+    inputs: list[_Entry] = []
+    for tensor in request.inputs:
+        content = tensor.data
+        if type(content) is not memoryview:
+            content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+        size = content.nbytes
+        at = place(content) if size >= LARGE else None
+        if at is None:
+            tensors.append(content)
+        else:
+            places.append(at)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, at is not None))
+    head = block_head(_meta(request, inputs), _text(request.id), places)
+    return write_block(REQUEST, number, head, tensors, placed=len(places))
+
+
+def _text(request_id: str) -> bytes:
+    return request_id.encode("utf-8", "surrogatepass")
+
+
+def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
+    return write_plain(
+        (
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.sequence_start,
+            request.sequence_end,
+            request.parameters,
+            inputs,
+        )
+    )
+
+
+class _Pattern(NamedTuple):
+    """What requests with the same meta document have in common."""
+
+    model_name: str
+    model_version: int
+    outputs: tuple[str, ...]
+    priority: int
+    timeout_us: int
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    parameters: dict[str, Parameter] | None
+    inputs: tuple[Described, ...]
+    is_sequence: bool
+    layout: TensorLayout  # of the inputs that lie in the frame
+
+
+def _pattern(meta: Any) -> _Pattern:
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed = meta
+    inputs = tuple(_input(*entry) for entry in listed)
+    if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
+        raise ValueError("a request's fields have other types")
+    if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
+        raise ValueError("a request's fields have other types")
+    return _Pattern(
+        name,
+        version,
+        tuple(map(str, outputs)),
+        priority,
+        timeout,
+        correlation_id,
+        bool(start),
+        bool(end),
+        parameters,
+        inputs,
+        bool(correlation_id) or bool(start) or bool(end),
+        layout_in_frame(inputs),
+    )
+
+
+def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
+    # A datatype that is none is the validation's to refuse, with the text that the client knows.
+    if not (type(name) is str and type(datatype) is str and type(in_arena) is bool):
+        raise ValueError("an input's fields have other types")
+    if not (type(size) is int and size >= 0):
+        raise ValueError("an input's size is no number")
+    dims = tuple(shape)
+    if not all(type(dim) is int for dim in dims):
+        raise ValueError("an input's shape is no list of numbers")
+    return Described(name, datatype, dims, size, in_arena)
+
+
+class RequestReader:
+    """Makes requests of frames, whose memory they go on using. `view_of(place, size)` is of the arena. One thread."""
+
+    def __init__(self, view_of: OfArena) -> None:
+        self._view_of = view_of
+        self._blocks = BlockReader(_pattern)
+
+    def read(self, content: memoryview, placed: int) -> InferenceRequest:
+        """Raises BadFrame."""
+        pattern, request_id, places, at = self._blocks.read(content, placed)
+        end = at + pattern.layout.size
+        if end > len(content):
+            raise BadFrame("a request that is shorter than its inputs")
+        request = InferenceRequest(
+            pattern.model_name,
+            model_version=pattern.model_version,
+            id=request_id,
+            outputs=pattern.outputs,
+            priority=pattern.priority,
+            timeout_us=pattern.timeout_us,
+        )
+        if len(pattern.layout.entries) == len(pattern.inputs) and not placed:
+            request.layout = pattern.layout
+            request.content = content[at:end]
+        else:
+            contents = contents_of(pattern.inputs, content, at, places, self._view_of)
+            request.inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
+        if pattern.parameters is not None:
+            request.parameters = pattern.parameters.copy()
+        if pattern.is_sequence:
+            request.correlation_id = pattern.correlation_id
+            request.sequence_start = pattern.sequence_start
+            request.sequence_end = pattern.sequence_end
+        return request

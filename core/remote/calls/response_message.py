@@ -1,0 +1,150 @@
+"""An inference response as a frame.
+
+The meta document is [model, version, parameters, outputs], an output [name, datatype, shape, bytes, whether it lies in
+the arena]; of a failed one [model, version, error].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import orjson
+
+from core.inference.layout import TensorLayout
+from core.inference.request import InferenceResponse, Outputs, PackedOutputs, Parameter, ReceivedOutput
+from core.inference.tensors import BY_NAME, Array, Buffer, Shape
+from core.remote.calls.remote_error import error_of, error_to_plain
+from core.remote.memory.tensor_block import (
+    LARGE,
+    BlockReader,
+    Described,
+    block_head,
+    contents_of,
+    layout_in_frame,
+    write_block,
+)
+from core.remote.transport.frames import FAILED, FINAL, RESPONSE, BadFrame
+
+# Where the bytes of a large output were put in the arena, None if there is no room.
+Place = Callable[[Buffer], int | None]
+Borrow = Callable[[int, int], Array]
+
+_HEADS_REMEMBERED = 1024
+
+
+class ResponseWriter:
+    """Any thread."""
+
+    def __init__(self, place: Place) -> None:
+        """`place` puts the bytes of a large output into the arena and says where, or None: they travel in the frame."""
+        self._place = place
+        self._heads: dict[tuple[object, ...], bytes] = {}
+
+    def write(self, response: InferenceResponse, number: int) -> bytes:
+        """The frame. Raises TypeError for what JSON cannot say."""
+        if response.error is not None:
+            return failed_response(response, response.error, number)
+        flags = FINAL if response.final else 0
+        packed = response.packed
+        if packed is not None and packed.layout.size < LARGE and not response.parameters:
+            return write_block(
+                RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
+            )
+        tensors: list[Buffer] = []
+        places: list[int] = []
+        outputs: list[tuple[str, str, Shape, int, bool]] = []
+        for output in response.outputs:
+            content = output.content()
+            size = len(content)
+            place = self._place(content) if size >= LARGE else None
+            if place is None:
+                tensors.append(content)
+            else:
+                places.append(place)
+            outputs.append((output.name, output.datatype, output.shape, size, place is not None))
+        head = block_head(_meta(response, outputs), b"", places)
+        return write_block(RESPONSE, number, head, tensors, flags=flags, placed=len(places))
+
+    def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
+        """Those of a batch are all alike."""
+        key = (layout, response.model_name, response.model_version)
+        head = self._heads.get(key)
+        if head is None:
+            outputs = [
+                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
+            ]
+            if len(self._heads) >= _HEADS_REMEMBERED:
+                self._heads.clear()
+            self._heads[key] = head = block_head(_meta(response, outputs))
+        return head
+
+
+def _meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+    return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
+
+
+def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
+    """The frame of `response` with `error` in place of what it has."""
+    meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+    flags = FAILED | (FINAL if response.final else 0)
+    return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
+
+
+class _Pattern(NamedTuple):
+    """What responses with the same meta document have in common."""
+
+    model_name: str
+    model_version: int
+    parameters: dict[str, Parameter] | None
+    outputs: tuple[Described, ...]
+    error: Any
+    layout: TensorLayout  # of the outputs that lie in the frame
+
+
+def _pattern(meta: Any) -> _Pattern:
+    if len(meta) == 3:
+        return _Pattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
+    name, version, parameters, described = meta
+    outputs = tuple(_output(*entry) for entry in described)
+    return _Pattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
+
+
+def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
+    return Described(name, BY_NAME[datatype].name, tuple(shape), size, in_arena)
+
+
+class ResponseReader:
+    """Makes responses of frames, whose memory they go on using. One thread.
+
+    `borrow(place, size)` is memory of the arena, which goes back to the engine when the array is gone.
+    """
+
+    def __init__(self, borrow: Borrow) -> None:
+        self._borrow = borrow
+        self._blocks = BlockReader(_pattern)
+
+    def read(self, content: memoryview, flags: int, placed: int, request_id: str) -> InferenceResponse:
+        """Raises BadFrame."""
+        pattern, _, places, at = self._blocks.read(content, placed)
+        end = at + pattern.layout.size
+        if end > len(content):
+            raise BadFrame("a response that is shorter than its outputs")
+        outputs: Outputs
+        if len(pattern.layout.entries) == len(pattern.outputs) and not placed:
+            outputs = PackedOutputs(pattern.layout, content[at:end])
+        else:
+            contents = contents_of(pattern.outputs, content, at, places, self._of_arena)
+            outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(pattern.outputs, contents, strict=True)]
+        return InferenceResponse(
+            pattern.model_name,
+            pattern.model_version,
+            outputs,
+            id=request_id,
+            parameters=pattern.parameters.copy() if pattern.parameters else None,
+            error=error_of(pattern.error) if flags & FAILED else None,
+            final=bool(flags & FINAL),
+        )
+
+    def _of_arena(self, place: int, size: int) -> memoryview:
+        return self._borrow(place, size).data

@@ -1,0 +1,302 @@
+"""The Engine protocol over a socket: what a front end of its own process talks to.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from core.config.model_spec import ModelSpec
+from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
+from core.inference.request import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.tensors import Array
+from core.observability.metrics import MetricsSnapshot
+from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
+from core.remote.calls.remote_error import EngineGone
+from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
+from core.remote.transport.connection import ENOUGH, Connection, NoRoom, gone
+from core.remote.transport.link import Link
+
+_log = logging.getLogger("trident.engine")
+
+# How long a request with large inputs waits for room in the arena.
+_ROOM_SECONDS = 1.0
+# What does not depend on storage or on loading is answered at once, or the engine is in trouble.
+_CALL_SECONDS = 60.0
+_SOON = "it is being started again; send the request again in a few seconds"
+_NOT_YET = "it has not started yet"
+_STILL_LOADING = frozenset((ENGINE_DOWN, "starting", "loading"))
+
+
+class _WaitsForRoom(NamedTuple):
+    until: float
+    request: InferenceRequest
+    on_response: OnResponse
+
+
+class RemoteEngine:
+    """The engine that listens at `path`. Methods may be called on any thread; those that ask the engine wait at a gate
+    of the link's.
+
+    Connects by itself, again and again. `memory_bytes` is the size of the arena, for requests and responses together.
+    From the loss of an engine until the next one has loaded, a model that is not there is one that is not there yet.
+    """
+
+    handover = ENOUGH
+
+    def __init__(self, path: str, link: Link, memory_bytes: int) -> None:
+        self._path = path
+        self._link = link
+        self._memory_bytes = memory_bytes
+        self._connection: Connection | None = None
+        self._state = engine_down(_NOT_YET)
+        self._specs: dict[tuple[str, int], ModelSpec] = {}
+        self._waiting: deque[_WaitsForRoom] = deque()
+        self._is_exiting = False
+        self._is_recovering = False
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._link.start(self)
+
+    def begin_exit(self) -> None:
+        """Neither live nor ready from now on; requests are still served."""
+        self._is_exiting = True
+
+    def close(self) -> None:
+        """End the connection; what still waits is answered with EngineGone."""
+        self._is_exiting = True
+        self._link.close()
+        self._lose("this server stops")
+
+    def allocate(self, size: int) -> Array | None:
+        """Memory that the engine reads in place, for a request's body of `size` bytes; None if there is none now."""
+        connection = self._connection
+        return connection.allocate(size) if connection is not None else None
+
+    # --- what the link drives
+
+    @property
+    def sock(self) -> Any:
+        return self._connection.sock if self._connection is not None else None
+
+    @property
+    def wants_to_write(self) -> bool:
+        return self._connection is not None and self._connection.wants_to_write
+
+    def read(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.read()
+        except ValueError as error:  # BadFrame, or what is no state or no error
+            _log.error("the engine was cut off, it sent %s", error)
+            self._lose("it could not be understood")
+        except OSError:
+            self._lose("it has ended")
+        if self._waiting:
+            self._submit_waiting()
+
+    def flush(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._waiting:
+            self._submit_waiting()
+        try:
+            connection.flush()
+        except OSError:
+            self._lose("it has ended")
+
+    def look(self) -> None:
+        if self._connection is None:
+            self._connect()
+        if self._waiting:
+            self._submit_waiting()
+
+    def _connect(self) -> None:
+        try:
+            self._connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
+        except OSError as error:
+            _log.debug("no engine at %s: %s", self._path, error)
+        except ServerError as error:
+            if self._state.phase.failures.get("engine") != error.message:
+                _log.error("no connection to the engine: %s", error.message)
+                self._state = engine_down(error.message)
+
+    def _lose(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        self._specs = {}
+        self._state = engine_down(reason)
+        self._is_recovering = True
+        if connection is not None:
+            if not self._is_exiting:
+                _log.error("the connection to the engine is lost: %s", reason)
+            connection.lose(reason)
+        while self._waiting:
+            _, request, on_response = self._waiting.popleft()
+            on_response(gone(request, reason))
+
+    def _learn(self, state: EngineState) -> None:
+        if state.generation != self._state.generation:
+            self._specs = {}
+        self._state = state
+        if state.phase.name not in _STILL_LOADING:
+            self._is_recovering = False
+
+    def _submit_waiting(self) -> None:
+        """Those that wait for room, in their order; an error for those that have waited for too long."""
+        while self._waiting:
+            until, request, on_response = self._waiting[0]
+            connection = self._connection
+            try:
+                if request.cancelled:
+                    raise RequestCancelled("the client went away")
+                if connection is None:
+                    raise self._no_engine()
+                connection.submit(request, on_response)
+            except NoRoom:
+                if time.monotonic() < until:
+                    return
+                on_response(_failed(request, _no_room()))
+            except ServerError as error:
+                on_response(_failed(request, error))
+            self._waiting.popleft()
+
+    # --- the Engine protocol
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        connection = self._connection
+        if connection is None:
+            on_response(gone(request, self._state.phase.failures.get("engine", _NOT_YET)))
+            return
+        try:
+            connection.submit(request, on_response)
+        except NoRoom:
+            self._waiting.append(_WaitsForRoom(time.monotonic() + _ROOM_SECONDS, request, on_response))
+            self._link.wake()
+        except ServerError as error:
+            on_response(_failed(request, error))
+
+    def cancel(self, request: InferenceRequest) -> None:
+        request.cancelled = True
+        connection = self._connection
+        if connection is not None:
+            connection.cancel(request)
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        found = self._specs.get((name, version))
+        if found is None:
+            specs = self._specs
+            found = self._call("model_spec", name, version)
+            specs[name, version] = found  # into those of the generation in which it was asked for
+        return found
+
+    def server_metadata(self) -> dict[str, Any]:
+        return self._ask("server_metadata")
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        return self._ask("model_metadata", name, version)
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        return self._ask("model_config", name, version)
+
+    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        return self._ask("model_statistics", name, version)
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = self._call("repository_index", ready_only)
+        return found
+
+    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+        self._call("load_model", name, parameters)
+
+    def load_directory(self, name: str, directory: str) -> None:
+        self._call("load_directory", name, directory)
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        self._call("unload_model", name, unload_dependents, wait)
+
+    def is_live(self) -> bool:
+        return self._state.live and not self._is_exiting
+
+    def is_ready(self) -> bool:
+        return self._state.ready and not self._is_exiting
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        found: bool = self._call("is_model_ready", name, version)
+        return found
+
+    def phase(self) -> ServingPhase:
+        return ServingPhase(name="exiting") if self._is_exiting else self._state.phase
+
+    def settings(self) -> dict[str, object]:
+        return self._ask("settings")
+
+    def metrics(self) -> MetricsSnapshot:
+        found: MetricsSnapshot = self._call("metrics")
+        return found
+
+    def _ask(self, name: str, *arguments: object) -> dict[str, Any]:
+        found: dict[str, Any] = self._call(name, *arguments)
+        return found
+
+    def _call(self, name: str, *arguments: object) -> Any:
+        call = CALLS[name]
+        connection = self._connection
+        if connection is None:
+            raise self._no_engine()
+        was_recovering = self._is_recovering
+        result = _Result(call, self._link.gate())
+        number = connection.call(encode_call(name, arguments), result.take)
+        try:
+            return result.get(None if call.blocks else _CALL_SECONDS)
+        except ModelNotFound as error:
+            if not was_recovering:
+                raise
+            raise EngineGone(
+                f"the engine has been started again and has not loaded '{arguments[0]}' yet", hint=_SOON
+            ) from error
+        finally:
+            connection.forget(number)
+
+    def _no_engine(self) -> EngineGone:
+        reason = self._state.phase.failures.get("engine", _NOT_YET)
+        return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
+
+
+class _Result:
+    """The result of a call, for the one who waits for it."""
+
+    def __init__(self, call: Call, gate: Any) -> None:
+        self._call = call
+        self._gate = gate
+        self._content: memoryview | None = None
+
+    def take(self, content: memoryview | None) -> None:
+        self._content = content
+        self._gate.open()
+
+    def get(self, timeout_s: float | None) -> Any:
+        """Raises the ServerError that the engine raised, EngineGone if there is no answer."""
+        if not self._gate.wait(timeout_s):
+            raise EngineGone(f"the engine did not answer '{self._call.name}' within {timeout_s:g} seconds")
+        if self._content is None:
+            raise EngineGone(f"the engine ended while it had to answer '{self._call.name}'")
+        return decode_result(self._call, self._content)
+
+
+def _failed(request: InferenceRequest, error: ServerError) -> InferenceResponse:
+    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
+
+
+def _no_room() -> QueueFull:
+    return QueueFull(
+        f"there was no room for the request's tensors within {_ROOM_SECONDS:g} s, as other requests have it",
+        hint="send fewer large requests at once, or give more with --http-worker-memory-bytes",
+    )

@@ -1,0 +1,134 @@
+"""What drives a front end's connection to the engine: who watches the socket, and how callers wait.
+
+Link            the protocol
+├── ThreadLink     a native thread, and callers that wait on locks
+└── HubLink        the hub, and callers that are greenlets (app/worker/gevent_link.py)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from typing import Protocol
+
+_LOOK_SECONDS = 0.05
+
+
+class Linked(Protocol):
+    """What a link drives; all of it on the link's thread."""
+
+    @property
+    def sock(self) -> socket.socket | None:
+        """The connected socket, None while there is none."""
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether something could not be sent yet."""
+
+    def read(self) -> None:
+        """Take what has come."""
+
+    def flush(self) -> None:
+        """Send what was collected, as far as the socket takes it."""
+
+    def look(self) -> None:
+        """About every 50 ms: connect if there is no connection, give up what has waited for too long."""
+
+
+class Gate(Protocol):
+    """What a caller waits at; opened once."""
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it was opened in time."""
+
+    def open(self) -> None:
+        """Let the caller go on. Called on the link's thread."""
+
+
+class Link(Protocol):
+    def start(self, linked: Linked) -> None:
+        """Begin to drive. Called once."""
+
+    def wake(self) -> None:
+        """Have `flush` called soon, once for all calls until then. Any thread."""
+
+    def gate(self) -> Gate:
+        """For the calling thread or greenlet to wait at."""
+
+    def close(self) -> None:
+        """Stop driving. `linked` is not called any more once this returns."""
+
+
+class ThreadLink:
+    """A link with a native thread of its own: for servers without a hub, and for tests."""
+
+    def __init__(self) -> None:
+        self._linked: Linked | None = None
+        self._awake, self._waker = socket.socketpair()
+        self._awake.setblocking(False)
+        self._waker.setblocking(False)
+        self._asked = False
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
+
+    def start(self, linked: Linked) -> None:
+        self._linked = linked
+        self._thread.start()
+
+    def wake(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._signal()
+
+    def gate(self) -> Gate:
+        return ThreadGate()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._signal()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._awake.close()
+        self._waker.close()
+
+    def _signal(self) -> None:
+        with contextlib.suppress(OSError):  # it is full of signals, or closed: memory may be given back later still
+            self._waker.send(b"\0")
+
+    def _drive(self) -> None:
+        linked = self._linked
+        assert linked is not None
+        while not self._is_closing:
+            linked.look()
+            with selectors.DefaultSelector() as selector:
+                sock = linked.sock
+                selector.register(self._awake, selectors.EVENT_READ)
+                if sock is not None:
+                    write = selectors.EVENT_WRITE if linked.wants_to_write else 0
+                    selector.register(sock, selectors.EVENT_READ | write)
+                ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
+            if self._awake in ready:
+                # In this order: a signal that comes in between, and is taken, must not be thought to be on its way.
+                self._awake.recv(4096)
+                self._asked = False
+                linked.flush()
+            events = ready.get(sock, 0) if sock is not None else 0
+            if events & selectors.EVENT_WRITE:
+                linked.flush()
+            if events & selectors.EVENT_READ:
+                linked.read()
+
+
+class ThreadGate:
+    """Where one native thread waits."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self._event.wait(timeout_s)
+
+    def open(self) -> None:
+        self._event.set()

@@ -1,0 +1,221 @@
+"""The folder in which models from object stores are kept, for this process, for its siblings and for the next start.
+
+    blobs/<id>                 the content of an object, read-only; appears whole or not at all
+    parts/<id>.part, .ranges   what is being downloaded, under an exclusive lock (../download/partial_file.py)
+    models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` is shared while it is used
+
+Symbolic links would not do: ONNX Runtime refuses external data behind one that leaves the model's folder. A blob is
+named by its content where that was verified against a digest that names it, otherwise by object and tag.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from core.errors import RepositoryUnavailable
+from core.repository.cache.disk_space import disk_failure, free_bytes, no_space
+from core.repository.cache.eviction import PART_SUFFIX, CacheContents
+from core.repository.cache.file_lock import try_lock_exclusive
+from core.repository.cache.snapshot import Snapshot, snapshot_id
+from core.repository.download.content_hash import digest_checksum
+from core.repository.download.partial_file import PartialFile
+from core.repository.stores.object_store import StoredObject
+
+_log = logging.getLogger("trident.repository")
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS})
+# Other processes add to the cache as well: what is known of its size is looked up again after so many seconds.
+_LOOK_AGAIN = 30.0
+
+
+class ModelCache:
+    """Any thread; several processes at once. Methods raise RepositoryUnavailable where the disk fails or is full.
+
+    `max_bytes` bounds the blobs, 0 does not: what is not in use leaves, least recently used first. Where the disk knows
+    no hard links, the copies that take their place come on top.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int = 0,
+        *,
+        free: Callable[[Path], int] = free_bytes,
+        link: Callable[[Path, Path], object] = os.link,
+    ) -> None:
+        """Make `directory` for this user alone. Raises RepositoryUnavailable if others could write into it."""
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._free = free
+        self._link = link
+        self._blobs = directory / "blobs"
+        self._parts = directory / "parts"
+        self._models = directory / "models"
+        self._evicting = threading.Lock()
+        self._used = 0
+        self._looked_at = float("-inf")
+        self._warned = False
+        _make_private(directory)
+        for folder in (self._blobs, self._parts, self._models):
+            _make_private(folder)
+
+    def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
+        """The held place of a model's files, by path; they are in it already, or are to be staged."""
+        try:
+            return Snapshot(self._models, snapshot_id(location, model, contents), model)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def take(self, location: str, stored: StoredObject, target: Path) -> bool:
+        """Put the content of `stored` at `target` if the cache has it."""
+        try:
+            return any(self._take(blob, stored.size, target) for blob in _names(location, stored))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+
+    def make_folder(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def try_part(self, location: str, stored: StoredObject, part_bytes: int) -> PartialFile | None:
+        """The partial file of `stored`, for this caller alone; None while another thread or process has it."""
+        try:
+            lock = try_lock_exclusive(self._part_path(location, stored))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+        return None if lock is None else PartialFile(lock, stored.size, part_bytes)
+
+    def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
+        """Make a complete `part` a blob, and put it at `target`.
+
+        `named`: its content was verified to be what the digest of `stored` names.
+        """
+        names = _names(location, stored)
+        try:
+            # Linked first: a blob that has one link only may be evicted.
+            self._place(part.path, target)
+            part.move_to(self._blobs / (names[0] if named else names[-1]))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+        with self._evicting:
+            self._used += stored.size
+
+    def make_room(self, location: str, wanted: Mapping[str, StoredObject]) -> None:
+        """Evict what is in the way of downloading `wanted`. Raises RepositoryUnavailable if the disk cannot take it."""
+        try:
+            needed = sum(stored.size - self._has(location, stored) for stored in wanted.values())
+            with self._evicting:
+                self._shrink(self.max_bytes - needed)
+                missing = needed - self._free(self.directory)
+                if missing > 0:
+                    contents = CacheContents(self.directory)
+                    contents.shrink(contents.used - missing)
+                    free = self._free(self.directory)
+                    if free < needed:
+                        raise no_space(self.directory, needed, free)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def trim(self) -> None:
+        """Back to `max_bytes`, if what is in use leaves the room for that."""
+        try:
+            with self._evicting:
+                self._shrink(self.max_bytes)
+                excess = self.max_bytes and self._used > self.max_bytes
+                warn = excess and not self._warned
+                self._warned = bool(excess)
+        except OSError as error:  # what was downloaded is here and can be used
+            _log.warning("failed to evict from the model cache in %s: %s", self.directory, error.strerror)
+            return
+        if warn:
+            _log.warning(
+                "the model cache in %s holds %d bytes that are in use, more than its bound of %d",
+                self.directory,
+                self._used,
+                self.max_bytes,
+            )
+
+    def _shrink(self, limit: int) -> None:
+        if not self.max_bytes:
+            return
+        if self._used > limit or time.monotonic() - self._looked_at > _LOOK_AGAIN:
+            contents = CacheContents(self.directory)
+            contents.shrink(max(0, limit))
+            self._used = contents.used
+            self._looked_at = time.monotonic()
+
+    def _take(self, blob: str, size: int, target: Path) -> bool:
+        path = self._blobs / blob
+        try:
+            if path.stat().st_size != size:  # not what was written here: the disk lost it, or somebody touched it
+                path.unlink()
+                return False
+            self._place(path, target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _place(self, source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._link(source, target)
+        except FileExistsError as error:
+            raise RepositoryUnavailable(
+                f"two objects have names that this disk does not tell apart, '{target.name}' is one of them"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with open(source, "rb") as content, open(target, "xb") as copy:
+                shutil.copyfileobj(content, copy, 1 << 20)
+            target.chmod(0o400)
+
+    def _part_path(self, location: str, stored: StoredObject) -> Path:
+        return self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
+
+    def _has(self, location: str, stored: StoredObject) -> int:
+        """The bytes of `stored` for which an earlier download has taken the space already."""
+        try:
+            return min(stored.size, self._part_path(location, stored).stat().st_blocks * 512)
+        except FileNotFoundError:
+            return 0
+
+
+def _names(location: str, stored: StoredObject) -> list[str]:
+    """The names that a blob of this content may have: by its digest, if it has one, and by where it is stored."""
+    names = [["object", location, stored.key, stored.tag, stored.size]]
+    if digest_checksum(stored.digest):
+        names.insert(0, ["digest", stored.digest.lower(), stored.size])
+    return [hashlib.sha256(json.dumps(name).encode()).hexdigest() for name in names]
+
+
+def _make_private(directory: Path) -> None:
+    """Make a folder that nobody else can write into, or see that it is one."""
+    cure = "name a folder that the server's user owns and nobody else can write to; it is made if there is none"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = directory.stat()
+    except FileExistsError as error:
+        raise RepositoryUnavailable(f"the model cache {directory} is not a directory", hint=cure) from error
+    except OSError as error:
+        raise disk_failure(error, directory.parent, 0) from error
+    if status.st_uid != os.geteuid():
+        raise RepositoryUnavailable(
+            f"the model cache {directory} belongs to user {status.st_uid}, the server runs as {os.geteuid()}", hint=cure
+        )
+    if status.st_mode & 0o022:
+        raise RepositoryUnavailable(
+            f"others can write to the model cache {directory} (mode {status.st_mode & 0o7777:o})", hint=cure
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise RepositoryUnavailable(f"the model cache {directory} cannot be written to", hint=cure)

@@ -1,0 +1,107 @@
+"""Whether what came is what the storage has: the checksum of an object, made while it is still coming."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from core.repository.download.content_hash import ContentHash, digest_checksum
+from core.repository.download.partial_file import PartialFile
+from core.repository.stores.object_store import Checksum, StoredObject
+
+# Parts by which receiving may be ahead of hashing, and how often it is looked at, in seconds.
+_AHEAD = 6
+_LOOK = 0.01
+
+
+class Damaged(Exception):
+    """The content that came is not what the storage says it has."""
+
+
+class Verification:
+    """Hashes the finished beginning of a partial file, on whichever thread has just finished a part.
+
+    `ask` gets the storage's own checksum. It is asked only where the listing had none that names the content, or had
+    one that it does not have: S3 lists an etag that looks like an MD5 and is none for objects encrypted by KMS.
+    """
+
+    def __init__(self, wanted: StoredObject, partial: PartialFile, ask: Callable[[], Checksum | None]) -> None:
+        self._partial = partial
+        self._ask = ask
+        self._digest = digest_checksum(wanted.digest)
+        self._checksum: Checksum | None = self._digest
+        self._hash: ContentHash | None = None
+        self._asked = False
+        self._next_part = 0
+        self._lock = threading.Lock()
+
+    def advance(self) -> None:
+        """Hash what can be hashed by now; if another thread is at it, it goes on with that one or a later call."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._hash_finished()
+            finally:
+                self._lock.release()
+
+    def catch_up(self, part: int, stop: threading.Event) -> None:
+        """Wait until `part` is not too far ahead of the hash.
+
+        Where the storage is faster than the hash, receiving would take the processor from hashing, and all that is left
+        to hash at the end would be waited for.
+        """
+        while part - self._next_part > _AHEAD and not stop.is_set():
+            self.advance()
+            if part - self._next_part > _AHEAD:
+                stop.wait(_LOOK)
+
+    def conclude(self) -> bool:
+        """When all parts are finished: True if the content is the one that the listing's digest names.
+
+        False if it has none, and the storage has no objection. Raises Damaged if the checksum is another.
+        """
+        with self._lock:
+            self._hash_finished()
+            if self._checksum is None or self._hash is None:
+                return False
+            damage = _difference(self._checksum, self._hash)
+            if self._digest is None:
+                if damage:
+                    raise Damaged(damage)
+                return False
+            if damage:
+                self._conclude_otherwise(damage)
+            return not damage
+
+    def _conclude_otherwise(self, damage: str) -> None:
+        checksum = self._ask()
+        if checksum is None:
+            return
+        if self._digest is not None and checksum.value.lower() == self._digest.value:
+            raise Damaged(damage)
+        second = ContentHash(checksum)
+        for piece in self._partial.pieces(0, self._partial.size):
+            second.update(piece)
+        difference = _difference(checksum, second)
+        if difference:
+            raise Damaged(difference)
+
+    def _hash_finished(self) -> None:
+        if not self._asked:
+            if self._digest is None:
+                self._checksum = self._ask()
+            self._asked = True
+            if self._checksum is not None:
+                self._hash = ContentHash(self._checksum)
+        while self._partial.is_finished(self._next_part):
+            if self._hash is not None:
+                for piece in self._partial.pieces(*self._partial.range_of(self._next_part)):
+                    self._hash.update(piece)
+            self._next_part += 1
+
+
+def _difference(checksum: Checksum, made: ContentHash) -> str:
+    """What is wrong; empty if nothing is."""
+    value = made.value()
+    if value == checksum.value.lower():
+        return ""
+    return f"checksum {checksum.name} expected {checksum.value}, got {value}"

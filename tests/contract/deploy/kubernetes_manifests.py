@@ -1,0 +1,127 @@
+"""deploy/kubernetes as kubectl builds it, and what its pods are started with."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+
+from app.settings.server import ServerSettings, read_settings
+from tests.contract.external_tool import external_tool
+from tests.contract.server import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+SERVERS = ("base", "gpu", "volume")
+PARTS = ("aws", "gcp", "hpa", "keda", "monitoring", "namespace")
+OVERLAYS = tuple(sorted(path.name for path in (KUBERNETES / "overlays").iterdir()))
+# An old one, one that many clusters run, and the latest that there are schemas of.
+KUBERNETES_VERSIONS = ("1.31", "1.34", kubernetes_validate.latest_version())
+_LIMIT_S = 60
+_UNITS = {"": 1, "Mi": 1 << 20, "Gi": 1 << 30}
+
+Object = dict[str, Any]
+
+
+def kustomized(folder: Path) -> list[Object]:
+    """The objects of a kustomization. The test is skipped where there is no kubectl (external_tool)."""
+    command = [external_tool("kubectl", "kubernetes-client"), "kustomize", str(folder)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return [each for each in yaml.safe_load_all(finished.stdout) if each]
+
+
+@functools.cache
+def manifests(folder: str) -> Manifests:
+    """Those of a folder below deploy/kubernetes; built once."""
+    return Manifests(kustomized(KUBERNETES / folder))
+
+
+def copied_tree(folder: Path) -> Path:
+    """A copy of deploy/kubernetes that a test may add to."""
+    return shutil.copytree(KUBERNETES, folder / "kubernetes")
+
+
+def validate(document: Object) -> None:
+    """Raises kubernetes_validate.ValidationError where the API would refuse it, or drop a field of it."""
+    for version in KUBERNETES_VERSIONS:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def size_of(quantity: str) -> int:
+    """A quantity of memory, in bytes."""
+    match = re.fullmatch(r"(\d+)([A-Za-z]*)", quantity)
+    assert match is not None, quantity
+    return int(match[1]) * _UNITS[match[2]]
+
+
+class Manifests:
+    """The objects of one kustomization, and the one server among them: a Deployment's, or a runtime's of KServe."""
+
+    def __init__(self, objects: list[Object]) -> None:
+        self.objects = objects
+
+    def of(self, *kinds: str) -> list[Object]:
+        return [each for each in self.objects if each["kind"] in kinds]
+
+    def one(self, kind: str) -> Object:
+        (found,) = self.of(kind)
+        return found
+
+    @property
+    def template(self) -> Object:
+        """Labels, annotations and `spec` of a pod."""
+        template: Object = self.one("Deployment")["spec"]["template"]
+        return template
+
+    @property
+    def pod(self) -> Object:
+        """What a runtime has of one has the same names."""
+        runtimes = self.of("ClusterServingRuntime")
+        pod: Object = (runtimes[0] if runtimes else self.template)["spec"]
+        return pod
+
+    @property
+    def container(self) -> Object:
+        (container,) = self.pod["containers"]
+        return dict(container)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the container, from the ConfigMaps that it names; KeyError where there is none of such a name."""
+        maps = {each["metadata"]["name"]: each["data"] for each in self.of("ConfigMap")}
+        found: dict[str, str] = {}
+        for source in self.container.get("envFrom", []):
+            found |= maps[source["configMapRef"]["name"]]
+        return found | {each["name"]: each["value"] for each in self.container.get("env", [])}
+
+    @property
+    def settings(self) -> ServerSettings:
+        """What the server makes of its arguments and environment. Raises BadOption for what it does not know."""
+        command, *arguments = self.container["args"]
+        assert command == "serve"
+        return read_settings(arguments, self.environment)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The container's ports by name; "" for one without."""
+        return {each.get("name", ""): each["containerPort"] for each in self.container["ports"]}
+
+    def port(self, name_or_number: str | int) -> int:
+        return self.ports[name_or_number] if isinstance(name_or_number, str) else name_or_number
+
+    @property
+    def probes(self) -> dict[str, Mapping[str, Any]]:
+        return {name: probe for name, probe in self.container.items() if name.endswith("Probe")}
+
+    @property
+    def mounts(self) -> dict[str, Object]:
+        """The volume at each path."""
+        volumes = {each["name"]: each for each in self.pod["volumes"]}
+        return {each["mountPath"]: volumes[each["name"]] for each in self.container["volumeMounts"]}

@@ -1,0 +1,64 @@
+"""The container of a pod without Kubernetes: its command and environment as a process on this machine.
+
+What a container would have for itself is mapped: its ports to free ones, its volumes to folders under one root.
+Everything else is as the manifest says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.contract.deploy.compose_stack import image_words
+from tests.contract.deploy.kubernetes_manifests import Manifests
+from tests.contract.server import HOST, ServerProcess, environment_without
+
+# What KServe puts in the place of `{{.Name}}`.
+SERVICE = "digits"
+_PLATFORMS = ("AIP_", "AWS_", "CLOUDSDK_", "GCE_", "GOOGLE_", "SAGEMAKER_", "STORAGE_", "TRIDENT_", "TRITON_")
+_NO_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
+
+
+class KubernetesPod(ServerProcess):
+    """A context manager, as every ServerProcess. `contents` are the folders here that it finds at paths.
+
+    `variables` are what the cluster, or the cloud, would add to the container's environment.
+    """
+
+    def __init__(self, manifests: Manifests, folder: Path, contents: Mapping[str, Path], **variables: str) -> None:
+        settings = manifests.settings
+        super().__init__(settings.model_repository[0], folder / "log")
+        self._manifests = manifests
+        self._ports = {settings.http_port: self.http_port, settings.metrics_port: self.metrics_port}
+        self._root = folder / "root"
+        self._folders = {*manifests.mounts, *contents}
+        for path in manifests.mounts.keys() - contents.keys():
+            mounted = self.path(path)
+            mounted.mkdir(parents=True)
+            mounted.chmod(0o2777)  # as Kubernetes makes an emptyDir
+        for path, target in contents.items():
+            self.path(path).parent.mkdir(parents=True, exist_ok=True)
+            self.path(path).symlink_to(target)
+        given = {name: self._mapped(text) for name, text in manifests.environment.items()}
+        own = {"HOME": str(folder), "TRIDENT_HTTP_ADDRESS": HOST}
+        self.environment = {**environment_without(*_PLATFORMS), **_NO_MACHINE, **own, **given, **variables}
+
+    def path(self, path: str) -> Path:
+        """Where a path of the pod's is here."""
+        return self._root / path.lstrip("/")
+
+    @property
+    def command(self) -> list[str]:
+        (program,) = image_words("ENTRYPOINT")
+        installed = Path(super().command[0]).with_name(program)
+        return [str(installed), *map(self._mapped, self._manifests.container["args"])]
+
+    def _mapped(self, text: str) -> str:
+        """A value, or an argument with one."""
+        text = text.replace("{{.Name}}", SERVICE)
+        name, equals, value = text.rpartition("=") if text.startswith("--") else ("", "", text)
+        if value.isdigit() and int(value) in self._ports and (not name or name.endswith("-port")):
+            value = str(self._ports[int(value)])
+        elif any(value == folder or value.startswith(f"{folder}/") for folder in self._folders):
+            value = str(self.path(value))
+        return f"{name}{equals}{value}"

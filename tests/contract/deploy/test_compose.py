@@ -1,0 +1,194 @@
+"""deploy/compose, profile by profile: what it starts answers, and Prometheus finds it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.deploy.compose_stack import (
+    PROFILES,
+    SERVER_IMAGE,
+    ComposeStack,
+    Mount,
+    Port,
+    mounts_of,
+    ports_of,
+    resolved,
+)
+from tests.contract.deploy.prometheus import Prometheus, finite, shipped_config
+from tests.contract.server import HOST, ROOT
+from tests.waiting import until
+
+LIMIT_S = 60.0
+_DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()
+_JSON = {"Content-Type": "application/json"}
+_VERTEX = "/v1/endpoints/1234567890/deployedModels/9876543210"
+_METRICS_PORTS = {"plain": 8002}
+
+
+def ask(address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Status and body; status 0 where nobody listens yet."""
+    connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
+    with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+        connection.request(method, path, body, _JSON if body else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    return 0, b""
+
+
+def wait_until_ready(stack: ComposeStack, service: str, port: int, path: str) -> str:
+    """The address, once a probe of that path is answered 200."""
+    address = stack.address(service, port)
+
+    def is_ready() -> bool:
+        assert stack.is_running(service), stack.log_text(service)
+        return ask(address, "GET", path)[0] == 200
+
+    until(is_ready, lambda: stack.log_text(service))
+    return address
+
+
+def is_seven(answer: tuple[int, bytes]) -> bool:
+    """Whether that is what the digit classifier says, in the form of the v2 protocol."""
+    status, body = answer
+    assert status == 200, body
+    (output,) = json.loads(body)["outputs"]
+    return str(output["data"][0]).endswith(":7:seven")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_plain(scheme: str, tmp_path: Path) -> None:
+    variables = {} if scheme == "s3" else {"MODEL_REPOSITORY": "gs://models/production"}
+    with ComposeStack(tmp_path, "plain", **variables) as stack:
+        address = wait_until_ready(stack, "plain", 8000, "/v2/health/ready")
+        assert is_seven(ask(address, "POST", "/v2/models/digits/infer", _DIGIT))
+        index = json.loads(ask(address, "POST", "/v2/repository/index")[1])
+        assert {entry["name"]: entry["state"] for entry in index} == {"digits": "READY", "simple": "READY"}
+        # In the tables of the start, which come a moment after it.
+        until(lambda: f"{scheme}://models/production" in stack.log_text("plain"), lambda: stack.log_text("plain"))
+        assert_prometheus_finds(stack, "plain", tmp_path)
+
+
+@pytest.mark.slow
+def test_sagemaker(tmp_path: Path) -> None:
+    with ComposeStack(tmp_path, "sagemaker") as stack:
+        address = wait_until_ready(stack, "sagemaker", 8080, "/ping")
+        assert is_seven(ask(address, "POST", "/invocations", _DIGIT))
+        assert_prometheus_finds(stack, "sagemaker", tmp_path)
+
+
+@pytest.mark.slow
+def test_sagemaker_multi_model(tmp_path: Path) -> None:
+    with ComposeStack(tmp_path, "sagemaker-mme") as stack:
+        stack.wait_for_end("load-models")
+        address = wait_until_ready(stack, "sagemaker-mme", 8080, "/ping")
+        models = json.loads(ask(address, "GET", "/models")[1])["models"]
+        assert {model["modelName"] for model in models} == {"digits", "simple"}
+        assert is_seven(ask(address, "POST", "/models/digits/invoke", _DIGIT))
+        assert_prometheus_finds(stack, "sagemaker-mme", tmp_path)
+
+
+@pytest.mark.slow
+def test_vertex(tmp_path: Path) -> None:
+    with ComposeStack(tmp_path, "vertex") as stack:
+        address = wait_until_ready(stack, "vertex", 8080, _VERTEX)
+        assert is_seven(ask(address, "POST", f"{_VERTEX}:predict", _DIGIT))
+        assert_prometheus_finds(stack, "vertex", tmp_path)
+
+
+def assert_prometheus_finds(stack: ComposeStack, service: str, folder: Path) -> None:
+    """With the configuration and the rules that the compose file gives it."""
+    address = stack.address(service, _METRICS_PORTS.get(service, 8080))
+    with Prometheus(folder, shipped_config({service: address})) as prometheus:
+        answered = (
+            f'sum by (release, namespace) (nv_inference_request_success{{model=~"digits|{service}.*|model"}}) > 0'
+        )
+        (series,) = prometheus.wait_for(answered, finite)
+        assert series["metric"] == {"release": service, "namespace": "compose"}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    return resolved()
+
+
+@pytest.mark.slow
+def test_every_profile_has_its_server_and_every_service_its_profile(services: dict[str, Any]) -> None:
+    servers = {name: service["profiles"] for name, service in services.items() if service["image"] == SERVER_IMAGE}
+    assert servers == {profile: [profile] for profile in PROFILES}
+    others = {name for name, service in services.items() if "profiles" not in service}
+    assert others == {"prometheus", "grafana"}
+    assert {name for name, service in services.items() if "build" not in service} == others
+
+
+@pytest.mark.slow
+def test_what_a_service_needs_is_started_with_it(services: dict[str, Any]) -> None:
+    for service in services.values():
+        for other in service.get("depends_on", {}):
+            everywhere = "profiles" not in services[other]
+            assert everywhere or set(service["profiles"]) <= set(services[other]["profiles"])
+
+
+@pytest.mark.slow
+def test_ports_are_this_machines_and_differ(services: dict[str, Any]) -> None:
+    assert all(ports_of(services[name]) for name in [*PROFILES, "prometheus", "grafana"])
+    ports = [port for service in services.values() for port in ports_of(service)]
+    assert {port.address for port in ports} == {HOST}
+    assert len({port.outside for port in ports}) == len(ports)
+
+
+@pytest.mark.slow
+def test_mounted_files_are_there_and_read_only(services: dict[str, Any]) -> None:
+    mounts = [mount for service in services.values() for mount in mounts_of(service)]
+    assert mounts
+    assert [mount for mount in mounts if not mount.source.exists() or not mount.read_only] == []
+
+
+@pytest.mark.slow
+def test_prometheus_reads_what_is_mounted(services: dict[str, Any]) -> None:
+    service = services["prometheus"]
+    targets = {mount.target for mount in mounts_of(service)}
+    (config,) = [word.removeprefix("--config.file=") for word in service["command"] if "--config.file" in word]
+    document = yaml.safe_load((ROOT / "deploy" / "monitoring" / Path(config).name).read_text())
+    assert targets == {config, *(str(Path(config).parent / name) for name in document["rule_files"])}
+    found = {name for job in document["scrape_configs"] for each in job["dns_sd_configs"] for name in each["names"]}
+    assert found == set(PROFILES)
+
+
+@pytest.mark.slow
+def test_grafana_is_given_source_and_dashboard(services: dict[str, Any]) -> None:
+    service = services["grafana"]
+    mounted = {mount.target: mount.source for mount in mounts_of(service)}
+    provisioning = Path("/etc/grafana/provisioning")
+    (provider,) = _provisioned(mounted[str(provisioning / "dashboards")])["providers"]
+    home = Path(service["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == provider["options"]["path"]
+    assert json.loads((mounted[str(home.parent)] / home.name).read_text())["uid"] == "trident"
+    (source,) = _provisioned(mounted[str(provisioning / "datasources")])["datasources"]
+    assert source["type"] == "prometheus"
+    listening = [word for word in services["prometheus"]["command"] if "--web.listen-address" in word]
+    assert source["url"] == f"http://prometheus:{listening[0].rpartition(':')[2]}"
+
+
+def test_both_forms_of_ports_and_mounts() -> None:
+    texts = {"ports": ["127.0.0.1:8081:8080/tcp"], "volumes": ["/a:/b:ro"]}
+    objects = {
+        "ports": [{"mode": "ingress", "host_ip": HOST, "target": 8080, "published": "8081", "protocol": "tcp"}],
+        "volumes": [{"type": "bind", "source": "/a", "target": "/b", "read_only": True, "bind": {}}],
+    }
+    for service in (texts, objects):
+        assert ports_of(service) == [Port(HOST, 8081, 8080)]
+        assert mounts_of(service) == [Mount(Path("/a"), "/b", True)]
+
+
+def _provisioned(folder: Path) -> dict[str, Any]:
+    (file,) = folder.iterdir()
+    document: dict[str, Any] = yaml.safe_load(file.read_text())
+    return document

@@ -1,0 +1,124 @@
+"""docker/healthcheck.py, which an image's HEALTHCHECK runs, against real servers in their three roles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.settings.server import read_settings
+from docker.healthcheck import Question, question, server_arguments
+from tests.contract.sagemaker.sagemaker_container import SageMakerContainer, platform_environment
+from tests.contract.server import HOST, ROOT, ServerProcess, free_ports
+from tests.waiting import until
+
+MODELS = ROOT / "deploy" / "models"
+LIMIT_S = 60.0
+
+
+def healthcheck(pid: int, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Status and what is printed, as an engine that runs it beside the server has them."""
+    command = [sys.executable, str(ROOT / "docker" / "healthcheck.py"), str(pid)]
+    done = subprocess.run(
+        command,
+        env={**platform_environment({}), **(environment or {}), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def answers(server: ServerProcess) -> bool:
+    """Whether its port is open."""
+    try:
+        return server.request("GET", "/v2/health/live")[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_plain_server(tmp_path: Path) -> None:
+    with ServerProcess(MODELS, tmp_path / "log", "--model-control-mode=explicit", "--load-model=simple") as server:
+        assert healthcheck(server.process.pid) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_ready_says_why(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    (repository / "broken").mkdir(parents=True)
+    (repository / "broken" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    options = ("--exit-on-error=false",)
+    with ServerProcess(repository, tmp_path / "log", *options, ready=False) as server:
+        until(lambda: answers(server), server.log_text)
+        status, printed = healthcheck(server.process.pid)
+    assert status == 1
+    assert printed.startswith("400 ")  # as Triton says it
+    assert "broken" in printed
+
+
+@pytest.mark.slow
+def test_a_container_of_sagemaker(tmp_path: Path) -> None:
+    variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(MODELS), "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "digits"}
+    with SageMakerContainer(tmp_path / "log", **variables) as container:
+        environment = {"SAGEMAKER_BIND_TO_PORT": str(container.port), "TRIDENT_HTTP_ADDRESS": HOST, **variables}
+        assert healthcheck(container.process.pid, environment) == (0, "")
+
+
+@pytest.mark.slow
+def test_nobody_listens() -> None:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", "input()", "trident", "--model-repository=/models", f"--http-port={port}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        status, printed = healthcheck(process.pid)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+    assert status == 1
+    assert printed.startswith(f"port {port}: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["/opt/trident/bin/python", "/opt/trident/bin/trident", "serve"], []),
+        (
+            ["/opt/trident/bin/python", "/opt/trident/bin/trident", "serve", "--id=a b", "--id", "é"],
+            ["--id=a b", "--id", "é"],
+        ),
+        (["/opt/trident/bin/python", "/opt/trident/bin/trident", "--http-port=1"], ["--http-port=1"]),
+        (["/sbin/docker-init", "--", "trident", "serve", "--http-port=1"], ["--http-port=1"]),
+        (["python", "/opt/trident/bin/trident", "validate", "/models"], None),
+        (["python", "/opt/trident/bin/trident"], None),
+        (["sleep", "60"], None),
+    ],
+)
+def test_what_the_server_was_started_with(words: list[str], arguments: list[str] | None) -> None:
+    assert server_arguments("".join(f"{word}\0" for word in words).encode()) == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "asked"),
+    [
+        (["--http-port=7000"], {}, Question("127.0.0.1", 7000, "/v2/health/ready")),
+        (["--http-address=::", "--http-port=7000"], {}, Question("::1", 7000, "/v2/health/ready")),
+        (["--http-address=10.0.0.1"], {}, Question("10.0.0.1", 8000, "/v2/health/ready")),
+        ([], {"SAGEMAKER_MULTI_MODEL": "true"}, Question("127.0.0.1", 8080, "/ping")),
+        (
+            [],
+            {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "9000"},
+            Question("127.0.0.1", 9000, "/ping"),
+        ),
+        (
+            [],
+            {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "9000", "AIP_HEALTH_ROUTE": "/h", "AIP_PREDICT_ROUTE": "/p"},
+            Question("127.0.0.1", 9000, "/h"),
+        ),
+    ],
+)
+def test_where_it_asks(arguments: list[str], variables: dict[str, str], asked: Question) -> None:
+    assert question(read_settings(["--model-repository=/models", *arguments], variables)) == asked

@@ -1,0 +1,74 @@
+"""deploy/kubernetes/kserve: the runtime and the services that use it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from app.docs.metrics_page import metric_rows
+from tests.contract.deploy.kubernetes_manifests import Object, manifests, validate
+from tests.contract.server import ROOT
+
+pytestmark = pytest.mark.slow
+
+# What Kubernetes gives a pod to end where nobody says anything.
+GRACE_S = 30
+
+
+def test_a_pod_of_kserve_outlives_its_drain() -> None:
+    settings = manifests("kserve").settings
+    assert settings.shutdown_grace_secs + settings.exit_timeout_secs < GRACE_S
+
+
+def test_serving_runtime() -> None:
+    stack = manifests("kserve")
+    runtime = stack.one("ClusterServingRuntime")
+    assert runtime["apiVersion"] == "serving.kserve.io/v1alpha1"
+    spec = runtime["spec"]
+    assert set(spec) <= {"annotations", "supportedModelFormats", "protocolVersions", "containers", "volumes"}
+    assert stack.container["name"] == "kserve-container"
+    # What it takes of a pod must be a pod's.
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}}
+    validate({**pod, "spec": {"containers": spec["containers"], "volumes": spec["volumes"]}})
+    assert stack.settings.model_repository == ("/mnt/models",)
+    assert stack.settings.http_port == 8080
+    assert spec["protocolVersions"] == ["v2"]
+    taken = [each["name"] for each in spec["supportedModelFormats"] if each.get("autoSelect")]
+    assert taken == ["trident"]
+
+
+@pytest.mark.parametrize(("name", "scheme", "model"), [("s3", "s3://", "digits"), ("gs-keda", "gs://", "simple")])
+def test_sample_service(name: str, scheme: str, model: str) -> None:
+    service, _ = _sample(name)
+    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    # A model that ships, so that it can be asked for by the name of the service.
+    assert service["metadata"]["name"] == model
+    assert (ROOT / "deploy" / "models" / model).is_dir()
+    runtime = manifests("kserve").one("ClusterServingRuntime")
+    asked = service["spec"]["predictor"]["model"]
+    assert asked["runtime"] == runtime["metadata"]["name"]
+    assert asked["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
+    assert asked["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    assert asked["storageUri"].startswith(scheme)
+
+
+def test_sample_with_autoscaling() -> None:
+    service, metric = _sample("gs-keda")
+    annotations = service["metadata"]["annotations"]
+    assert annotations["serving.kserve.io/autoscalerClass"] == "keda"
+    assert annotations["serving.kserve.io/deploymentMode"] == "Standard"
+    predictor = service["spec"]["predictor"]
+    assert 0 < predictor["minReplicas"] < predictor["maxReplicas"]
+    assert metric["backend"] == "prometheus"
+    assert set(re.findall(r"\bnv_\w+", metric["query"])) <= {row.name for row in metric_rows()}
+    assert f'pod=~"{service["metadata"]["name"]}-predictor-' in metric["query"]
+
+
+def _sample(name: str) -> tuple[Object, Object]:
+    """An InferenceService, and the metric that it is scaled by."""
+    path = ROOT / "deploy" / "kubernetes" / "kserve" / "samples" / f"{name}.yaml"
+    service: Object = yaml.safe_load(path.read_text())
+    metrics = service["spec"]["predictor"].get("autoScaling", {}).get("metrics", [])
+    return service, metrics[0]["external"]["metric"] if metrics else {}

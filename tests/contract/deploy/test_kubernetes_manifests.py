@@ -1,0 +1,254 @@
+"""deploy/kubernetes: what kubectl builds is what Kubernetes takes, and its parts fit each other and the server."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import kubernetes_validate
+import pytest
+
+import app.supervisor.application
+import app.supervisor.arbiter
+from tests.contract.deploy.kubernetes_manifests import (
+    OVERLAYS,
+    PARTS,
+    SERVERS,
+    Manifests,
+    copied_tree,
+    kustomized,
+    manifests,
+    size_of,
+    validate,
+)
+from tests.contract.server import ROOT
+
+pytestmark = pytest.mark.slow
+
+WHOLE = tuple(f"overlays/{name}" for name in OVERLAYS)
+EVERYTHING = (*SERVERS, *(f"parts/{name}" for name in PARTS), *WHOLE, "kserve")
+STARTED = (*WHOLE, "kserve")
+CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "ClusterServingRuntime"}
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+# Of Kubernetes' Pod Security Standard "restricted".
+RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+
+
+@pytest.fixture(params=STARTED)
+def started(request: pytest.FixtureRequest) -> Manifests:
+    return manifests(request.param)
+
+
+@pytest.fixture(params=WHOLE)
+def whole(request: pytest.FixtureRequest) -> Manifests:
+    return manifests(request.param)
+
+
+@pytest.mark.parametrize("folder", EVERYTHING)
+def test_every_object_is_one_that_kubernetes_knows(folder: str) -> None:
+    objects = manifests(folder).objects
+    assert objects
+    for each in objects:
+        if each["kind"] not in CUSTOM:
+            validate(each)
+
+
+def test_a_misspelled_field_is_found() -> None:
+    deployment = {**manifests("base").one("Deployment"), "specc": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate(deployment)
+
+
+def test_every_folder_is_built_by_a_test() -> None:
+    root = ROOT / "deploy" / "kubernetes"
+    folders = {str(path.parent.relative_to(root)) for path in root.rglob("kustomization.yaml")}
+    assert folders == set(EVERYTHING)
+
+
+def test_the_server_knows_its_settings_and_heeds_all(started: Manifests) -> None:
+    settings = started.settings
+    assert settings.without_effect == ()
+    assert settings.warnings == ()
+    given = {name for name in started.environment if name.startswith("TRIDENT_")}
+    assert {name for name in given if not started.environment[name]} == set()
+    assert len(settings.model_repository) == 1
+
+
+def test_an_unknown_setting_is_found() -> None:
+    stack = Manifests([each.copy() for each in manifests("overlays/aws").objects])
+    (settings,) = [each for each in stack.of("ConfigMap") if "settings" in each["metadata"]["name"]]
+    settings["data"] = {**settings["data"], "TRIDENT_HTTP_PROT": "1"}
+    with pytest.raises(Exception, match="TRIDENT_HTTP_PROT"):
+        _ = stack.settings
+
+
+def test_ports_are_those_that_the_server_opens(started: Manifests) -> None:
+    settings = started.settings
+    assert {started.port(probe["httpGet"]["port"]) for probe in started.probes.values()} == {settings.http_port}
+    # Those of a container say nothing to KServe's but which one is for requests.
+    opened = {settings.http_port, settings.metrics_port} if "http" in started.ports else {settings.http_port}
+    assert set(started.ports.values()) == opened
+
+
+def test_probes_ask_what_is_meant_for_them(started: Manifests) -> None:
+    paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items()}
+    assert paths.pop("livenessProbe") == "/v2/health/live"
+    assert set(paths.values()) == {"/v2/health/ready"}
+    assert "readinessProbe" in paths
+
+
+def test_a_start_has_ten_minutes_and_a_rollout_waits_for_it(whole: Manifests) -> None:
+    probe = whole.probes["startupProbe"]
+    assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, 120)
+    assert whole.one("Deployment")["spec"]["progressDeadlineSeconds"] > 5 * 120
+
+
+def test_the_pod_outlives_its_drain(whole: Manifests) -> None:
+    settings = whole.settings
+    word, seconds = whole.container["lifecycle"]["preStop"]["exec"]["command"]
+    assert word == "sleep"
+    for_hanging = app.supervisor.application._STOP_RESERVE_S + app.supervisor.arbiter._LEAST_FOR_THE_ENGINE_S
+    drain = int(seconds) + settings.shutdown_grace_secs + settings.exit_timeout_secs + for_hanging
+    assert whole.pod["terminationGracePeriodSeconds"] > drain
+
+
+def test_selectors_are_labels_of_the_pods(whole: Manifests) -> None:
+    labels = whole.template["metadata"]["labels"].items()
+    selectors = [each["spec"]["selector"] for each in whole.of("Service")]
+    selectors += [each["spec"]["selector"]["matchLabels"] for each in whole.of(*_SELECTING)]
+    selectors += [each["spec"]["podSelector"]["matchLabels"] for each in whole.of("NetworkPolicy")]
+    selectors += [each["labelSelector"]["matchLabels"] for each in whole.pod["topologySpreadConstraints"]]
+    assert len(selectors) >= 7
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= labels
+
+
+_SELECTING = ("Deployment", "PodDisruptionBudget", "PodMonitor")
+
+
+def test_services_lead_to_ports_of_the_container(whole: Manifests) -> None:
+    by_name = {each["metadata"]["name"]: each["spec"] for each in whole.of("Service")}
+    assert by_name["trident-headless"]["clusterIP"] == "None"
+    for spec in by_name.values():
+        assert {port["name"]: port["port"] for port in spec["ports"]}.items() <= whole.ports.items()
+        assert {port["targetPort"] for port in spec["ports"]} <= set(whole.ports)
+    assert {port["name"] for port in by_name["trident"]["ports"]} == {"http", "metrics"}
+
+
+def test_everybody_may_ask_and_clients_metrics_and_probes_get_through(whole: Manifests) -> None:
+    settings = whole.settings
+    rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("ingress", [])]
+    sources = {whole.port(port["port"]): rule.get("from") for rule in rules for port in rule["ports"]}
+    assert sources == {settings.http_port: None, settings.metrics_port: [{"namespaceSelector": {}}]}
+
+
+def test_the_server_reaches_names_and_storage_and_on_gke_its_credentials(whole: Manifests) -> None:
+    rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("egress", [])]
+    anywhere = {(port["protocol"], port["port"]) for rule in rules if "to" not in rule for port in rule["ports"]}
+    assert anywhere == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+    metadata = {each["ipBlock"]["cidr"] for rule in rules for each in rule.get("to", [])}
+    on_gke = whole.settings.model_repository[0].startswith("gs://")
+    assert metadata == ({"169.254.169.252/32", "169.254.169.254/32"} if on_gke else set())
+
+
+def test_prometheus_is_told_port_and_path(started: Manifests) -> None:
+    if started.of("ClusterServingRuntime"):
+        annotations, prefix = started.pod["annotations"], "prometheus.kserve.io"
+    else:
+        annotations, prefix = started.template["metadata"]["annotations"], "prometheus.io"
+    assert annotations[f"{prefix}/port"] == str(started.settings.metrics_port)
+    assert annotations[f"{prefix}/path"] == "/metrics"
+
+
+def test_a_pod_meets_the_restricted_standard(started: Manifests) -> None:
+    container = {**started.pod.get("securityContext", {}), **started.container["securityContext"]}
+    assert container["runAsNonRoot"] is True
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert container["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert f"USER {container['runAsUser']}:1000" in DOCKERFILE
+    kinds = {kind for volume in started.pod["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= RESTRICTED_VOLUMES
+
+
+def test_what_the_server_writes_is_on_a_volume(started: Manifests) -> None:
+    writable = {path: volume["emptyDir"] for path, volume in started.mounts.items() if "emptyDir" in volume}
+    assert {"/tmp", "/dev/shm"} <= set(writable)
+    assert writable["/dev/shm"]["medium"] == "Memory"
+    settings = started.settings
+    written = [started.environment.get("CUDA_CACHE_PATH", "/tmp")]
+    if "://" in settings.model_repository[0]:
+        written.append(settings.model_cache_directory)
+        (cache,) = [volume for path, volume in writable.items() if _is_below(settings.model_cache_directory, path)]
+        assert 0 < settings.model_cache_bytes < size_of(cache["sizeLimit"])
+    for path in written:
+        assert any(_is_below(path, mount) or path == mount for mount in writable), path
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return PurePosixPath(folder) in PurePosixPath(path).parents
+
+
+def test_images_are_stages_of_the_dockerfile(started: Manifests) -> None:
+    name, _, tag = started.container["image"].partition(":")
+    assert name == "trident"
+    assert f" AS {tag}\n" in DOCKERFILE
+    asks_for_gpu = "nvidia.com/gpu" in started.container["resources"]["limits"]
+    assert (tag == "gpu") == asks_for_gpu
+
+
+def test_a_pod_on_a_gpu_may_go_where_gpus_are() -> None:
+    stack = manifests("overlays/aws-gpu")
+    assert stack.container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert stack.pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_models_come_from_where_the_name_says() -> None:
+    found = {name: manifests(f"overlays/{name}").settings.model_repository[0] for name in OVERLAYS}
+    schemes = {"aws": "s3://", "gcp": "gs://", "volume": "/models"}
+    for name, repository in found.items():
+        assert repository.startswith(schemes[name.partition("-")[0]])
+
+
+def test_identities_are_given_by_the_cloud_and_not_by_keys(whole: Manifests) -> None:
+    account = whole.one("ServiceAccount")
+    assert whole.pod["serviceAccountName"] == account["metadata"]["name"]
+    assert whole.pod["automountServiceAccountToken"] is False
+    scheme = whole.settings.model_repository[0].partition("://")[0]
+    names = {"s3": {"eks.amazonaws.com/role-arn"}, "gs": {"iam.gke.io/gcp-service-account"}}
+    assert set(account["metadata"].get("annotations", {})) == names.get(scheme, set())
+    assert whole.of("Secret") == []
+
+
+def test_models_on_a_volume_are_read_only() -> None:
+    stack = manifests("overlays/volume")
+    (repository,) = stack.settings.model_repository
+    (mount,) = [each for each in stack.container["volumeMounts"] if each["mountPath"] == repository]
+    assert mount["readOnly"] is True
+    claim = stack.mounts[repository]["persistentVolumeClaim"]
+    assert claim == {"claimName": stack.one("PersistentVolumeClaim")["metadata"]["name"], "readOnly": True}
+
+
+def test_one_namespace_has_it_all(whole: Manifests) -> None:
+    name = whole.one("Namespace")["metadata"]["name"]
+    assert {each["metadata"]["namespace"] for each in whole.objects if each["kind"] != "Namespace"} == {name}
+    assert whole.objects[0]["kind"] == "Namespace"
+
+
+def test_a_budget_never_keeps_the_only_pod() -> None:
+    assert manifests("base").one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_another_setting_makes_another_config_map(tmp_path: Path) -> None:
+    tree = copied_tree(tmp_path)
+    before = _mounted_maps(Manifests(kustomized(tree / "overlays" / "aws")))
+    settings = tree / "base" / "kustomization.yaml"
+    settings.write_text(settings.read_text().replace("LOG_FORMAT=json", "LOG_FORMAT=default"))
+    after = _mounted_maps(Manifests(kustomized(tree / "overlays" / "aws")))
+    assert len(before & after) == 1
+    assert len(before) == len(after) == 2
+
+
+def _mounted_maps(stack: Manifests) -> set[str]:
+    return {each["configMapRef"]["name"] for each in stack.container["envFrom"]}

@@ -1,0 +1,212 @@
+"""`python -m deploy.sagemaker` against moto, which keeps what it is told: create, scale, delete, and a queue in S3.
+
+It has no UpdateEndpoint, and makes what is there already once more; tests/unit/deploy/sagemaker/test_executor.py has.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
+from tests.contract.repository.s3_emulator import REGION, S3Emulator
+from tests.unit.deploy.sagemaker.sagemaker_command import (
+    ASYNC,
+    BATCH,
+    MULTI_MODEL,
+    REAL_TIME,
+    SERVERLESS,
+    Result,
+    run,
+)
+
+pytestmark = pytest.mark.slow
+
+Deploy = Callable[..., Result]
+REQUEST = "deploy/digits/6.json"
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[S3Emulator]:
+    with S3Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def deploy(moto: S3Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deploy:
+    set_credentials(monkeypatch, tmp_path)
+    return lambda *arguments: run(*arguments, *emulated(moto.endpoint))
+
+
+@pytest.fixture(scope="module")
+def sagemaker(moto: S3Emulator) -> Iterator[Any]:
+    yield from client(moto, "sagemaker")
+
+
+@pytest.fixture(scope="module")
+def autoscaling(moto: S3Emulator) -> Iterator[Any]:
+    yield from client(moto, "application-autoscaling")
+
+
+@pytest.fixture(scope="module")
+def cloudwatch(moto: S3Emulator) -> Iterator[Any]:
+    yield from client(moto, "cloudwatch")
+
+
+def client(moto: S3Emulator, service: str) -> Iterator[Any]:
+    session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
+    made = session.client(service, endpoint_url=moto.endpoint)
+    yield made
+    made.close()
+
+
+def done(result: Result) -> list[str]:
+    assert (result.status, result.errors) == (0, "")
+    return result.out.splitlines()
+
+
+def names_with(sagemaker: Any, what: str) -> set[str]:
+    """Models and configurations whose name begins so."""
+    found = {each["ModelName"] for each in sagemaker.list_models()["Models"]}
+    found |= {each["EndpointConfigName"] for each in sagemaker.list_endpoint_configs()["EndpointConfigs"]}
+    return {name for name in found if name.startswith(what)}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("real", REAL_TIME), ("shelf", MULTI_MODEL), ("films", ASYNC), ("seldom", SERVERLESS)]
+)
+def test_an_endpoint_of_each_kind_is_made_and_removed(
+    name: str, arguments: tuple[str, ...], deploy: Deploy, sagemaker: Any, cloudwatch: Any
+) -> None:
+    lines = done(deploy("create", name, *arguments, "--tag=team=vision"))
+    assert lines[-1] == f"{name}: InService"
+    described = sagemaker.describe_endpoint(EndpointName=name)
+    config = sagemaker.describe_endpoint_config(EndpointConfigName=described["EndpointConfigName"])
+    model = sagemaker.describe_model(ModelName=config["ProductionVariants"][0]["ModelName"])
+    assert model["PrimaryContainer"]["Mode"] == ("MultiModel" if name == "shelf" else "SingleModel")
+    assert ("AsyncInferenceConfig" in config) == (name == "films")
+    assert ("ServerlessConfig" in config["ProductionVariants"][0]) == (name == "seldom")
+    assert len(alarms_of(cloudwatch, name)) == {"shelf": 4, "seldom": 2}.get(name, 3)
+
+    done(deploy("delete", name))
+    assert name not in [each["EndpointName"] for each in sagemaker.list_endpoints()["Endpoints"]]
+    assert names_with(sagemaker, f"{name}-") == set()
+    assert alarms_of(cloudwatch, name) == []
+
+
+def alarms_of(cloudwatch: Any, name: str) -> list[str]:
+    found = cloudwatch.describe_alarms(AlarmNamePrefix=f"{name}-")["MetricAlarms"]
+    return [each["AlarmName"] for each in found]
+
+
+def test_delete_leaves_other_endpoints_alone(deploy: Deploy, sagemaker: Any, cloudwatch: Any) -> None:
+    for name in ("one", "one-two"):
+        done(deploy("create", name, *REAL_TIME))
+    before = names_with(sagemaker, "one-two-")
+    lines = done(deploy("delete", "one"))
+    assert [line for line in lines if "one-two" in line] == []
+    assert names_with(sagemaker, "one-") == before
+    assert len(before) == 2
+    assert len(alarms_of(cloudwatch, "one-two")) == 3
+    done(deploy("delete", "one-two"))
+
+
+def test_delete_of_nothing_is_no_failure(deploy: Deploy) -> None:
+    assert done(deploy("delete", "nothing")) == ["DeleteEndpoint nothing: not there", "nothing: gone"]
+
+
+def test_an_asynchronous_endpoint_scales_from_zero_and_stops(deploy: Deploy, autoscaling: Any, cloudwatch: Any) -> None:
+    done(deploy("create", "queue", *ASYNC))
+    done(deploy("scale", "queue", "--kind=async", "--min=0", "--max=3", "--target=5"))
+    (target,) = autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 3)
+    policies = autoscaling.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
+    by_name = {each["PolicyName"]: each for each in policies}
+    assert set(by_name) == {"queue-target", "queue-from-zero"}
+    found = cloudwatch.describe_alarms(AlarmNames=["queue-backlog-without-capacity"])["MetricAlarms"]
+    assert [each["AlarmActions"] for each in found] == [[by_name["queue-from-zero"]["PolicyARN"]]]
+
+    done(deploy("delete", "queue"))
+    assert autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
+    assert alarms_of(cloudwatch, "queue") == []
+
+
+def test_scaling_is_taken_away_and_the_endpoint_stays(deploy: Deploy, autoscaling: Any, sagemaker: Any) -> None:
+    done(deploy("create", "wide", *REAL_TIME))
+    done(deploy("scale", "wide", "--min=1", "--max=3", "--target=100"))
+    assert len(autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]) == 1
+    done(deploy("scale", "wide", "--off"))
+    assert autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
+    assert sagemaker.describe_endpoint(EndpointName="wide")["EndpointStatus"] == "InService"
+    done(deploy("delete", "wide"))
+
+
+def test_a_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> None:
+    options = ("--job-name=nightly-1", "--split=RecordIO", "--strategy=SingleRecord", "--assemble=None")
+    done(deploy("create", "nightly", *BATCH, *options, "--no-wait"))
+    job = sagemaker.describe_transform_job(TransformJobName="nightly-1")
+    assert (job["TransformInput"]["SplitType"], job["BatchStrategy"]) == ("RecordIO", "SingleRecord")
+    assert names_with(sagemaker, "nightly-") == {job["ModelName"]}
+
+
+def test_an_update_of_what_is_not_there_or_not_new_says_so(deploy: Deploy) -> None:
+    absent = deploy("update", "absent", *REAL_TIME)
+    assert absent.status == 1
+    assert "Could not find endpoint" in absent.errors
+    assert "the action create makes it" in absent.errors
+    done(deploy("create", "same", *REAL_TIME))
+    same = deploy("update", "same", *REAL_TIME)
+    assert (same.status, "nothing to update" in same.errors) == (1, True)
+    done(deploy("delete", "same"))
+
+
+def queue_result(moto: S3Emulator, data: object, *, is_failure: bool = False) -> None:
+    """What the next queued call finds in S3."""
+    connection = http.client.HTTPConnection(moto.address, timeout=60)
+    result = {"data": json.dumps(data), "is_failure": is_failure}
+    connection.request(
+        "POST",
+        "/moto-api/static/sagemaker/async-endpoint-results",
+        json.dumps({"results": [result], "region": REGION}),
+        {"Content-Type": "application/json"},
+    )
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    assert response.status == 201
+
+
+def test_a_queued_answer_is_found_in_s3(moto: S3Emulator, deploy: Deploy) -> None:
+    queue_result(moto, {"predictions": [[0.25, 0.75]]})
+    lines = done(deploy("smoke", "queued", "--kind=async", "--form=instances", f"--request={REQUEST}"))
+    assert [line.partition(",")[0] for line in lines] == ["instances: 1 rows of 2 values"]
+
+
+def test_a_queued_failure_is_told(moto: S3Emulator, deploy: Deploy) -> None:
+    queue_result(moto, {"error": "the shape is another one"}, is_failure=True)
+    result = deploy("smoke", "failing", "--kind=async", "--form=v2", f"--request={REQUEST}")
+    assert result.status == 1
+    assert "wrote a failure" in result.errors
+    assert "the shape is another one" in result.errors
+
+
+def test_an_answer_to_other_items_is_none(moto: S3Emulator, deploy: Deploy) -> None:
+    queue_result(moto, {"predictions": [[1], [2]]})
+    result = deploy("smoke", "wrong", "--kind=async", "--form=instances", f"--request={REQUEST}")
+    assert (result.status, "2 rows, and the request has 1" in result.errors) == (1, True)
+
+
+def test_nothing_is_done_without_credentials_and_the_text_says_how(
+    moto: S3Emulator, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    result = deploy("create", "nobody", *REAL_TIME)
+    assert result.status == 1
+    assert "CreateModel: there are no credentials" in result.errors

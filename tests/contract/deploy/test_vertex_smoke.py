@@ -1,0 +1,85 @@
+"""`python -m deploy.vertex smoke` through the platform's emulator, with the real server behind it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
+from tests.contract.server import ROOT
+from tests.contract.simple_model import good_document
+from tests.contract.vertex.vertex_container import environment
+
+MODELS = ROOT / "deploy" / "models"
+DIGIT = ROOT / "deploy" / "digits" / "7.json"
+ALL_CALLS = 6
+
+pytestmark = pytest.mark.slow
+
+
+def smoke(emulator: VertexEmulator, request: Path, *arguments: str) -> tuple[int, str, str]:
+    """The exit status, the output and the errors."""
+    _, project, _, location, _, endpoint = emulator.endpoint.split("/")
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "deploy.vertex", "smoke"),
+            *(f"--project={project}", f"--location={location}", f"--endpoint={endpoint}"),
+            *(f"--request={request}", f"--api-endpoint={emulator.url}", f"--timeout-secs={LIMIT_S}", *arguments),
+        ],
+        cwd=ROOT,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return finished.returncode, finished.stdout, finished.stderr
+
+
+def test_every_call_of_a_dedicated_endpoint_is_answered(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, MODELS / "digits") as emulator:
+        status, out, errors = smoke(emulator, DIGIT)
+        assert (status, errors) == (0, ""), out
+        assert out.count(" ...\n") == 1 + ALL_CALLS
+        assert "predict with 1 instances ...\n  1 predictions by deployed model" in out
+        assert "raw predict with v2 JSON ...\n  digits 1: OUTPUT BYTES [1, 3]" in out
+        assert "raw predict with binary tensors ...\n  digits 1: OUTPUT FP32 [1, 10], 40 bytes" in out
+        assert "stream raw predict with v2 JSON ...\n  digits 1: OUTPUT BYTES [1, 3]" in out
+        assert "raw predict with 1,600,000 bytes ...\n  digits 1: OUTPUT BYTES [1, 3]" in out
+        assert emulator.stop() == 0, emulator.log_text()
+
+
+def test_a_shared_endpoint_is_not_asked_for_what_it_does_not_take(tmp_path: Path) -> None:
+    request, instances = tmp_path / "request.json", tmp_path / "instances.json"
+    request.write_text(json.dumps(good_document()))
+    inputs = {each["name"]: each["data"] for each in good_document()["inputs"]}
+    instances.write_text(json.dumps({"instances": [inputs, inputs, inputs]}))
+    with VertexEmulator(tmp_path, MODELS / "simple", "--endpoint-type=shared") as emulator:
+        status, out, errors = smoke(emulator, request, f"--instances={instances}")
+        assert (status, errors) == (0, ""), out
+        assert "3 predictions" in out
+        assert "stream" not in out
+        assert out.count(" ...\n") == 1 + ALL_CALLS - 2
+        assert emulator.stop() == 0, emulator.log_text()
+
+
+def test_a_model_that_answers_wrong_fails_every_call_but_the_metrics(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, MODELS / "simple") as emulator:
+        status, out, _ = smoke(emulator, DIGIT)
+        assert status == 1
+        assert out.count("FAILED: status 400") == ALL_CALLS - 1
+        assert "redirected to metrics ...\n  FAILED" not in out
+        assert emulator.stop() == 0, emulator.log_text()
+
+
+def test_an_endpoint_that_is_not_there(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, MODELS / "simple") as emulator:
+        status, _, errors = smoke(emulator, DIGIT, "--endpoint=77")
+        assert status == 1
+        assert "is not found" in errors
+        assert "Traceback" not in errors
+        assert emulator.stop() == 0, emulator.log_text()

@@ -1,0 +1,189 @@
+"""`trident emulate sagemaker` as a person starts it, the real SDK as its caller, and what must be gone at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.contract.sagemaker.sagemaker_archives import CSV
+from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
+from tests.contract.session import TRIDENT, start_session
+from tests.waiting import until
+
+ROW = b"1,2,3,4\n"
+_LATE = ("did not answer within", "did not accept a connection within")
+_REPORT = re.compile(
+    r"^(the container kept all limits of the platform"
+    r"|\d+ breach(es)? of the platform's limits:\n(?P<lines>(  .*\n)+))",
+    re.MULTILINE,
+)
+_URL = re.compile(r"the runtime API is at (\S+)\n")
+
+
+class SageMakerEmulator:
+    """A context manager: its API is open on entry (unless `ready` is false); on exit it ends, if it has not.
+
+    The exit status must be 1 if a limit was broken, else 0; or `status`, where a test says so. What it starts and
+    writes must be gone then: its container and its temporary files. `folder` takes what it says.
+    """
+
+    def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True, nohup: bool = False) -> None:
+        self.status: int | None = None
+        # Not in `folder`: the addresses of sockets have room for short paths only.
+        self._temporary = tempfile.TemporaryDirectory()
+        self.temporary = Path(self._temporary.name)
+        self._log = folder / "log"
+        self._arguments = [str(model), *options]
+        self._ready = ready
+        self._is_nohup = nohup
+
+    def __enter__(self) -> SageMakerEmulator:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        # Whether it is ignored is inherited, and whoever runs the tests may do so.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if self._is_nohup else signal.SIG_DFL)
+        try:
+            self.process = self._started()
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        try:
+            if self._ready:
+                self.wait_for_text("the runtime API is at")
+                self.client = sdk(_URL.findall(self.text())[0])
+        except BaseException:
+            self._clear()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                assert self.end() == (len(self.report()) > 0 if self.status is None else self.status), self.text()
+                assert self.container_members() == []
+                assert list(self.temporary.iterdir()) == []
+        finally:
+            self._clear()
+            if self._ready:
+                self.client.close()
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """What Ctrl-C does; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def text(self) -> str:
+        """What it and its container have written."""
+        return self._log.read_text(errors="replace")
+
+    def report(self) -> list[str]:
+        """The breaches that it names at its end."""
+        found = _REPORT.search(self.text())
+        assert found is not None, self.text()
+        return [line.strip() for line in (found["lines"] or "").splitlines()]
+
+    def breaches(self) -> list[str]:
+        """Those that are not of time, of which a machine that others use as well has none of its own."""
+        return [line for line in self.report() if not any(words in line for words in _LATE)]
+
+    def wait_for_text(self, text: str) -> None:
+        until(lambda: text in self.text() or self.process.poll() is not None, self.text)
+        assert text in self.text(), self.text()
+
+    def container_members(self) -> list[int]:
+        """The processes of its container, also when it is gone itself: they have the folder for their files from it."""
+        mark = f"TMPDIR={self.temporary}\0".encode()
+        members = []
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # gone, or somebody else's
+                if mark in environment.read_bytes():
+                    members.append(int(environment.parent.name))
+        return [member for member in members if member != self.process.pid]
+
+    def signal_container(self, number: int) -> None:
+        for member in self.container_members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, number)
+
+    @contextlib.contextmanager
+    def frozen_container(self) -> Iterator[None]:
+        """Its container does nothing meanwhile; what comes for it waits."""
+        self.signal_container(signal.SIGSTOP)
+        try:
+            until(lambda: self._container_states() == {"T"}, lambda: f"{self._container_states()}\n{self.text()}")
+            yield
+            assert self._container_states() == {"T"}
+        finally:
+            self.signal_container(signal.SIGCONT)
+
+    def _container_states(self) -> set[str]:
+        stats = [Path(f"/proc/{member}/stat").read_text() for member in self.container_members()]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        # ONNX Runtime would leave a file of its own there.
+        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
+        command = [TRIDENT, "emulate", "sagemaker", *self._arguments]
+        return start_session(command, self._log, env=platform_environment(variables))
+
+    def _clear(self) -> None:
+        self.signal_container(signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._temporary.cleanup()
+
+
+def sdk(url: str) -> Any:
+    """The real SDK's client, as the README says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
+        return boto3.client(
+            "sagemaker-runtime",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"max_attempts": 0}, proxies={}, connect_timeout=LIMIT_S, read_timeout=2 * LIMIT_S),
+        )
+
+
+def call(emulator: SageMakerEmulator, body: bytes = ROW, **more: str) -> Any:
+    """The SDK's answer, with the body read."""
+    given = {"EndpointName": "any", "ContentType": CSV, "Accept": CSV, **more}
+    answer = emulator.client.invoke_endpoint(Body=body, **given)
+    return {**answer, "Body": answer["Body"].read()}
+
+
+def refusal(emulator: SageMakerEmulator, kind: str, body: bytes = ROW, **more: str) -> Any:
+    """What the SDK tells of the error that it raises, which must be of the class `kind`."""
+    with pytest.raises(ClientError) as raised:
+        call(emulator, body, **more)
+    assert type(raised.value).__name__ in (kind, "ClientError")
+    found = response(raised.value)
+    assert found["Error"]["Code"] == kind
+    return found
+
+
+def response(error: ClientError) -> Mapping[str, Any]:
+    """What the SDK tells of an error beside its class: `status` is that of the API."""
+    found: dict[str, Any] = {**error.response}
+    return {**found, "status": found["ResponseMetadata"]["HTTPStatusCode"], "text": found["Error"]["Message"]}

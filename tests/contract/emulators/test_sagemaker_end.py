@@ -1,0 +1,241 @@
+"""`trident emulate sagemaker` where a limit is broken, where it cannot start, and how it ends.
+
+Source: spec/sagemaker.md sections A1 to A5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from app.commands.emulate.options import CONTAINER_COMMAND
+from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.model_archives import name_of
+from core.http.payloads.arrays.npy import write_npy
+from tests.changing_files import found_below
+from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator, call, refusal, response, sdk
+from tests.contract.lifecycle.changing_models import WIDTH, Gate
+from tests.contract.sagemaker.sagemaker_archives import (
+    CSV,
+    ONES,
+    link,
+    pack,
+    pack_large,
+    pack_members,
+    write_flat,
+    write_rows,
+)
+from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
+from tests.contract.server import HOST
+from tests.unit.onnx_models import waiting, write_version
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+JSON = "application/json"
+NPY = "application/x-npy"
+LIMITS = PlatformLimits()
+# Takes seconds to unpack.
+LARGE_MB = 1000
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    return pack(write_rows(folder / "model"), folder / "model.tar.gz")
+
+
+# --- limits that are broken
+
+
+def npy_of(size: int) -> bytes:
+    """Rows in numpy's format that are `size` bytes with their header."""
+    header = len(write_npy(np.zeros((10**6, WIDTH), "<f4"))) - 10**6 * WIDTH * 4
+    assert (size - header) % (WIDTH * 4) == 0
+    body = bytes(write_npy(np.full(((size - header) // (WIDTH * 4), WIDTH), 1 / 3, "<f4")))
+    assert len(body) == size
+    return body
+
+
+def test_bodies_over_the_limit_are_refused_both_ways_and_reported(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        largest = npy_of(LIMITS.body_bytes)
+        assert call(emulator, largest, ContentType=NPY, Accept=NPY)["Body"] == largest
+        assert "breach: the caller" not in emulator.text()
+        found = refusal(emulator, "ValidationError", largest + b"x", ContentType=NPY, Accept=NPY)
+        assert found["status"] == 400
+        assert "a request body of 26214401 bytes, where the platform takes at most 25 MiB" in found["text"]
+        # As text each number is more than twice as long.
+        found = refusal(emulator, "ModelError", npy_of(16 << 20), ContentType=NPY, Accept=CSV)
+        assert (found["status"], found["OriginalStatusCode"]) == (424, 0)
+        assert found["OriginalMessage"] == "the container answered with more than 25 MiB"
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.end() == 1
+        assert emulator.breaches() == [
+            "the caller sent a request body of 26214401 bytes, where the platform takes at most 25 MiB",
+            "POST /invocations: the container answered with more than 25 MiB",
+        ]
+
+
+def test_a_container_that_is_late_for_a_ping_is_reported_and_ended(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        with emulator.frozen_container():
+            emulator.wait_for_text("breach: GET /ping: the container did not answer within 2 s")
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.end() == 1
+        assert "GET /ping: the container did not answer within 2 s" in emulator.report()[0]
+
+
+def test_a_container_that_ends_by_itself_ends_the_session(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        emulator.signal_container(signal.SIGKILL)
+        assert emulator.wait() == 1
+        assert "the container ended by itself, with status -9" in emulator.breaches()
+
+
+def shorter(folder: Path, limits: PlatformLimits) -> tuple[Emulator, io.StringIO]:
+    """An emulator with other limits than the command has, of the model in `folder`, and what it says of breaches."""
+    said = io.StringIO()
+    options = EmulatorOptions(
+        model=folder, command=CONTAINER_COMMAND, environment=platform_environment({}), limits=limits
+    )
+    return Emulator(options, io.StringIO(), said), said
+
+
+def test_a_call_and_an_end_that_take_too_long_are_reported(tmp_path: Path) -> None:
+    write_version(waiting(), tmp_path, "waiting")
+    emulator, _ = shorter(tmp_path, PlatformLimits(invoke_s=2.0, stop_s=2.0))
+    stopped, urls = threading.Event(), Queue[str]()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(emulator.run, stopped, urls.put)
+        try:
+            with contextlib.closing(sdk(urls.get(timeout=LIMIT_S))) as client:
+                with pytest.raises(ClientError) as raised:
+                    client.invoke_endpoint(EndpointName="any", ContentType=JSON, Body=b'{"instances": [1000000000]}')
+                assert response(raised.value)["OriginalMessage"] == "the container did not answer within 2 s"
+        finally:
+            stopped.set()
+        assert running.result(LIMIT_S) == 1
+    assert [breach for breach in emulator.report.breaches if "/ping" not in breach] == [
+        "POST /invocations: the container did not answer within 2 s",
+        "the container did not end within 2 s of SIGTERM and was killed",
+    ]
+
+
+def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    Gate(tmp_path, "gate", 1.0)
+    emulator, said = shorter(tmp_path, PlatformLimits(startup_s=3.0))
+    assert emulator.run(threading.Event()) == 1
+    assert said.getvalue().startswith("breach: the container was not ready 3 s after its start: at the last probe it ")
+
+
+# --- what cannot be started
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        (tarfile.TarInfo("../" * 20 + "tmp/trident-escaped"), "tmp/trident-escaped' lies outside of the folder"),
+        (tarfile.TarInfo("model/1/" + "../" * 20 + "tmp/trident-escaped"), "lies outside of the folder"),
+        (tarfile.TarInfo("/tmp/trident-escaped"), "its member '/tmp/trident-escaped' lies outside of the folder"),
+        (link("beside", "../../.."), "its link 'beside' leads out of the folder"),
+    ],
+)
+def test_an_archive_that_leads_out_of_its_folder_is_not_started(
+    tmp_path: Path, member: tarfile.TarInfo, text: str
+) -> None:
+    archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("model/1/model.onnx"), member)
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        emulator.status = 1
+        assert emulator.wait() == 1
+        assert text in emulator.text()
+        assert "hint: make it with: tar -czf model.tar.gz -C MODEL_DIR ." in emulator.text()
+        assert emulator.container_members() == []
+    assert not Path("/tmp/trident-escaped").exists()
+
+
+def test_an_archive_without_a_model_ends_with_the_containers_words(tmp_path: Path) -> None:
+    archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("readme.txt"))
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        assert emulator.wait() == 1
+        assert "there is no model in" in emulator.text()
+        assert emulator.breaches() == ["the container ended by itself, with status 1"]
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(rows: Path, tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with SageMakerEmulator(tmp_path, rows, f"--port={port}", ready=False) as emulator:
+            emulator.status = 1
+            assert emulator.wait() == 1
+            assert f"error: cannot listen at {HOST}:{port}: Address already in use" in emulator.text()
+            assert "hint: name another port with --port" in emulator.text()
+
+
+# --- the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_way_to_end_it_leaves_nothing(rows: Path, tmp_path: Path, number: int) -> None:
+    with SageMakerEmulator(tmp_path, rows) as emulator:
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert len(emulator.container_members()) > 0
+        emulator.end(number)
+        assert "1 invocation\n" in emulator.text()
+        assert emulator.breaches() == []
+
+
+def test_the_end_before_the_container_is_ready(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows, ready=False) as emulator:
+        until(emulator.container_members, emulator.text)
+        emulator.end()
+        assert emulator.breaches() == []
+
+
+def test_the_end_while_an_archive_is_unpacked(tmp_path: Path) -> None:
+    archive = pack_large(write_flat(tmp_path / "model", 1), tmp_path / "model.tar.gz", LARGE_MB)
+    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
+        until(lambda: found_below(emulator.temporary, "large"), emulator.text)
+        emulator.end()
+        assert emulator.breaches() == []
+        assert emulator.container_members() == []
+
+
+def test_the_end_while_a_model_is_loaded_is_nobodys_breach(tmp_path: Path) -> None:
+    """One model is still unpacked, another is being loaded by the container: neither is asked for an answer."""
+    (tmp_path / "archives").mkdir()
+    pack_large(write_flat(tmp_path / "large", 1), tmp_path / "archives" / "large.tar.gz", LARGE_MB)
+    pack(write_flat(tmp_path / "heavy", 2, 150), tmp_path / "archives" / "heavy.tar.gz")
+    with (
+        SageMakerEmulator(tmp_path / "run", tmp_path / "archives", "--multi-model") as emulator,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        heavy = pool.submit(call, emulator, ONES, TargetModel="heavy.tar.gz")
+        emulator.wait_for_text(f"loading: {name_of('heavy.tar.gz')}")
+        large = pool.submit(call, emulator, ONES, TargetModel="large.tar.gz")
+        until(lambda: found_below(emulator.temporary, f"{name_of('large.tar.gz')}/model/1/large"), emulator.text)
+        emulator.end()
+        assert emulator.breaches() == []
+        for caller in (heavy, large):
+            with contextlib.suppress(ClientError, BotoCoreError):  # whichever way they learn that it is over
+                caller.result(LIMIT_S)
+
+
+def test_a_closed_terminal_is_no_reason_to_end_where_nohup_says_so(rows: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, rows, nohup=True) as emulator:
+        os.kill(emulator.process.pid, signal.SIGHUP)
+        assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
+        assert emulator.process.poll() is None

@@ -1,0 +1,232 @@
+"""`trident emulate vertex`, called by the real SDK."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from google.api.httpbody_pb2 import HttpBody
+from google.api_core.exceptions import BadRequest, ServiceUnavailable
+
+from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
+from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.server import ROOT
+from tests.contract.simple_model import GOLDEN_MODELS, WIDTH, good_document, link_models
+from tests.waiting import until
+
+SIMPLE = ROOT / "deploy" / "models" / "simple"
+BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
+KEPT = "the container kept all limits of the platform"
+FIRST = list(range(WIDTH))
+INSTANCE = {"INPUT0": FIRST, "INPUT1": [3] * WIDTH}
+PREDICTION = {"OUTPUT0": [n + 3 for n in FIRST], "OUTPUT1": [n - 3 for n in FIRST]}
+
+pytestmark = pytest.mark.slow
+
+
+def held(content: bytes, content_type: str = "application/json") -> HttpBody:
+    return HttpBody(data=content, content_type=content_type)
+
+
+def binary_request(numbers: list[float]) -> tuple[bytes, str]:
+    """A request for identity_fp32 in Triton's binary form, and its content type."""
+    packed = struct.pack(f"<{len(numbers)}f", *numbers)
+    parameters = {"binary_data_size": len(packed)}
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, len(numbers)], "parameters": parameters}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    return head + packed, f"{BINARY}{len(head)}"
+
+
+def test_the_generated_client(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE) as emulator:
+        endpoint = emulator.endpoint
+        with emulator.client() as client:
+            answer = client.predict(endpoint=endpoint, instances=[INSTANCE, INSTANCE])
+            assert [dict(each) for each in answer.predictions] == [PREDICTION] * 2
+            assert (answer.model_display_name, answer.model_version_id) == ("simple", "1")
+            assert answer.deployed_model_id.isdigit()
+            assert answer.model.startswith(endpoint.partition("/endpoints/")[0])
+
+            with pytest.raises(BadRequest, match=r"instance 1: input 'INPUT1' is missing"):
+                client.predict(endpoint=endpoint, instances=[INSTANCE, {"INPUT0": FIRST}])
+
+            explained = client.explain(endpoint=endpoint, instances=[INSTANCE])
+            assert [dict(each) for each in explained.predictions] == [PREDICTION]
+            assert len(explained.explanations) == 1
+
+            request = {"endpoint": endpoint, "http_body": held(json.dumps(good_document()).encode())}
+            raw = client.raw_predict(request=request)
+            assert raw.content_type == "application/json"
+            assert json.loads(raw.data)["outputs"][0]["data"] == PREDICTION["OUTPUT0"]
+            streamed = list(client.stream_raw_predict(request=request))
+            assert json.loads(b"".join(part.data for part in streamed)) == json.loads(raw.data)
+
+            redirected = client.raw_predict(
+                request={"endpoint": endpoint, "http_body": held(b"")},
+                metadata=[("x-vertex-ai-triton-redirect", "v2/models/simple/config")],
+            )
+            assert json.loads(redirected.data)["name"] == "simple"
+            with pytest.raises(BadRequest, match="neither"):
+                client.raw_predict(request={"endpoint": endpoint, "http_body": held(b"{}")})
+        assert emulator.stop() == 0, emulator.log_text()
+        assert KEPT in emulator.log_text()
+        assert "explain: the platform computes attributions itself" in emulator.log_text()
+
+
+def test_the_sdks_own_class(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE) as emulator:
+        endpoint = emulator.sdk_endpoint()
+        assert [model.display_name for model in endpoint.list_models()] == ["simple"]
+        for more in ({}, {"use_raw_predict": True}):
+            answer = endpoint.predict(instances=[INSTANCE], **more)
+            assert answer.predictions == [PREDICTION]
+            assert answer.deployed_model_id == endpoint.list_models()[0].id
+        body = json.dumps(good_document()).encode()
+        raw = endpoint.raw_predict(body=body, headers={"Content-Type": "application/json"})
+        assert raw.json()["outputs"][1]["data"] == PREDICTION["OUTPUT1"]
+        assert raw.headers["X-Vertex-AI-Endpoint-Id"] == endpoint.name
+        streamed = b"\n".join(endpoint.stream_raw_predict(body=body, headers={"Content-Type": "application/json"}))
+        assert json.loads(streamed) == raw.json()
+        assert endpoint.explain(instances=[INSTANCE]).predictions == [PREDICTION]
+        assert emulator.stop(signal.SIGINT) == 0, emulator.log_text()
+
+
+def test_with_an_invoke_route_prefix_every_path_is_open_and_nothing_else(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE, "--invoke-route-prefix=/*") as emulator:
+        endpoint = emulator.sdk_endpoint()
+        body = json.dumps(good_document()).encode()
+        for deployed in (None, endpoint.list_models()[0].id):
+            answer = endpoint.invoke(
+                request_path="/v2/models/simple/infer", body=body, headers={}, deployed_model_id=deployed
+            )
+            assert answer.json()["outputs"][0]["data"] == PREDICTION["OUTPUT0"]
+        assert requests.get(f"{emulator.address}/invoke/v2/health/ready", timeout=LIMIT_S).status_code == 200
+        with emulator.client() as client, pytest.raises(BadRequest, match="invoke route prefix"):
+            client.predict(endpoint=emulator.endpoint, instances=[INSTANCE])
+        assert emulator.stop() == 0, emulator.log_text()
+
+
+def test_limits_of_a_shared_endpoint_and_the_routes_and_arguments_of_a_model(tmp_path: Path) -> None:
+    models = link_models(tmp_path / "models", "identity_fp32", "simple")
+    arguments = [
+        "--endpoint-type=shared",
+        "--predict-route=/v2/models/identity_fp32/infer",
+        "--health-route=/v2/health/ready",
+        "--env=WHICH=identity_fp32",
+        "--",
+        "--strict-readiness=true",
+        "--vertex-ai-default-model=$(WHICH)",
+    ]
+    with VertexEmulator(tmp_path, models, *arguments) as emulator:
+        endpoint = emulator.sdk_endpoint()
+        assert endpoint.predict(instances=[[1.5], [2.5]]).predictions == [[1.5], [2.5]]
+
+        body, content_type = binary_request([0.1] * 100)
+        url, headers = f"{emulator.address}:rawPredict", {"Content-Type": content_type}
+        assert requests.post(url, body, headers=headers, timeout=LIMIT_S).json()["outputs"][0]["shape"] == [1, 100]
+
+        large, _ = binary_request([0.1] * 400_000)  # the request
+        refused = requests.post(url, large, headers=headers, timeout=LIMIT_S)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == f"The request size ({len(large)} bytes) exceeds 1.500MB limit."
+
+        short = ",".join(["1e5"] * 300_000)  # in the answer they are longer
+        refused = requests.post(f"{emulator.address}:predict", f'{{"instances": [[{short}]]}}', timeout=LIMIT_S)
+        assert refused.status_code == 400
+        assert "Response size too large" in refused.json()["error"]["message"]
+
+        assert emulator.stop() == 1
+        report = emulator.log_text().partition("2 breaches of the platform's limits:")[2]
+        assert f"the caller sent a request body of {len(large)} bytes, where the endpoint takes 1500000" in report
+        assert "POST /v2/models/identity_fp32/infer: the container answered with more than 1.5 MB" in report
+
+
+def test_artifacts_in_a_storage(tmp_path: Path) -> None:
+    content = (SIMPLE / "1" / "model.onnx").read_bytes()
+    with GcsEmulator() as storage:
+        storage.put("artifacts", "some/model/model.onnx", content)
+        with VertexEmulator(tmp_path, "gs://artifacts/some/model", STORAGE_EMULATOR_HOST=storage.endpoint) as emulator:
+            with emulator.client() as client:
+                instance = {name: [1.0] * WIDTH for name in ("INPUT0", "INPUT1")}
+                answer = client.predict(endpoint=emulator.endpoint, instances=[instance])
+                assert dict(answer.predictions[0])["OUTPUT0"] == [2] * WIDTH
+            assert emulator.stop() == 0, emulator.log_text()
+
+
+def test_a_container_that_dies_is_started_again(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE) as emulator:
+        first = emulator.container()
+        os.killpg(first, signal.SIGKILL)
+        until(lambda: "healthy again" in emulator.log_text(), emulator.log_text)
+        assert emulator.container() != first
+        with emulator.client() as client:
+            assert len(client.predict(endpoint=emulator.endpoint, instances=[INSTANCE]).predictions) == 1
+        assert emulator.stop() == 1
+        assert "the container ended by itself, with status -9, and was started again" in emulator.log_text()
+
+
+def test_between_its_end_and_its_next_start_calls_answer_503(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE) as emulator, emulator.client() as client:
+        os.killpg(emulator.container(), signal.SIGKILL)
+        with pytest.raises(ServiceUnavailable):
+            client.predict(endpoint=emulator.endpoint, instances=[INSTANCE])
+        assert emulator.stop() == 1
+
+
+def test_a_container_that_cannot_start_is_a_failed_deployment(tmp_path: Path) -> None:
+    with VertexEmulator(tmp_path, SIMPLE, "--", "--no-such-option", ready=False) as emulator:
+        assert emulator.wait() == 1
+        assert "breach: the container ended by itself, with status 1" in emulator.log_text()
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_batch_job_with_a_key_field(tmp_path: Path) -> None:
+    rows = [{"id": f"row {n}", "INPUT0": [n] * WIDTH, "INPUT1": [1] * WIDTH} for n in range(10)]
+    rows[4]["INPUT0"] = [1]
+    source, output = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    arguments = [f"--batch={source}", f"--output={output}", "--key-field=id", "--batch-size=2"]
+    with VertexEmulator(tmp_path, SIMPLE, *arguments, ready=False) as emulator:
+        assert emulator.wait() == 1
+        assert "8 instances predicted, 2 failed" in emulator.log_text()
+        assert KEPT in emulator.log_text()
+    found = lines(output / "predictions_0001.jsonl")
+    assert [line["key"] for line in found] == [f"row {n}" for n in (0, 1, 2, 3, 6, 7, 8, 9)]
+    assert found[2]["prediction"] == {"OUTPUT0": [3] * WIDTH, "OUTPUT1": [1] * WIDTH}
+    errors = lines(output / "errors_0001.jsonl")
+    assert [line["key"] for line in errors] == ["row 4", "row 5"]
+    assert "instance 0" in errors[0]["error"]["message"]
+
+
+def test_a_batch_job_over_a_table(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out"
+    source.write_text("a,b\n1,2.5\n3,4\n")
+    with VertexEmulator(
+        tmp_path, GOLDEN_MODELS / "identity_fp32", f"--batch={source}", f"--output={output}", ready=False
+    ) as emulator:
+        assert emulator.wait() == 0, emulator.log_text()
+    rows = [[1.0, 2.5], [3.0, 4.0]]
+    assert lines(output / "predictions_0001.jsonl") == [{"instance": row, "prediction": row} for row in rows]
+
+
+def test_a_batch_job_over_files(tmp_path: Path) -> None:
+    packed = struct.pack("<3f", 1.0, 2.0, 3.0)
+    (tmp_path / "numbers").write_bytes(packed)
+    source, output = tmp_path / "list.txt", tmp_path / "out"
+    source.write_text("numbers\n")
+    with VertexEmulator(
+        tmp_path, GOLDEN_MODELS / "identity_fp32", f"--batch={source}", f"--output={output}", ready=False
+    ) as emulator:
+        assert emulator.wait() == 0, emulator.log_text()
+    instance = {"b64": base64.b64encode(packed).decode()}
+    assert lines(output / "predictions_0001.jsonl") == [{"instance": instance, "prediction": [1.0, 2.0, 3.0]}]

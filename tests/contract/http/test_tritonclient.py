@@ -1,0 +1,396 @@
+"""NVIDIA's own client, `tritonclient.http` and its asyncio form, against the real server.
+
+Source: spec/http.md sections 3 to 6 and 10; spec/statistics-and-metrics.md section A.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+from core.inference.tensors import Array
+from tests.contract.server import ServerProcess
+from tests.contract.simple_model import link_models
+from tests.unit.onnx_models import add_sub, identity, write_version
+
+pytestmark = pytest.mark.slow
+
+TYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+    "BF16": ml_dtypes.bfloat16,
+}
+NOT_IN_JSON = ("FP16", "BF16")
+STRINGS = [b"", b"a\0b\0", b"\xff\xfe\x00", "größer 漢".encode(), b"x" * 3000, b'\n"\\']
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("tritonclient")
+    repository = link_models(folder / "models", "simple", "cls", "identity_fp32", "multi_v")
+    for datatype in TYPES:
+        write_version(identity(datatype), repository, f"same_{datatype}")
+    write_version(add_sub(), repository, "counted", "max_batch_size: 8")
+    options = ("--shutdown-grace-secs=0", "--http-header-forward-pattern=^(x-.*|priority|timeout)$", "--id=here")
+    with ServerProcess(repository, folder / "log", *options) as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Any]:
+    with triton.InferenceServerClient(server.address, concurrency=8) as client:
+        yield client
+
+
+def values_of(datatype: str) -> Array:
+    """Six values of a datatype, its extremes among them, as a batch of two."""
+    dtype = np.dtype(TYPES[datatype])
+    if datatype == "BYTES":
+        flat = np.array(STRINGS, np.object_)
+    elif datatype == "BOOL":
+        flat = np.array([True, False, True, True, False, False])
+    elif dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        flat = np.array([0, 1, 2, 127, limits.min, limits.max], dtype)
+    else:
+        flat = np.array([0.0, -0.0, 1.5, -0.1, np.inf, 1e-7], dtype)
+    return flat.reshape(2, 3)
+
+
+def tensor(name: str, values: Array, datatype: str, *, binary: bool = True) -> Any:
+    made = triton.InferInput(name, list(values.shape), datatype)
+    made.set_data_from_numpy(values, binary_data=binary)
+    return made
+
+
+def simple_inputs(seed: int = 0, *, binary: tuple[bool, bool] = (True, True)) -> list[Any]:
+    first = np.arange(seed, seed + 16, dtype=np.int32).reshape(1, 16)
+    second = np.full((1, 16), 3, np.int32)
+    return [
+        tensor("INPUT0", first, "INT32", binary=binary[0]),
+        tensor("INPUT1", second, "INT32", binary=binary[1]),
+    ]
+
+
+def assert_simple(result: Any, seed: int = 0) -> None:
+    first = np.arange(seed, seed + 16)
+    assert result.as_numpy("OUTPUT0").tolist() == [(first + 3).tolist()]
+    assert result.as_numpy("OUTPUT1").tolist() == [(first - 3).tolist()]
+
+
+# --- tensors
+
+
+@pytest.mark.parametrize("datatype", TYPES)
+def test_every_datatype_comes_back_as_it_went(client: Any, datatype: str) -> None:
+    values = values_of(datatype)
+    result = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)])
+    answer = result.as_numpy("OUTPUT0")
+    assert (answer.dtype, answer.shape) == (values.dtype, values.shape)
+    assert answer.tolist() == values.tolist()
+    if datatype != "BYTES":
+        assert answer.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("binary_out", [True, False])
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("datatype", [name for name in TYPES if name not in NOT_IN_JSON])
+def test_every_datatype_comes_and_goes_as_json(client: Any, datatype: str, binary_in: bool, binary_out: bool) -> None:
+    values = values_of(datatype)
+    if datatype == "BYTES":
+        values = np.array([[text.encode() for text in ("", "a\0", 'ü"\\', "漢", "/", "z")]], np.object_).reshape(2, 3)
+    outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=binary_out)]
+    result = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype, binary=binary_in)], outputs=outputs)
+    answer = result.as_numpy("OUTPUT0")
+    if datatype == "BYTES" and not binary_out:  # the client gives texts of JSON as str
+        answer = np.array([text.encode() for text in answer.reshape(-1)], np.object_).reshape(2, 3)
+    assert answer.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("datatype", NOT_IN_JSON)
+def test_half_precision_does_not_fit_into_json(client: Any, datatype: str) -> None:
+    outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=False)]
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(f"same_{datatype}", [tensor("INPUT0", values_of(datatype), datatype)], outputs=outputs)
+    text = f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
+    assert caught.value.message() == text
+
+
+@pytest.mark.parametrize("binary", [(True, False), (False, True), (False, False)])
+def test_json_and_binary_tensors_mix(client: Any, binary: tuple[bool, bool]) -> None:
+    outputs = [
+        triton.InferRequestedOutput("OUTPUT0", binary_data=binary[0]),
+        triton.InferRequestedOutput("OUTPUT1", binary_data=binary[1]),
+    ]
+    assert_simple(client.infer("simple", simple_inputs(binary=binary), outputs=outputs))
+
+
+def test_only_the_outputs_asked_for_are_sent_in_that_form(client: Any) -> None:
+    outputs = [triton.InferRequestedOutput("OUTPUT1", binary_data=True)]
+    response = client.infer("simple", simple_inputs(), outputs=outputs).get_response()
+    assert [output["name"] for output in response["outputs"]] == ["OUTPUT1"]
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+def test_large_tensor(client: Any, datatype: str) -> None:
+    """10 MB there and back."""
+    rng = np.random.default_rng(1)
+    if datatype == "FP32":
+        values = rng.standard_normal((1, 2_621_440), np.float32)
+    else:
+        values = np.array([[rng.bytes(1024 * 1024) for _ in range(10)]], np.object_)
+    answer = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)]).as_numpy("OUTPUT0")
+    assert np.array_equal(answer, values)
+
+
+@pytest.mark.parametrize("response", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("request_by", [None, "gzip", "deflate"])
+def test_compression_both_ways(client: Any, request_by: str | None, response: str | None) -> None:
+    for inputs in (simple_inputs(), simple_inputs(binary=(False, False))):
+        result = client.infer(
+            "simple", inputs, request_compression_algorithm=request_by, response_compression_algorithm=response
+        )
+        assert_simple(result)
+
+
+def test_raw_bytes_are_a_request(server: ServerProcess, client: Any) -> None:
+    values = np.arange(5, dtype=np.float32)
+    body, headers = values.tobytes(), {"Inference-Header-Content-Length": "0"}
+    status, answered, answer = server.request("POST", "/v2/models/identity_fp32/infer", body, headers)
+    assert status == 200
+    result = client.parse_response_body(answer, header_length=int(answered["Inference-Header-Content-Length"]))
+    assert result.as_numpy("OUTPUT0").tolist() == [values.tolist()]
+
+
+# --- the rest of a request
+
+
+def test_classification_with_labels(client: Any) -> None:
+    values = np.array([[0.1, 0.7, 0.2, 0.9], [4, 3, 2, 1]], np.float32)
+    outputs = [triton.InferRequestedOutput("OUT", class_count=2)]
+    answer = client.infer("cls", [tensor("IN", values, "FP32")], outputs=outputs).as_numpy("OUT")
+    assert answer.shape == (2, 2)
+    texts = [[text.decode().split(":") for text in row] for row in answer]
+    assert [[text[1:] for text in row] for row in texts] == [
+        [["3", "fish"], ["1", "dog"]],
+        [["0", "cat"], ["1", "dog"]],
+    ]
+
+
+def test_request_id_is_returned(client: Any) -> None:
+    for request_id in ("abc", "größer\n", "x" * 5000):
+        response = client.infer("simple", simple_inputs(), request_id=request_id).get_response()
+        assert response["id"] == request_id
+    assert "id" not in client.infer("simple", simple_inputs()).get_response()
+
+
+def test_parameters_are_taken(client: Any) -> None:
+    parameters = {"text": "x", "whole": -3, "flag": True, "real": 1.5}
+    options: dict[str, Any] = {"priority": 3, "timeout": 5_000_000, "sequence_id": 7, "sequence_start": True}
+    assert_simple(client.infer("simple", simple_inputs(), parameters=parameters, **options))
+
+
+def test_version_is_chosen(client: Any) -> None:
+    values = np.ones((1, 4), np.float32)
+    for asked, answered in (("1", "1"), ("3", "3"), ("", "3")):
+        response = client.infer("multi_v", [tensor("IN", values, "FP32")], model_version=asked).get_response()
+        assert response["model_version"] == answered
+
+
+def test_concurrent_requests_get_their_own_answers(client: Any) -> None:
+    requests = [client.async_infer("simple", simple_inputs(seed)) for seed in range(100)]
+    for seed, request in enumerate(requests):
+        assert_simple(request.get_result(), seed)
+
+
+# --- what is known of server and models
+
+
+def test_health_and_metadata(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("simple")
+    assert client.is_model_ready("multi_v", "3")
+    assert not client.is_model_ready("none")
+    assert not client.is_model_ready("simple", "9")
+    server = client.get_server_metadata()
+    assert server["name"] == "here"
+    assert {"binary_tensor_data", "classification", "statistics"} <= set(server["extensions"])
+    assert client.get_model_metadata("simple") == {
+        "name": "simple",
+        "versions": ["1"],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": f"INPUT{n}", "datatype": "INT32", "shape": [-1, 16]} for n in range(2)],
+        "outputs": [{"name": f"OUTPUT{n}", "datatype": "INT32", "shape": [-1, 16]} for n in range(2)],
+    }
+    assert client.get_model_metadata("multi_v", "1")["versions"] == ["1"]
+
+
+def test_configuration(client: Any) -> None:
+    config = client.get_model_config("simple")
+    assert (config["name"], config["backend"], config["max_batch_size"]) == ("simple", "onnxruntime", 8)
+    assert [(entry["name"], entry["data_type"], entry["dims"]) for entry in config["input"]] == [
+        ("INPUT0", "TYPE_INT32", [16]),
+        ("INPUT1", "TYPE_INT32", [16]),
+    ]
+
+
+def test_repository_index(client: Any) -> None:
+    index = client.get_model_repository_index()
+    assert {"name": "simple", "version": "1", "state": "READY"} in index
+    assert len([entry for entry in index if entry["name"] == "multi_v"]) == 2
+
+
+def test_statistics_count_requests_inferences_and_executions(client: Any) -> None:
+    """Three requests, one of them of two items; without a dynamic batcher each is an execution."""
+    for batch in (1, 1, 2):
+        inputs = [tensor(f"INPUT{n}", np.zeros((batch, 16), np.int32), "INT32") for n in range(2)]
+        client.infer("counted", inputs)
+    (statistics,) = client.get_inference_statistics("counted")["model_stats"]
+    assert (statistics["name"], statistics["version"]) == ("counted", "1")
+    assert (statistics["inference_count"], statistics["execution_count"]) == (4, 3)
+    assert statistics["inference_stats"]["success"]["count"] == 3
+    assert [(row["batch_size"], row["compute_infer"]["count"]) for row in statistics["batch_stats"]] == [(1, 2), (2, 1)]
+    everything = client.get_inference_statistics()["model_stats"]
+    assert {"simple", "counted"} <= {entry["name"] for entry in everything}
+
+
+# --- errors
+
+
+def refused(client: Any, model: str, inputs: list[Any], **options: Any) -> InferenceServerException:
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, inputs, **options)
+    return caught.value
+
+
+def test_errors_carry_tritons_text(client: Any) -> None:
+    wrong_type = [tensor(f"INPUT{n}", np.zeros((1, 16), np.float32), "FP32") for n in range(2)]
+    wrong_shape = [tensor(f"INPUT{n}", np.zeros((1, 8), np.int32), "INT32") for n in range(2)]
+    cases: list[tuple[str, list[Any], dict[str, Any], str, str]] = [
+        ("none", simple_inputs(), {}, "404", "Request for unknown model: 'none' is not found"),
+        ("simple", simple_inputs(), {"model_version": "9"}, "404", "'simple' version 9 is not found"),
+        (
+            "simple",
+            simple_inputs()[:1],
+            {},
+            "400",
+            "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ",
+        ),
+        ("simple", wrong_type, {}, "400", "data-type is 'FP32', but model 'simple' expects 'INT32'"),
+        ("simple", wrong_shape, {"request_id": "7"}, "400", "[request id: 7] unexpected shape for input 'INPUT1' for"),
+        ("same_FP32", [tensor("X", np.zeros((1, 2), np.float32), "FP32")], {}, "400", "unexpected inference input 'X'"),
+        ("simple", simple_inputs(), {"outputs": [triton.InferRequestedOutput("X")]}, "400", "inference output 'X' for"),
+    ]
+    for model, inputs, options, status, text in cases:
+        error = refused(client, model, inputs, **options)
+        assert (error.status(), text in error.message()) == (status, True), error
+
+
+def test_features_that_are_off_say_so(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
+        client.load_model("simple")
+    with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
+        client.register_system_shared_memory("region", "/none", 64)
+    assert client.get_system_shared_memory_status() == []
+
+
+# --- headers
+
+
+def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
+    assert_simple(client.infer("simple", simple_inputs(), headers={"X-Trace": "1", "Authorization": "secret"}))
+    for name in ("priority", "timeout"):
+        error = refused(client, "simple", simple_inputs(), headers={name: "1"})
+        text = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+        assert (error.status(), error.message()) == ("400", text)
+    assert_simple(client.infer("simple", simple_inputs(), headers={"Priority": "1"}))
+
+
+def test_restricted_apis_open_with_their_header(server: ServerProcess, tmp_path: Any) -> None:
+    key = {"x-key": "secret"}
+    options = ("--http-restricted-api=inference,statistics:x-key=secret", "--shutdown-grace-secs=0")
+    repository = link_models(tmp_path / "models", "simple")
+    with (
+        ServerProcess(repository, tmp_path / "log", *options) as closed,
+        triton.InferenceServerClient(closed.address) as client,
+    ):
+        text = "This API is restricted, expecting header 'x-key'"
+        for headers in ({}, {"x-key": "wrong"}, {"x-key": "secret2"}):
+            error = refused(client, "simple", simple_inputs(), headers=headers)
+            assert (error.status(), error.message()) == ("403", text)
+            with pytest.raises(InferenceServerException, match="restricted"):
+                client.get_inference_statistics(headers=headers)
+        assert_simple(client.infer("simple", simple_inputs(), headers=key))
+        assert client.get_inference_statistics(headers=key)["model_stats"]
+        assert client.is_server_ready()
+        assert client.get_model_metadata("simple")["name"] == "simple"
+
+
+def test_headers_with_underscores_are_told_from_those_with_hyphens(server: ServerProcess, tmp_path: Any) -> None:
+    options = (
+        "--http-restricted-api=statistics:x_key=secret",
+        "--http-header-forward-pattern=_",
+        "--shutdown-grace-secs=0",
+    )
+    repository = link_models(tmp_path / "models", "simple")
+    with (
+        ServerProcess(repository, tmp_path / "log", *options) as closed,
+        triton.InferenceServerClient(closed.address) as client,
+    ):
+        assert client.get_inference_statistics(headers={"X_Key": "secret"})["model_stats"]
+        with pytest.raises(InferenceServerException, match="This API is restricted, expecting header 'x_key'"):
+            client.get_inference_statistics(headers={"X-Key": "secret"})
+        error = refused(client, "simple", simple_inputs(), headers={"sequence_id": "1"})
+        assert error.message() == "Header 'sequence_id' is reserved for Triton usage and cannot be forwarded."
+        chunked = {"Transfer-Encoding": "chunked", "triton_x": "1"}  # read by the other parser
+        body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [0], "data": []}]}).encode()
+        parts = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        _, _, answer = closed.request("POST", "/v2/models/simple/infer", parts, chunked)
+        assert b"Header 'triton_x' is reserved for Triton usage" in answer
+
+
+# --- asyncio
+
+
+async def by_asyncio(address: str) -> None:
+    async with triton_aio.InferenceServerClient(address) as client:
+        assert await client.is_server_ready()
+        assert (await client.get_model_metadata("simple"))["name"] == "simple"
+        results = await asyncio.gather(*[client.infer("simple", simple_inputs(seed)) for seed in range(100)])
+        for seed, result in enumerate(results):
+            assert_simple(result, seed)
+        for algorithm in ("gzip", "deflate"):
+            options = {"request_compression_algorithm": algorithm, "response_compression_algorithm": algorithm}
+            assert_simple(await client.infer("simple", simple_inputs(), **options))
+        for datatype in TYPES:
+            values = values_of(datatype)
+            answer = (await client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)])).as_numpy("OUTPUT0")
+            assert answer.tolist() == values.tolist()
+        with pytest.raises(InferenceServerException, match="Request for unknown model: 'none' is not found"):
+            await client.infer("none", simple_inputs())
+
+
+def test_asyncio_client(server: ServerProcess) -> None:
+    asyncio.run(by_asyncio(server.address))

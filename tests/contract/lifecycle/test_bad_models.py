@@ -1,0 +1,367 @@
+"""Models that cannot be loaded: each has its reason in the index, the server stays up, and the others serve.
+
+Source: spec/repository.md sections 1.2, 1.4 and 1.6; spec/model-config.md sections 2.2, 2.5 and 2.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.contract.lifecycle.changing_models import (
+    BATCHED,
+    INDEX,
+    JSON,
+    add_scaled,
+    factor_in,
+    factor_of,
+    index,
+    load,
+    ones_body,
+    scaled,
+    state,
+    unload_and_wait,
+)
+from tests.contract.served_site import Client
+from tests.contract.server import ServerProcess
+from tests.contract.server_processes import memory_bound
+from tests.contract.simple_model import assert_still_serves, link_models, raw_post
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+GOOD = scaled(2.0).SerializeToString()
+ONNX = "backend: 'onnxruntime'"
+LABELS = "output [ { name: 'OUTPUT0' data_type: TYPE_FP32 dims: [ 4 ] label_filename: '%s' } ]"
+WARMUP = (
+    BATCHED + " model_warmup [ { name: 'w' batch_size: 1 inputs [ { key: 'INPUT0' value "
+    "{ data_type: TYPE_FP32 dims: [ 4 ] input_data_file: '%s' } } ] } ]"
+)
+HUGE_WARMUP = (
+    BATCHED + " model_warmup [ { name: 'w' batch_size: 1 inputs [ { key: 'INPUT0' value "
+    "{ data_type: TYPE_FP32 dims: [ 1152921504606846976 ] random_data: true } } ] } ]"
+)
+NO_BACKEND = "Could not determine backend for model"
+NO_VERSION = "at least one version must be available under the version policy of model"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A model that cannot be loaded: how it is made, the status of a load request, and what its reason says."""
+
+    name: str
+    make: Callable[[Path], object]
+    status: int
+    reason: str
+
+
+def graph(content: bytes, config: str | bytes = "") -> Callable[[Path], None]:
+    """Make version 1 of these bytes."""
+
+    def make(model: Path) -> None:
+        (model / "1").mkdir(parents=True)
+        (model / "1" / "model.onnx").write_bytes(content)
+        if config:
+            (model / "config.pbtxt").write_bytes(config.encode() if isinstance(config, str) else config)
+
+    return make
+
+
+def config(text: str | bytes) -> Callable[[Path], None]:
+    return graph(GOOD, text)
+
+
+def folders(*names: str, text: str = "") -> Callable[[Path], None]:
+    def make(model: Path) -> None:
+        model.mkdir()
+        for name in names:
+            (model / name).mkdir(parents=True)
+        if text:
+            (model / "config.pbtxt").write_text(text)
+
+    return make
+
+
+def both(first: Callable[[Path], object], second: Callable[[Path], object]) -> Callable[[Path], None]:
+    def make(model: Path) -> None:
+        first(model)
+        second(model)
+
+    return make
+
+
+def large_config(model: Path) -> None:
+    config(" ")(model)
+    os.truncate(model / "config.pbtxt", 50 << 20)
+
+
+def dangling(path: str) -> Callable[[Path], None]:
+    return lambda model: (model / path).symlink_to("nowhere")
+
+
+def external(location: str) -> bytes:
+    """A model whose weights lie in another file."""
+    model = scaled(2.0)
+    (weights,) = model.graph.initializer
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value=location)
+    weights.external_data.add(key="length", value="4")
+    return model.SerializeToString()
+
+
+BAD = [
+    Bad("garbage", graph(b"garbage" * 100), 400, "Protobuf parsing failed"),
+    Bad("truncated", graph(GOOD[: len(GOOD) // 2]), 400, "Internal: "),
+    Bad("empty_graph", graph(b""), 400, "Internal: "),
+    Bad("other_format", graph(b"PK\x03\x04" + bytes(1000)), 400, "Internal: "),
+    Bad("no_versions", folders(text=ONNX), 500, NO_VERSION),
+    Bad("nothing", folders(), 500, NO_BACKEND),
+    Bad("empty_version", folders("1"), 500, NO_BACKEND),
+    Bad("empty_version_of_onnx", folders("1", text=ONNX), 400, "model.onnx"),
+    Bad("zeros", folders("01", "002", text=ONNX), 500, NO_VERSION),
+    Bad("words", folders("one", "v2", "1.0", "-1", "\u00b2", text=ONNX), 500, NO_VERSION),
+    Bad("far_version", folders("9" * 30, text=ONNX), 500, NO_VERSION),
+    Bad("unknown_field", config("max_batch_sise: 8"), 500, "max_batch_sise"),
+    Bad("of_another_name", config("name: 'simple'"), 500, "directory name must equal model name"),
+    Bad("binary_config", config(bytes(range(256))), 500, "config.pbtxt"),
+    Bad("zero_bytes_config", config(bytes(64)), 500, "config.pbtxt"),
+    Bad("long_number", config("max_batch_size: " + "9" * 5000), 500, "config.pbtxt"),
+    Bad("open_braces", config("dynamic_batching {" * 5000), 500, "config.pbtxt"),
+    Bad("wrong_type", config("input: 7"), 500, "config.pbtxt"),
+    Bad("large_config", large_config, 500, "52428800 bytes"),
+    Bad("config_folder", both(graph(GOOD), lambda model: (model / "config.pbtxt").mkdir()), 500, "config.pbtxt"),
+    Bad("config_link", both(graph(GOOD), dangling("config.pbtxt")), 500, "config.pbtxt"),
+    Bad("config_pipe", both(graph(GOOD), lambda model: os.mkfifo(model / "config.pbtxt")), 500, "config.pbtxt"),
+    Bad("graph_folder", folders("1/model.onnx", text=ONNX), 400, "model.onnx"),
+    Bad("graph_link", both(folders("1", text=ONNX), dangling("1/model.onnx")), 400, "model.onnx"),
+    Bad("graph_loop", both(folders("1"), lambda m: (m / "1/model.onnx").symlink_to("model.onnx")), 400, "model.onnx"),
+    Bad("version_file", both(folders(text=ONNX), lambda model: (model / "1").touch()), 500, NO_VERSION),
+    Bad("other_tensors", config("input [ { name: 'X' data_type: TYPE_FP32 dims: [ 4 ] } ]"), 400, "'X'"),
+    Bad("no_datatype", config("input [ { name: 'X' dims: [ 4 ] } ]"), 400, "must specify 'data_type'"),
+    Bad("labels_missing", config(LABELS % "labels.txt"), 400, "labels.txt: No such file or directory"),
+    Bad("labels_outside", config(LABELS % "../simple/config.pbtxt"), 400, "is outside model directory"),
+    Bad("labels_folder", both(config(LABELS % "l"), lambda model: (model / "l").mkdir()), 400, "Is a directory"),
+    Bad("warmup_missing", config(WARMUP % "w"), 400, "warmup/w: No such file or directory"),
+    Bad("warmup_outside", config(WARMUP % "../../simple/config.pbtxt"), 400, "is outside model directory"),
+    Bad("warmup_huge", config(HUGE_WARMUP), 400, "Internal: "),
+    Bad("weights_missing", graph(external("weights.bin")), 400, "weights.bin"),
+    Bad("weights_outside", graph(external("../../simple/1/model.onnx")), 400, "Internal: "),
+    Bad("unknown_backend", config("backend: 'nobody'"), 400, "unable to find backend library for backend 'nobody'"),
+]
+IDS = [bad.name for bad in BAD]
+
+# Names that look dangerous and are not: such models serve.
+GOOD_NAMES = ["with.dots.", "...", "..x", "-dash", "~", "%41%2f", "a'b", "n" * 255]
+# A request cannot hold these: the target of a request is ASCII, and what is percent-encoded is not decoded.
+FOREIGN_NAMES = ["gr\u00f6\u00dfe", "\u6f22\U0001f600"]
+INJECTED = "evil\nE0101 00:00:00.000000 1 forged.py:1] forged"
+NOT_TEXT = b"not\xfftext"
+
+
+def add_all(repository: Path, prefix: str = "") -> None:
+    """Every bad model, made elsewhere and moved in whole."""
+    for bad in BAD:
+        made = repository.parent / f"{prefix}{bad.name}"
+        bad.make(made)
+        made.rename(repository / made.name)
+
+
+@pytest.fixture(scope="module")
+def repository(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bad models, good ones of strange names, and things that are no models at all."""
+    repository = link_models(tmp_path_factory.mktemp("bad") / "models", "simple")
+    add_all(repository)
+    for number, name in enumerate([*GOOD_NAMES, *FOREIGN_NAMES, INJECTED]):
+        add_scaled(repository, name, float(number))
+    add_scaled(repository, os.fsdecode(NOT_TEXT), 1.0)
+    (repository / "a_file").write_text("not a model")
+    (repository / "a_dangling_link").symlink_to("nowhere")
+    (repository / "a_loop").symlink_to("a_loop")
+    os.mkfifo(repository / "a_pipe")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def explicit(repository: Path) -> Iterator[ServerProcess]:
+    options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, repository.with_name("explicit.log"), *options) as server:
+        yield server
+        assert "unexpected error in the server" not in server.log_text()
+
+
+@pytest.fixture(scope="module")
+def polling(repository: Path) -> Iterator[ServerProcess]:
+    options = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
+    log = repository.with_name("polling.log")
+    with ServerProcess(repository, log, *options, "--shutdown-grace-secs=0", ready=False) as server:
+        until(lambda: _phase(server) == "failed", "the start does not end")
+        yield server
+        assert "unexpected error in the server" not in server.log_text()
+
+
+def _phase(server: ServerProcess) -> str:
+    try:
+        status, _, answer = server.request("GET", "/v2/health/ready")
+    except OSError:
+        return ""
+    return str(json.loads(answer).get("phase", "")) if status == 400 else ""
+
+
+def reason(server: ServerProcess, name: str) -> str:
+    """Why a model cannot be loaded, as the index says, which shows none of its versions as anything else."""
+    entries = index(server, name)
+    if not entries or any(entry.get("state") != "UNAVAILABLE" for entry in entries):
+        return ""
+    return entries[0].get("reason", "")
+
+
+# --- load requests
+
+
+@pytest.mark.parametrize("bad", BAD, ids=IDS)
+def test_a_load_request_for_a_bad_model(explicit: ServerProcess, bad: Bad) -> None:
+    with memory_bound(explicit, 25):
+        status, text = load(explicit, bad.name)
+    assert status == bad.status, text
+    assert text.startswith("load failed for model" if status == 400 else f"failed to load '{bad.name}', "), text
+    assert bad.reason in reason(explicit, bad.name)
+    assert_still_serves(explicit)
+
+
+@pytest.mark.parametrize("name", ["a_file", "a_dangling_link", "a_loop", "a_pipe", "s" * 300, "simple%00"])
+def test_what_is_no_model_cannot_be_loaded(explicit: ServerProcess, name: str) -> None:
+    assert load(explicit, name) == (500, f"failed to load '{name}', failed to poll from model repository")
+    assert index(explicit, name) == []
+    assert_still_serves(explicit)
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_a_strange_name_is_a_name(explicit: ServerProcess, name: str) -> None:
+    with Client(explicit.http_port) as client:
+        loaded = client.ask(raw_post(b"", JSON, f"/v2/repository/models/{name}/load"))
+        assert (loaded.status, loaded.body) == (200, b"")
+        answer = client.ask(raw_post(ones_body(), JSON, f"/v2/models/{name}/infer"))
+        assert factor_in(answer.body) == float(GOOD_NAMES.index(name))
+        assert index(explicit, name) == [{"version": "1", "state": "READY"}]
+        page = explicit.request("GET", "/metrics", port=explicit.metrics_port)[2].decode()
+        assert f'nv_inference_request_success{{model="{name}",version="1"}} 1' in page
+        assert client.ask(raw_post(b"", JSON, f"/v2/repository/models/{name}/unload")).status == 200
+    until(lambda: state(explicit, name) == "UNAVAILABLE", "not unloaded")
+
+
+@pytest.mark.parametrize("name", [name.encode() for name in FOREIGN_NAMES] + [NOT_TEXT])
+def test_a_name_that_no_request_can_hold(explicit: ServerProcess, name: bytes) -> None:
+    with Client(explicit.http_port) as client:
+        answer = client.ask(raw_post(b"", JSON, "/v2/repository/models/NAME/load").replace(b"NAME", name))
+    assert (answer.status, b"Invalid HTTP request line" in answer.body) == (400, True)
+    assert_still_serves(explicit)
+
+
+def test_a_name_that_is_not_text_is_no_models(explicit: ServerProcess) -> None:
+    names = {entry["name"] for entry in explicit.json("POST", INDEX)}
+    assert names >= set(FOREIGN_NAMES)
+    assert [name for name in names if name.startswith("not")] == ["nothing"]
+    assert "its name is not UTF-8" in explicit.log_text()
+
+
+def test_a_model_that_is_mended_loads(explicit: ServerProcess) -> None:
+    model = explicit.repository / "mended"
+    graph(b"garbage")(model)
+    assert load(explicit, model.name)[0] == 400
+    assert reason(explicit, model.name)
+    (model / "1" / "model.onnx").write_bytes(GOOD)
+    assert load(explicit, model.name) == (200, "")
+    assert index(explicit, model.name) == [{"version": "1", "state": "READY"}]
+    assert factor_of(explicit, model.name) == 2.0
+
+
+def test_files_that_go_while_the_model_serves(explicit: ServerProcess) -> None:
+    model = add_scaled(explicit.repository, "going", 4.0)
+    assert load(explicit, model.name) == (200, "")
+    shutil.rmtree(model)
+    assert factor_of(explicit, model.name) == 4.0
+    status, text = load(explicit, model.name)
+    assert (status, text) == (500, "failed to load 'going', failed to poll from model repository")
+    assert factor_of(explicit, model.name) == 4.0
+    unload_and_wait(explicit, model.name)
+
+
+def test_a_folder_that_comes_and_goes_all_the_time(explicit: ServerProcess) -> None:
+    """A load request may find any part of the folder: it succeeds or fails, and says so in a known way."""
+    model = explicit.repository / "restless"
+    ending = threading.Event()
+    texts = ("", "failed to load 'restless', ", "load failed for model 'restless': version 1 is at UNAVAILABLE state: ")
+
+    def come_and_go() -> None:
+        while not ending.is_set():
+            add_scaled(explicit.repository, model.name, 2.0)
+            shutil.rmtree(model)
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(60):
+            status, text = load(explicit, model.name)
+            assert (status, next(t for t in reversed(texts) if text.startswith(t)) == "") in (
+                (200, True),
+                (500, False),
+                (400, False),
+            ), text
+            index(explicit, model.name)
+        assert_still_serves(explicit)
+    finally:
+        ending.set()
+        thread.join()
+
+
+# --- at the start and by polling
+
+
+def test_the_start_names_all_that_failed_and_serves_the_rest(polling: ServerProcess) -> None:
+    failures = json.loads(polling.request("GET", "/v2/health/ready")[2])["failures"]
+    assert {bad.name for bad in BAD} <= set(failures)
+    assert polling.request("GET", "/v2/health/live")[0] == 200
+    for bad in BAD:
+        assert bad.reason in reason(polling, bad.name), bad.name
+        assert bad.reason in failures[bad.name], bad.name
+    ready = {entry["name"] for entry in polling.json("POST", INDEX, {"ready": True})}
+    assert {"simple", INJECTED, *GOOD_NAMES, *FOREIGN_NAMES} <= ready
+    assert not ready & {bad.name for bad in BAD}
+    assert_still_serves(polling)
+
+
+def test_no_name_forges_a_line_of_the_log(polling: ServerProcess) -> None:
+    log = polling.log_text()
+    assert "forged.py" in log
+    assert not [line for line in log.splitlines() if line.startswith("E0101")]
+
+
+def test_bad_models_that_are_polled(polling: ServerProcess) -> None:
+    add_all(polling.repository, "late_")
+    late = {f"late_{bad.name}": bad.reason for bad in BAD if bad.name != "of_another_name"}
+    until(lambda: all(reason(polling, name) for name in late), "not all have a reason")
+    for name, text in late.items():
+        assert text in reason(polling, name)
+    assert_still_serves(polling)
+    for name in late:
+        shutil.rmtree(polling.repository / name)
+    until(lambda: not any(index(polling, name) for name in late), "what is gone stays in the index")
+    assert_still_serves(polling)
+
+
+def test_a_folder_that_goes_while_it_is_polled(polling: ServerProcess) -> None:
+    model = add_scaled(polling.repository, "polled", 4.0)
+    until(lambda: index(polling, model.name) == [{"version": "1", "state": "READY"}], "not loaded")
+    assert factor_of(polling, model.name) == 4.0
+    shutil.rmtree(model)
+    until(lambda: state(polling, model.name) == "UNAVAILABLE", "not unloaded")
+    assert_still_serves(polling)

@@ -1,0 +1,66 @@
+"""A load request whose files find no room on the disk of the server.
+
+Source: spec/repository.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.changing_files import found_below
+from tests.contract.lifecycle.changing_models import OVERRIDE, add_scaled, base64_of, factor_of, load, scaled
+from tests.contract.server import ServerProcess
+from tests.contract.simple_model import assert_still_serves, link_models
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+
+FILE = "file:1/model.onnx"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for what two front ends need, and 256 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system may be mounted here (that needs CAP_SYS_ADMIN): {mounted.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_files_that_do_not_fit_on_the_disk(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    repository = link_models(tmp_path / "models", "simple")
+    add_scaled(repository, "doubled", 2.0)
+    options = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, tmp_path / "log", *options) as server:
+        small = base64_of(scaled(3.0).SerializeToString())
+        for _ in range(3):
+            status, text = load(
+                server, "doubled", config=OVERRIDE, **{FILE: small, "file:1/x": base64_of(bytes(1 << 20))}
+            )
+            assert (status, "No space left on device" in text) == (503, True), text
+            assert not found_below(small_disk, "trident-override-*")
+        for number in range(30):  # now there is no room for a folder either
+            try:
+                (small_disk / f"inode{number}").touch()
+            except OSError:
+                break
+        status, text = load(server, "doubled", config=OVERRIDE, **{FILE: small})
+        assert (status, "No space left on device" in text) == (503, True), text
+        assert factor_of(server, "doubled") == 2.0
+        assert_still_serves(server)
+        for file in small_disk.glob("inode*"):
+            file.unlink()
+        assert load(server, "doubled", config=OVERRIDE, **{FILE: small}) == (200, "")
+        assert factor_of(server, "doubled") == 3.0
+        log = server.log_text()
+    assert "Traceback" not in log

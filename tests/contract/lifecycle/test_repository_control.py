@@ -1,0 +1,387 @@
+"""Load, unload and index against the real server in explicit mode, by NVIDIA's own client and by plain requests.
+
+Source: spec/http.md section 8; spec/repository.md sections 1.4, 1.6 and 1.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+from tests.changing_files import found_below
+from tests.contract.lifecycle.changing_models import (
+    INDEX,
+    JSON,
+    OVERRIDE,
+    UNLOADED,
+    WIDTH,
+    Gate,
+    add_scaled,
+    base64_of,
+    control,
+    factor_of,
+    index,
+    load,
+    replace_weights,
+    scaled,
+    state,
+    unload,
+    unload_and_wait,
+)
+from tests.contract.server import ServerProcess
+from tests.contract.simple_model import assert_still_serves, link_models
+from tests.unit.onnx_models import waiting, write_version
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+READY = {"version": "1", "state": "READY"}
+GONE = {"version": "1", **UNLOADED}
+ROUNDS = json.dumps(
+    {"inputs": [{"name": "ROUNDS", "datatype": "INT64", "shape": [1], "data": [100_000]}]},
+).encode()
+
+
+@pytest.fixture(scope="module")
+def temporary(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server puts its temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory, temporary: Path) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("control")
+    options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TMPDIR", str(temporary))
+        running = ServerProcess(link_models(folder / "models", "simple"), folder / "log", *options)
+        with running:
+            yield running
+            assert "unexpected error in the server" not in running.log_text()
+
+
+@pytest.fixture
+def model(server: ServerProcess, request: pytest.FixtureRequest) -> Path:
+    """The directory of a model that doubles, not loaded yet, of this test alone."""
+    return add_scaled(server.repository, re.sub(r"\W", "_", request.node.name), 2.0)
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Any]:
+    with triton.InferenceServerClient(server.address) as client:
+        yield client
+
+
+def ones() -> list[Any]:
+    made = triton.InferInput("INPUT0", [1, WIDTH], "FP32")
+    made.set_data_from_numpy(np.ones((1, WIDTH), np.float32))
+    return [made]
+
+
+def entries_of(listing: list[dict[str, str]], name: str) -> list[dict[str, str]]:
+    return [{key: value for key, value in entry.items() if key != "name"} for entry in listing if entry["name"] == name]
+
+
+# --- the client
+
+
+def test_the_client_loads_serves_and_unloads(server: ServerProcess, client: Any, model: Path) -> None:
+    assert entries_of(client.get_model_repository_index(), model.name) == [{}]
+    with pytest.raises(InferenceServerException, match=f"Request for unknown model: '{model.name}' is not found"):
+        client.infer(model.name, ones())
+    client.load_model(model.name)
+    assert client.is_model_ready(model.name)
+    assert entries_of(client.get_model_repository_index(), model.name) == [READY]
+    assert client.infer(model.name, ones()).as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
+    client.unload_model(model.name, unload_dependents=True)
+    until(lambda: index(server, model.name) == [GONE], "not unloaded")
+    with pytest.raises(InferenceServerException, match="has no available versions"):
+        client.infer(model.name, ones())
+    client.load_model(model.name)
+    assert client.infer(model.name, ones()).as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
+
+
+def test_the_asyncio_client_does_the_same(server: ServerProcess, model: Path) -> None:
+    async def run() -> None:
+        async with triton_aio.InferenceServerClient(server.address) as client:
+            await client.load_model(model.name)
+            assert await client.is_model_ready(model.name)
+            answer = await client.infer(model.name, ones())
+            assert answer.as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
+            files = {"file:1/model.onnx": scaled(7.0).SerializeToString()}
+            await client.load_model(model.name, config=OVERRIDE, files=files)
+            answer = await client.infer(model.name, ones())
+            assert answer.as_numpy("OUTPUT0").tolist() == [[7.0] * WIDTH]
+            assert entries_of(await client.get_model_repository_index(), model.name) == [READY]
+            await client.unload_model(model.name, unload_dependents=False)
+            with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
+                await client.load_model("never_there")
+
+    asyncio.run(run())
+    until(lambda: index(server, model.name) == [GONE], "not unloaded")
+
+
+def test_a_given_configuration_holds_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:
+    client.load_model(model.name)
+    client.load_model(model.name, config=OVERRIDE)
+    assert client.get_model_config(model.name)["max_batch_size"] == 3
+    client.load_model(model.name)
+    assert client.get_model_config(model.name)["max_batch_size"] == 3
+    client.unload_model(model.name)
+    until(lambda: index(server, model.name) == [GONE], "not unloaded")
+    client.load_model(model.name)
+    assert client.get_model_config(model.name)["max_batch_size"] == 8
+
+
+def test_a_given_configuration_ends_where_the_file_is_newer(client: Any, model: Path) -> None:
+    client.load_model(model.name, config=OVERRIDE)
+    (model / "config.pbtxt").write_text("max_batch_size: 5")
+    client.load_model(model.name)
+    assert client.get_model_config(model.name)["max_batch_size"] == 5
+
+
+def test_given_files_stand_in_for_the_directory_until_a_plain_load(
+    server: ServerProcess, client: Any, model: Path, temporary: Path
+) -> None:
+    (model / "2").mkdir()
+    (model / "2" / "model.onnx").write_bytes(b"never looked at")
+    files = {"file:1/model.onnx": scaled(5.0).SerializeToString()}
+    client.load_model(model.name, config=OVERRIDE, files=files)
+    assert factor_of(server, model.name) == 5.0
+    assert index(server, model.name) == [READY]
+    assert found_below(temporary, "trident-override-*")
+    (model / "2" / "model.onnx").write_bytes(scaled(6.0).SerializeToString())
+    client.load_model(model.name)
+    assert factor_of(server, model.name) == 6.0
+    until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
+
+
+def test_given_files_need_no_directory(server: ServerProcess, client: Any, temporary: Path) -> None:
+    client.load_model("of_air", config=OVERRIDE, files={"file:1/model.onnx": scaled(9.0).SerializeToString()})
+    assert factor_of(server, "of_air") == 9.0
+    unload_and_wait(server, "of_air")
+    until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
+
+
+def test_a_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
+    assert load(server, model.name) == (200, "")
+    status, text = load(server, model.name, config=OVERRIDE, **{"file:1/model.onnx": base64_of(b"no graph")})
+    assert status == 400
+    assert text.startswith(f"load failed for model '{model.name}': version 1 is at UNAVAILABLE state: ")
+    assert factor_of(server, model.name) == 2.0
+    assert not found_below(temporary, "trident-override-*")
+
+
+# --- the index
+
+
+def test_the_index_tells_what_is_ready_from_what_is_not(server: ServerProcess, model: Path) -> None:
+    def names(document: Any) -> list[str]:
+        return [entry["name"] for entry in server.json("POST", INDEX, document)]
+
+    assert model.name in names(None)
+    assert names({"ready": False}) == names(None) == names({})
+    assert model.name not in names({"ready": True})
+    assert "simple" in names({"ready": True})
+    assert load(server, model.name) == (200, "")
+    assert model.name in names({"ready": True})
+    assert server.json("POST", "/v2/repository/whatever/index", {"ready": True})
+
+
+@pytest.mark.parametrize("value", [1, "true", None, [], {}])
+def test_ready_is_a_boolean(server: ServerProcess, value: Any) -> None:
+    assert control(server, INDEX, {"ready": value}) == (400, "Invalid value for 'ready': expected a boolean")
+
+
+def test_a_model_that_is_gone_from_the_disk_leaves_the_index(server: ServerProcess, model: Path) -> None:
+    assert index(server, model.name) == [{}]
+    model.rename(server.repository.parent / model.name)
+    assert index(server, model.name) == []
+
+
+# --- refusals
+
+
+NOT_POLLED = "failed to load '%s', failed to poll from model repository"
+NO_FILE = "Invalid file parameter 'file:%s': %s"
+FILE = "file:1/model.onnx"
+ESCAPE = "Invalid file parameter 'file:%s' with normalized path '%s' must stay within model directory."
+REFUSED_PARAMETERS: list[tuple[dict[str, Any], int, str]] = [
+    ({"colour": "blue"}, 500, "unexpected error on creating Triton parameter"),
+    ({FILE: base64_of(b"x")}, 400, "Load parameter 'config' must be specified for model file override"),
+    ({"config": "{"}, 500, NOT_POLLED % "simple"),
+    ({"config": "[]"}, 500, NOT_POLLED % "simple"),
+    ({"config": '{"no_such_field": 1}'}, 500, NOT_POLLED % "simple"),
+    ({"config": '{"name": "another"}'}, 500, NOT_POLLED % "simple"),
+    ({"config": '{"max_batch_size": -3}'}, 500, NOT_POLLED % "simple"),
+    ({"config": "[" * 100_000}, 500, NOT_POLLED % "simple"),
+    ({"config": OVERRIDE, "file:../1/model.onnx": ""}, 400, ESCAPE % ("../1/model.onnx", "../1/model.onnx")),
+    ({"config": OVERRIDE, "file:1/../../a": ""}, 400, ESCAPE % ("1/../../a", "../a")),
+    ({"config": OVERRIDE, "file:/etc/motd": ""}, 400, ESCAPE % ("/etc/motd", "/etc/motd")),
+    ({"config": OVERRIDE, "file:": ""}, 400, ESCAPE % ("", ".")),
+    ({"config": OVERRIDE, FILE: "abcde"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
+    ({"config": OVERRIDE, FILE: "\u00e4"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
+    ({"config": OVERRIDE, FILE: "!!!!"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
+    (
+        {"config": OVERRIDE, "file:1": "", FILE: ""},
+        400,
+        NO_FILE % ("1/model.onnx", "what another file's path has for a folder cannot be a file"),
+    ),
+    ({"config": OVERRIDE, "file:" + "n" * 300: ""}, 400, NO_FILE % ("n" * 200 + "...", "the name is too long")),
+]
+
+
+@pytest.mark.parametrize(("parameters", "status", "text"), REFUSED_PARAMETERS)
+def test_refused_parameters(server: ServerProcess, parameters: dict[str, str], status: int, text: str) -> None:
+    assert load(server, "simple", **parameters) == (status, text)
+    assert state(server, "simple") == "READY"
+    assert_still_serves(server)
+    assert load(server, "simple") == (200, "")
+    assert index(server, "simple") == [READY]  # with no reason any more
+
+
+@pytest.mark.parametrize("value", [1, True, None, [], {"a": 1}, 1.5])
+def test_a_configuration_is_text(server: ServerProcess, value: Any) -> None:
+    status, text = load(server, "simple", config=value)
+    assert (status, text[:23]) == (400, "Unable to parse 'config")
+
+
+@pytest.mark.parametrize("document", ["[]", '"a"', "{", '{"parameters": []}', '{"parameters": 1}', "\xff"])
+def test_a_body_that_is_no_load_request(server: ServerProcess, document: str) -> None:
+    for action in ("load", "unload"):
+        path = f"/v2/repository/models/simple/{action}"
+        status, _, answer = server.request("POST", path, document.encode("latin-1"), JSON)
+        assert (status, list(json.loads(answer))) == (400, ["error"])
+    assert index(server, "simple") == [READY]
+
+
+PATH_TRAVERSAL = "invalid model name '%s', model name must not contain path traversal characters"
+REFUSED_NAMES = [
+    ("..", 400, PATH_TRAVERSAL % ".."),
+    (".", 500, NOT_POLLED % "."),
+    ("...", 500, NOT_POLLED % "..."),
+    ("..x", 500, NOT_POLLED % "..x"),
+    ("a%2Fb", 500, NOT_POLLED % "a%2Fb"),
+    ("%2e%2e", 500, NOT_POLLED % "%2e%2e"),
+    ("*", 500, NOT_POLLED % "*"),
+    ("n" * 300, 500, NOT_POLLED % ("n" * 300)),
+    ("never_there", 500, NOT_POLLED % "never_there"),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "text"), REFUSED_NAMES)
+def test_a_name_that_no_repository_has(server: ServerProcess, name: str, status: int, text: str) -> None:
+    assert load(server, name) == (status, text)
+    assert unload(server, name) == (200, "")
+    assert index(server, name) == []
+
+
+def test_a_repository_cannot_be_named(server: ServerProcess) -> None:
+    for action in ("load", "unload"):
+        refused = control(server, f"/v2/repository/here/models/simple/{action}")
+        assert refused == (501, "'repository_name' specification is not supported")
+    assert index(server, "simple") == [READY]
+
+
+@pytest.mark.parametrize("value", [1, "true", None, []])
+def test_unload_dependents_is_a_boolean(server: ServerProcess, value: Any) -> None:
+    document = {"parameters": {"unload_dependents": value}}
+    status, text = control(server, "/v2/repository/models/simple/unload", document)
+    assert (status, text[:36]) == (400, "Unable to parse 'unload_dependents':")
+    assert index(server, "simple") == [READY]
+
+
+@pytest.mark.parametrize("path", [INDEX, "/v2/repository/models/simple/load", "/v2/repository/models/simple/unload"])
+def test_only_post(server: ServerProcess, path: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        assert server.request(method, path)[0] == 405
+    assert index(server, "simple") == [READY]
+
+
+# --- at the same time
+
+
+def test_slow_loads_hold_nothing_up(server: ServerProcess) -> None:
+    """Eight loads stand still, on as many connections; everything else is answered all the same."""
+    gates = [Gate(server.repository, f"gated_{number}", float(number)) for number in range(8)]
+    quick = add_scaled(server.repository, "quick", 3.0)
+    with ThreadPoolExecutor(2 * len(gates)) as pool:
+        loads = [pool.submit(load, server, gate.model.name) for gate in gates]
+        try:
+            until(lambda: all(state(server, gate.model.name) == "LOADING" for gate in gates), "not all are loading")
+            for _ in range(20):
+                assert_still_serves(server)
+                assert server.request("GET", "/v2/health/live")[0] == 200
+                assert all(state(server, gate.model.name) == "LOADING" for gate in gates)
+            assert index(server, quick.name) == [{}]
+            status, _, answer = server.request("GET", f"/v2/models/{gates[0].model.name}/ready")
+            assert (status, b"is not at ready state" in answer or b"has no available versions" in answer) != (200, True)
+            assert not any(each.done() for each in loads)
+        finally:
+            # All at the same time: which of them the server has got to, and which wait for their turn, it decides.
+            list(pool.map(Gate.open, gates))
+        assert [each.result() for each in loads] == [(200, "")] * len(gates)
+    assert [factor_of(server, gate.model.name) for gate in gates] == [float(number) for number in range(8)]
+    assert load(server, quick.name) == (200, "")
+
+
+def test_an_unload_waits_for_what_was_taken(server: ServerProcess) -> None:
+    name = "long"
+    write_version(waiting(), server.repository, name, "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    assert load(server, name) == (200, "")
+    pending = f'nv_inference_pending_request_count{{model="{name}",version="1"}} 1'
+
+    def ask() -> tuple[int, bytes]:
+        status, _, answer = server.request("POST", f"/v2/models/{name}/infer", ROUNDS, JSON)
+        return status, answer
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask) for _ in range(2)]
+        until(
+            lambda: (
+                pending in server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+                or all(each.done() for each in asked)
+            ),
+            "no request waits behind the other",
+        )
+        assert not all(each.done() for each in asked), "too quick to tell"
+        assert unload(server, name) == (200, "")
+        assert ask()[0] in (404, 503)
+        for each in asked:
+            status, answer = each.result()
+            assert status == 200, answer
+            assert json.loads(answer)["outputs"][0]["data"] == [100_000]
+    until(lambda: index(server, name) == [GONE], "not unloaded")
+
+
+def test_clients_that_contend_for_a_model_leave_it_whole(server: ServerProcess, model: Path) -> None:
+    def contend(number: int) -> list[tuple[int, str]]:
+        answers = []
+        for turn in range(6):
+            if (number + turn) % 3:
+                answers.append(load(server, model.name))
+            elif number % 2:
+                answers.append(unload(server, model.name))
+            else:
+                answers.append(load(server, model.name, config=OVERRIDE))
+        return answers
+
+    with ThreadPoolExecutor(6) as pool:
+        for answers in pool.map(contend, range(6)):
+            assert set(answers) == {(200, "")}
+    unload_and_wait(server, model.name)
+    replace_weights(model, 1, 4.0)
+    assert load(server, model.name) == (200, "")
+    assert factor_of(server, model.name) == 4.0
+    assert index(server, model.name) == [READY]

@@ -1,0 +1,359 @@
+"""A rollout under load: models come, change and go while clients ask on connections that stay open.
+
+No request fails, and each is answered with the weights of before or after, never with anything else.
+Source: spec/repository.md section 1.6; architecture section 6.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import (
+    BATCHED,
+    INDEX,
+    JSON,
+    Gate,
+    add_scaled,
+    factor_in,
+    factor_of,
+    index,
+    load,
+    ones_body,
+    replace_weights,
+    scaled,
+    state,
+    unload,
+    unload_and_wait,
+)
+from tests.contract.server import HOST, ServerProcess
+from tests.contract.simple_model import link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+
+CLIENTS = 6
+SERVED = "served"
+POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")
+NOT_EXPLICIT = (503, "explicit model load / unload is not allowed if polling is enabled")
+
+
+class Client(threading.Thread):
+    """Asks for `served` again and again on one connection, which must never end. `seen` are the answers, in order."""
+
+    def __init__(self, port: int, allowed: set[float]) -> None:
+        super().__init__(name="rollout-client")
+        self.seen: list[float] = []
+        self.failure = ""
+        self._allowed = allowed
+        self._connection = http.client.HTTPConnection(HOST, port, timeout=30)
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        body = ones_body()
+        self._connection.connect()
+        sock = self._connection.sock
+        try:
+            while not self._ending.is_set() and not self.failure:
+                self._connection.request("POST", f"/v2/models/{SERVED}/infer", body, JSON)
+                response = self._connection.getresponse()
+                answer = response.read()
+                if response.status != 200:
+                    self.failure = f"{response.status} {answer.decode()}"
+                elif factor_in(answer) not in self._allowed:
+                    self.failure = f"{factor_in(answer)} is not among {self._allowed}"
+                elif self._connection.sock is not sock:
+                    self.failure = "the server closed the connection"
+                else:
+                    self.seen.append(factor_in(answer))
+        except (OSError, http.client.HTTPException) as error:
+            self.failure = repr(error)
+        finally:
+            self._connection.close()
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+
+class Load:
+    """The clients of a rollout: `allow` what may be answered from now on, `only` what must be."""
+
+    def __init__(self, port: int, first: float) -> None:
+        self._allowed = {first}
+        self.clients = [Client(port, self._allowed) for _ in range(CLIENTS)]
+
+    def allow(self, factor: float) -> None:
+        self._allowed.add(factor)
+
+    def settle(self, factor: float) -> None:
+        """Every client gets `factor`, and soon nothing else: what was asked before has been answered by then."""
+        self.go_on()
+        self._allowed.intersection_update({factor})
+        self.go_on()
+        assert all(client.seen[-1] == factor for client in self.clients), [client.seen[-1] for client in self.clients]
+
+    def go_on(self) -> None:
+        """Wait until every client has been answered a few times more."""
+        before = [len(client.seen) for client in self.clients]
+
+        def moved() -> bool:
+            assert self.failures() == []
+            return all(len(c.seen) >= b + 3 for c, b in zip(self.clients, before, strict=True))
+
+        until(moved, "the clients stand still")
+
+    def failures(self) -> list[str]:
+        return [client.failure for client in self.clients if client.failure]
+
+
+@contextmanager
+def under_load(server: ServerProcess, first: float) -> Iterator[Load]:
+    load = Load(server.http_port, first)
+    for client in load.clients:
+        client.start()
+    try:
+        load.go_on()
+        yield load
+        load.go_on()
+    finally:
+        for client in load.clients:
+            client.end()
+    assert load.failures() == []
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[ServerProcess]:
+    repository = link_models(folder / "models", "simple")
+    add_scaled(repository, SERVED, 1.0)
+    with ServerProcess(repository, folder / "log", *options, "--shutdown-grace-secs=0") as running:
+        yield running
+        assert "unexpected error in the server" not in running.log_text()
+
+
+@pytest.fixture(scope="module")
+def explicit(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("explicit")
+    with serving(folder, "--model-control-mode=explicit", f"--load-model={SERVED}") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def polling(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("poll"), *POLLING) as server:
+        yield server
+
+
+def serves(server: ServerProcess, factor: float) -> Callable[[], bool]:
+    return lambda: factor_of(server, SERVED) == factor
+
+
+def served_dir(server: ServerProcess) -> Path:
+    return server.repository / SERVED
+
+
+# --- explicit: the answer to a load request says that the new weights serve
+
+
+def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
+    now = factor_of(explicit, SERVED)
+    with under_load(explicit, now) as clients:
+        for step in range(1, 13):
+            clients.allow(now + step)
+            replace_weights(served_dir(explicit), 1, now + step)
+            assert load(explicit, SERVED) == (200, "")
+            assert factor_of(explicit, SERVED) == now + step
+            clients.settle(now + step)
+    until(lambda: state(explicit, SERVED) == "READY", "not ready")
+
+
+def test_the_new_weights_are_built_aside(explicit: ServerProcess) -> None:
+    """The old ones serve for as long as the load of the new ones lasts, which is as long as the test wants."""
+    gate = Gate(explicit.repository, "aside", 20.0)
+    served = served_dir(explicit)
+    old = factor_of(explicit, SERVED)
+    with under_load(explicit, old) as clients:
+        opener = threading.Thread(target=gate.open)
+        opener.start()
+        assert load(explicit, gate.model.name) == (200, "")
+        opener.join()
+        replace_weights(gate.model, 1, 21.0)
+        replace_weights(served, 1, old + 1)
+        status: list[tuple[int, str]] = []
+        loading = threading.Thread(target=lambda: status.append(load(explicit, gate.model.name)))
+        loading.start()
+        clients.go_on()
+        assert factor_of(explicit, gate.model.name) == 20.0
+        assert index(explicit, gate.model.name) == [{"version": "1", "state": "READY"}]
+        gate.open()
+        loading.join()
+        assert status == [(200, "")]
+        assert factor_of(explicit, gate.model.name) == 21.0
+        clients.allow(old + 1)
+        assert load(explicit, SERVED) == (200, "")
+        clients.settle(old + 1)
+    unload_and_wait(explicit, gate.model.name)
+
+
+def test_a_reload_that_fails_changes_nothing_for_the_clients(explicit: ServerProcess) -> None:
+    old = factor_of(explicit, SERVED)
+    file = served_dir(explicit) / "1" / "model.onnx"
+    config = served_dir(explicit) / "config.pbtxt"
+    with under_load(explicit, old) as clients:
+        for break_it, status in _breakages(file, config):
+            break_it()
+            assert load(explicit, SERVED)[0] == status
+            (entry,) = index(explicit, SERVED)
+            assert (entry["state"], bool(entry.get("reason"))) == ("READY", True)
+            clients.settle(old)
+            config.write_text(BATCHED)
+        clients.allow(old + 1)
+        replace_weights(served_dir(explicit), 1, old + 1)
+        assert load(explicit, SERVED) == (200, "")
+        clients.settle(old + 1)
+        assert index(explicit, SERVED) == [{"version": "1", "state": "READY"}]
+
+
+def _breakages(file: Path, config: Path) -> list[tuple[Callable[[], object], int]]:
+    aside = file.with_name("aside")
+
+    def write(content: bytes) -> None:
+        aside.write_bytes(content)
+        aside.replace(file)
+
+    whole = scaled(99.0).SerializeToString()
+    return [
+        (lambda: write(b"garbage"), 400),
+        (lambda: write(whole[: len(whole) // 2]), 400),
+        (lambda: write(b""), 400),
+        (lambda: config.write_text("no_such_field: 1"), 500),
+        (lambda: config.write_text('name: "another"'), 500),
+        (lambda: config.write_bytes(b"\xff\x00\x1f"), 500),
+        (lambda: config.write_text('input [ { name: "OTHER" data_type: TYPE_FP32 dims: [ 4 ] } ]'), 400),
+    ]
+
+
+def test_versions_come_and_go_under_load(explicit: ServerProcess) -> None:
+    name = served_dir(explicit)
+    old = factor_of(explicit, SERVED)
+    with under_load(explicit, old) as clients:
+        for version in range(2, 6):
+            clients.allow(old + version)
+            replace_weights(name, version, old + version)
+            assert load(explicit, SERVED) == (200, "")
+            clients.settle(old + version)
+        states = {entry["version"]: entry["state"] for entry in index(explicit, SERVED)}
+        assert states["5"] == "READY"
+        (name / "5" / "model.onnx").unlink()
+        (name / "5").rmdir()
+        clients.allow(old + 4)
+        assert load(explicit, SERVED) == (200, "")
+        clients.settle(old + 4)
+    until(
+        lambda: (
+            [e["version"] for e in index(explicit, SERVED) if e["state"] == "READY"] == ["4"]
+            and not [e for e in index(explicit, SERVED) if e["state"] == "UNLOADING"]
+        ),
+        "other versions are still there",
+    )
+
+
+def test_other_models_come_and_go_under_load(explicit: ServerProcess) -> None:
+    others = [add_scaled(explicit.repository, f"other_{number}", float(number)).name for number in range(4)]
+    (explicit.repository / "other_bad" / "1").mkdir(parents=True)
+    (explicit.repository / "other_bad" / "1" / "model.onnx").write_bytes(b"garbage")
+    factor = factor_of(explicit, SERVED)
+    with under_load(explicit, factor) as clients:
+        for _ in range(5):
+            for number, name in enumerate(others):
+                assert load(explicit, name) == (200, "")
+                assert factor_of(explicit, name) == float(number)
+            assert load(explicit, "other_bad")[0] == 400
+            for name in others:
+                assert unload(explicit, name) == (200, "")
+            clients.settle(factor)
+    for name in others:
+        unload_and_wait(explicit, name)
+
+
+# --- poll: the repository itself says what serves
+
+
+def test_polling_takes_no_orders(polling: ServerProcess) -> None:
+    assert load(polling, SERVED) == NOT_EXPLICIT
+    assert unload(polling, SERVED) == NOT_EXPLICIT
+    assert load(polling, "never_there") == NOT_EXPLICIT
+
+
+def test_polled_weights_are_replaced_under_load(polling: ServerProcess) -> None:
+    now = factor_of(polling, SERVED)
+    with under_load(polling, now) as clients:
+        for step in range(1, 4):
+            clients.allow(now + step)
+            replace_weights(served_dir(polling), 1, now + step)
+            until(serves(polling, now + step), "the new weights do not come")
+            clients.settle(now + step)
+
+
+def test_models_appear_and_vanish_under_load(polling: ServerProcess, tmp_path: Path) -> None:
+    factor = factor_of(polling, SERVED)
+    with under_load(polling, factor) as clients:
+        for round_ in range(2):
+            made = add_scaled(tmp_path / f"round{round_}", "appearing", 4.0 + round_)
+            made.rename(polling.repository / "appearing")
+            until(lambda: _ready(polling, "appearing"), "the model does not come")
+            assert factor_of(polling, "appearing") == 4.0 + round_
+            (polling.repository / "appearing").rename(tmp_path / f"gone{round_}")
+            until(lambda: not _ready(polling, "appearing"), "the model does not go")
+            clients.settle(factor)
+
+
+def _ready(server: ServerProcess, name: str) -> bool:
+    return name in [entry["name"] for entry in server.json("POST", INDEX, {"ready": True})]
+
+
+def test_a_polled_reload_that_fails_is_told_and_mended(polling: ServerProcess) -> None:
+    old = factor_of(polling, SERVED)
+    file = served_dir(polling) / "1" / "model.onnx"
+    whole = file.read_bytes()
+    kept = file.with_name("kept")
+    file.rename(kept)
+    with under_load(polling, old) as clients:
+        file.write_bytes(whole[: len(whole) // 2])
+        until(lambda: index(polling, SERVED)[0].get("reason"), "no reason in the index")
+        assert index(polling, SERVED)[0]["state"] == "READY"
+        clients.settle(old)
+        kept.replace(file)  # the very file that serves: nothing to load, and nothing to complain of any more
+        until(lambda: index(polling, SERVED) == [{"version": "1", "state": "READY"}], "the reason stays")
+        clients.settle(old)
+
+
+@pytest.mark.parametrize("whole_repository", [False, True], ids=["model", "repository"])
+def test_a_link_is_swapped_as_by_a_mounted_volume(tmp_path: Path, whole_repository: bool) -> None:
+    """`..data` points to a folder of one generation and is renamed over; all else are links through it."""
+    mount = tmp_path / "volume"
+    for generation in range(3):
+        content = mount / f"..generation_{generation}"
+        add_scaled(content, SERVED, 1.0 + generation)
+    (mount / "..data").symlink_to("..generation_0")
+    if whole_repository:
+        repository = mount / "..data"
+    else:
+        repository = tmp_path / "models"
+        repository.mkdir()
+        (repository / SERVED).symlink_to(mount / "..data" / SERVED)
+    with (
+        ServerProcess(repository, tmp_path / "log", *POLLING, "--shutdown-grace-secs=0") as server,
+        under_load(server, 1.0) as clients,
+    ):
+        for generation in range(1, 3):
+            clients.allow(1.0 + generation)
+            (mount / "..data_tmp").symlink_to(f"..generation_{generation}")
+            (mount / "..data_tmp").replace(mount / "..data")
+            until(serves(server, 1.0 + generation), "the new generation does not come")
+            clients.settle(1.0 + generation)

@@ -1,0 +1,215 @@
+"""The engine's process ends when nobody expects it: what clients are told, and that it comes back with what it had.
+
+Source: architecture section 5; spec/repository.md section 1.3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.changing_files import found_below
+from tests.contract.lifecycle.changing_models import (
+    Gate,
+    add_scaled,
+    base64_of,
+    factor_of,
+    load,
+    scaled,
+    unload_and_wait,
+)
+from tests.contract.remote.remote_server import (
+    FOR_EVER,
+    LIMIT_S,
+    Client,
+    RemoteServer,
+    Traffic,
+    long_request,
+    pending,
+    private_directory,
+    readiness,
+)
+from tests.contract.simple_model import assert_still_serves, link_models
+from tests.unit import onnx_models
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+WAITING = "/v2/models/waiting/infer"
+ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
+    folder = tmp_path_factory.mktemp("engine")
+    repository = link_models(folder / "models", "simple")
+    onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
+    with RemoteServer(repository, folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_an_idle_engine_that_ends_comes_back(server: RemoteServer, number: int) -> None:
+    first = server.kill_engine(number)
+    until(lambda: f"was ended by {signal.Signals(number).name}" in server.log_text(), "nobody says how it ended")
+    server.wait_until_all_ready()
+    assert server.engine != first
+    assert_still_serves(server)
+
+
+def test_health_without_an_engine(server: RemoteServer) -> None:
+    """It is stopped at its start, so that there is time to ask."""
+    server.kill_engine()
+    seen = until(lambda: readiness(server).get("phase") == "engine_down" and readiness(server), "never seen down")
+    if "failures" in seen:  # it may have come back between the two
+        assert seen["failures"]["engine"]
+    assert server.request("GET", "/v2/health/live")[0] == 200
+    server.wait_until_all_ready()
+
+
+def test_what_is_in_flight_is_answered_at_once(server: RemoteServer) -> None:
+    server.wait_until_all_ready()
+    with ThreadPoolExecutor(32) as pool:
+
+        def ask() -> tuple[int, bytes]:
+            with Client(server) as client:
+                return client.ask("POST", WAITING, long_request(FOR_EVER))
+
+        answers = [pool.submit(ask) for _ in range(32)]
+        until(lambda: pending(server, "waiting") == 31, "they do not wait")
+        server.kill_engine()
+        for answer in answers:
+            status, body = answer.result(LIMIT_S)
+            assert (status, json.loads(body)) == (503, {"error": "the engine is not there: it has ended"})
+    server.wait_until_all_ready()
+    assert_still_serves(server)
+
+
+def test_under_load_again_and_again(tmp_path: Path) -> None:
+    """Every request has its answer or a reason why not, and each time it takes longer until the next start."""
+    with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path) as server, Traffic(server, 16) as traffic:
+        for seconds in (0, 1, 3):
+            server.kill_engine()
+            until(partial(server.says, f"and is restarted in {seconds} s"), "no back-off")
+            server.wait_until_all_ready()
+            traffic.wait_for_more()
+        assert_still_serves(server)
+    assert (traffic.wrong, traffic.lost) == ([], []), str(traffic)
+    assert set(traffic.answers) <= {200, 503}, str(traffic)
+    assert all("the engine" in text for text in traffic.texts), str(traffic)
+
+
+def test_killed_while_it_loads_at_the_start(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    gate = Gate(repository, "gated", 2.0)
+    with RemoteServer(repository, tmp_path, ready=False) as server:
+        until(server.is_live, "no answer")
+        until(lambda: readiness(server).get("model") == "gated", "it does not load")
+        server.kill_engine()
+        gate.open()
+        server.wait_until_all_ready()
+        assert factor_of(server, "gated") == 2.0
+
+
+@pytest.fixture
+def explicit(tmp_path: Path) -> Iterator[RemoteServer]:
+    repository = link_models(tmp_path / "models", "simple")
+    for name in ("first", "second", "third"):
+        add_scaled(repository, name, 2.0)
+    options = ("--model-control-mode=explicit", "--load-model=simple", "--load-model=first", "--load-model=second")
+    with RemoteServer(repository, tmp_path, *options) as server:
+        yield server
+
+
+def test_killed_during_a_load_that_a_client_asked_for(explicit: RemoteServer) -> None:
+    gate = Gate(explicit.repository, "gated", 2.0)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, explicit, "gated")
+        until(lambda: "gated" in explicit.log_text(), "it is not being loaded")
+        explicit.kill_engine()
+        status, text = loading.result(LIMIT_S)
+    assert (status, text) == (503, "the engine ended while it had to answer 'load_model'")
+    explicit.wait_until_all_ready()
+    assert explicit.request("GET", "/v2/models/gated/ready")[0] != 200
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, explicit, "gated")
+        gate.open()
+        assert loading.result(LIMIT_S) == (200, "")
+    assert factor_of(explicit, "gated") == 2.0
+
+
+def test_what_clients_loaded_and_unloaded_is_as_before(explicit: RemoteServer) -> None:
+    content = base64_of(scaled(7.0).SerializeToString())
+    config = '{"backend": "onnxruntime", "max_batch_size": 3}'
+    assert load(explicit, "third") == (200, "")
+    assert load(explicit, "second", config=config) == (200, "")
+    assert load(explicit, "brought", config=config, **{"file:1/model.onnx": content}) == (200, "")
+    unload_and_wait(explicit, "first")
+    assert load(explicit, "third") == (200, "")
+    unload_and_wait(explicit, "third")
+    for _ in range(2):
+        explicit.kill_engine()
+        explicit.wait_until_all_ready()
+        assert factor_of(explicit, "brought") == 7.0
+        assert explicit.json("GET", "/v2/models/second/config")["max_batch_size"] == 3
+        assert explicit.json("GET", "/v2/models/brought/config")["max_batch_size"] == 3
+        for name in ("first", "third"):
+            assert explicit.request("GET", f"/v2/models/{name}/ready")[0] != 200
+        assert_still_serves(explicit)
+    assert "could not be restored" not in explicit.log_text()
+
+
+def test_a_model_that_was_unloaded_never_serves_in_between(explicit: RemoteServer) -> None:
+    unload_and_wait(explicit, "first")
+    loads = explicit.log_text().count("successfully loaded 'first'")
+    assert loads == 1
+    explicit.kill_engine()
+    explicit.wait_until_all_ready()
+    assert explicit.log_text().count("successfully loaded 'second'") == 2
+    assert explicit.log_text().count("successfully loaded 'first'") == loads
+
+
+def test_files_of_an_engine_that_was_killed_go(explicit: RemoteServer) -> None:
+    content = base64_of(scaled(7.0).SerializeToString())
+    assert load(explicit, "brought", config='{"max_batch_size": 3}', **{"file:1/model.onnx": content}) == (200, "")
+
+    def overrides() -> list[str]:
+        return found_below(explicit.temporary, "trident-override-*")
+
+    before = overrides()
+    explicit.kill_engine()
+    explicit.wait_until_all_ready()
+    assert len(overrides()) == len(before)
+    assert not set(overrides()) & set(before)
+
+
+def test_an_engine_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple", "badcfg")
+    server = RemoteServer(repository, tmp_path, ready=False)
+    server.__enter__()
+    try:
+        assert server.ended() == 1
+        server.assert_gone()
+    finally:
+        server.kill()
+    log = server.log_text()
+    assert "error: creating server: Internal - failed to load all models" in log
+    assert "unexpected inference input 'WRONG'" in log
+
+
+def test_an_engine_that_cannot_even_begin_ends_the_server(tmp_path: Path) -> None:
+    """Here its directory is gone when it is started again; nothing that is tried later would bring it back."""
+    with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path) as server:
+        shutil.rmtree(private_directory(server))
+        os.kill(server.engine, signal.SIGKILL)
+        assert server.ended() == 1
+        server.was_killed = True
+        assert "Traceback" in server.log_text()

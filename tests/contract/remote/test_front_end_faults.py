@@ -1,0 +1,126 @@
+"""A front end's process ends when nobody expects it: the others serve on, and nothing of it stays in the engine.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.remote.remote_server import (
+    LIMIT_S,
+    Client,
+    RemoteServer,
+    Traffic,
+    arenas_of,
+    failures,
+    long_request,
+    open_files,
+    pending,
+    resident_kb,
+)
+from tests.contract.session import session_members
+from tests.contract.simple_model import IDENTITY, assert_still_serves, link_models
+from tests.unit import onnx_models
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
+LARGE = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
+    folder = tmp_path_factory.mktemp("front-ends")
+    with RemoteServer(link_models(folder / "models", "simple", "identity_fp32"), folder) as running:
+        yield running
+
+
+def kill_front_end(server: RemoteServer) -> list[int]:
+    """End one of them, and return those that are there when it has been replaced."""
+    first, *others = server.front_ends
+    os.kill(first, signal.SIGKILL)
+    until(lambda: first not in session_members(server.process.pid), "it lives on")
+    until(lambda: len(server.front_ends) == len(others) + 1, "it is not replaced")
+    server.wait_until_all_ready()
+    return others
+
+
+def large_echo(server: RemoteServer) -> None:
+    """A tensor that goes through shared memory both ways, and comes back as it was."""
+    values = np.arange(LARGE // 4, dtype="<f4").reshape(1, -1)
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": list(values.shape)}
+    text = json.dumps(
+        {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": values.nbytes}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    status, found, answer = server.request("POST", IDENTITY, text + values.tobytes(), headers)
+    assert status == 200, answer[:200]
+    assert answer[int(found["Inference-Header-Content-Length"]) :] == values.tobytes()
+
+
+def test_an_idle_one_is_replaced_and_nothing_of_it_stays(server: RemoteServer) -> None:
+    for _ in range(8):
+        large_echo(server)
+    engine = server.engine
+    files = open_files(engine)
+    assert arenas_of(engine) == 2
+    shared = resident_kb(engine, "RssShmem")
+    assert shared >= LARGE >> 10
+    for _ in range(2):
+        others = kill_front_end(server)
+        assert set(others) < set(server.front_ends)
+        assert server.engine == engine
+        # The one that took its place has touched nothing of its memory yet.
+        until(lambda: arenas_of(engine) == 2, f"{arenas_of(engine)} arenas")
+        until(lambda: open_files(engine) <= files, f"{open_files(engine)} files, {files} before")
+    until(lambda: resident_kb(engine, "RssShmem") < shared, "its memory is still there")
+    large_echo(server)
+    assert_still_serves(server)
+
+
+def test_the_requests_of_others_are_not_disturbed(server: RemoteServer) -> None:
+    """Connections to the one that ends are lost, which no server can help; nothing else is."""
+    with Traffic(server, 16) as traffic:
+        kill_front_end(server)
+        traffic.wait_for_more()
+    assert set(traffic.answers) == {200}, str(traffic)
+    assert traffic.wrong == [], str(traffic)
+    assert all(isinstance(error, (ConnectionError, http.client.HTTPException)) for error in traffic.lost), str(traffic)
+    # Two per client: what it waited for, and perhaps what it sent to a connection that nobody had taken yet.
+    assert len(traffic.lost) <= 2 * 16, str(traffic)
+
+
+def test_what_it_asked_for_is_cancelled(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
+    with RemoteServer(repository, tmp_path, workers=1) as server, ThreadPoolExecutor(16) as pool:
+
+        def ask() -> None:
+            with Client(server) as client, contextlib.suppress(OSError, http.client.HTTPException):
+                client.ask("POST", "/v2/models/waiting/infer", long_request())
+
+        asked = [pool.submit(ask) for _ in range(16)]
+        until(lambda: pending(server, "waiting") == 15, "they do not wait")
+        (front_end,) = server.front_ends
+        os.kill(front_end, signal.SIGKILL)
+        for each in asked:
+            each.result(LIMIT_S)
+        server.wait_until_all_ready()
+        until(lambda: failures(server, "waiting", "CANCELED") == 15, server.log_text()[-2000:])
+        assert pending(server, "waiting") == 0
+        assert_still_serves(server)

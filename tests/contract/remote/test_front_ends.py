@@ -1,0 +1,293 @@
+"""One server, however many front ends it has: each counts, knows and changes what all do.
+
+Where several processes answer, each is asked by itself. What is held must hold for the server in one process as well.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.contract.lifecycle.changing_models import (
+    BATCHED,
+    OVERRIDE,
+    WIDTH,
+    add_scaled,
+    factor_in,
+    factor_of,
+    load,
+    ones_body,
+    unload_and_wait,
+)
+from tests.contract.server import HOST, ServerProcess
+from tests.contract.server_processes import front_ends_of, only, stopped
+from tests.contract.session import session_members
+from tests.contract.simple_model import HEADER_LENGTH, PATH, good_body, link_models
+from tests.unit.onnx_models import build, constant, tensor
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+
+SCALED = "scaled"
+INFER = f"/v2/models/{SCALED}/infer"
+RAW = np.ones(WIDTH, "<f4").tobytes()
+SINGLE = (
+    '{"backend": "onnxruntime", "max_batch_size": 0, "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", '
+    '"dims": [4]}], "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4]}]}'
+)
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0")
+
+
+@contextmanager
+def serving(folder: Path, *options: str, config: str = BATCHED) -> Iterator[ServerProcess]:
+    """A server of `simple`, and of a model that doubles."""
+    repository = link_models(folder / "models", "simple")
+    add_scaled(repository, SCALED, 2.0, config)
+    with ServerProcess(repository, folder / "log", *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("front_ends"), *EXPLICIT) as running:
+        yield running
+
+
+class Caller:
+    """A connection that one front end has."""
+
+    def __init__(self, server: ServerProcess, front_end: int) -> None:
+        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
+        with only(server, front_end):
+            assert self.ask("GET", "/v2/health/live")[0] == 200
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        self.send(method, path, body)
+        return self.answer()
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> None:
+        self._connection.request(method, path, body, headers)
+
+    def answer(self) -> tuple[int, bytes]:
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def doubling_one() -> onnx.ModelProto:
+    """INPUT0 FP32 [4] -> OUTPUT0, twice as much: no batches."""
+    return build(
+        [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
+        [tensor("INPUT0", "FP32", [WIDTH])],
+        [tensor("OUTPUT0", "FP32", [WIDTH])],
+        [constant("FACTOR", [2.0], "FP32")],
+    )
+
+
+def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
+    """What each front end answers to a call that makes a connection of its own."""
+    found = []
+    for front_end in front_ends_of(server):
+        with only(server, front_end):
+            found.append(call())
+    return found
+
+
+# --- counting
+
+
+def metric(server: ServerProcess, name: str, *labels: str) -> float:
+    """The value of a metric with these labels among others, on the page that whoever takes the call answers."""
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    found = [line for line in page.splitlines() if line.startswith(name) and all(label in line for label in labels)]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def metadata_requests(server: ServerProcess) -> float:
+    return metric(server, "flask_http_request_duration_seconds_count", 'route="/v2"', 'status="200"')
+
+
+def test_requests_are_counted_over_many_connections(server: ServerProcess) -> None:
+    before = metadata_requests(server)
+
+    def ask(_: int) -> int:
+        return server.request("GET", "/v2")[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(ask, range(80))) == {200}
+    counts = from_each(server, lambda: metadata_requests(server) - before)
+    assert counts == [80] * len(front_ends_of(server))
+
+
+def test_each_front_ends_requests_are_on_each_ones_page(server: ServerProcess) -> None:
+    def counts() -> tuple[float, ...]:
+        (statistics,) = server.json("GET", "/v2/models/simple/stats")["model_stats"]
+        return (
+            metadata_requests(server),
+            metric(server, "flask_http_request_total", 'status="404"'),
+            metric(server, "nv_inference_request_success", 'model="simple"'),
+            metric(server, "nv_inference_count", 'model="simple"'),
+            statistics["inference_count"],
+        )
+
+    asked = 0
+    before = counts()
+    for number, front_end in enumerate(front_ends_of(server), 1):
+        with only(server, front_end):
+            for _ in range(10 * number):
+                assert server.request("GET", "/v2")[0] == 200
+                assert server.request("GET", "/v2/nothing")[0] == 404
+                assert server.request("POST", PATH, good_body())[0] == 200
+        asked += 10 * number
+    after = tuple(count + asked for count in before)
+    assert from_each(server, counts) == [after] * len(front_ends_of(server))
+
+
+def test_what_a_front_end_counted_stays_when_it_dies(server: ServerProcess, http_workers: str) -> None:
+    if http_workers == "0":
+        pytest.skip("in one process the counts go with the engine's")
+    front_ends = front_ends_of(server)
+    before = metadata_requests(server)
+    with only(server, front_ends[0]):
+        for _ in range(10):
+            assert server.request("GET", "/v2")[0] == 200
+    os.kill(front_ends[0], signal.SIGKILL)
+    until(lambda: front_ends[0] not in session_members(server.process.pid), "it is still there")
+    until(lambda: len(front_ends_of(server)) == len(front_ends), "nothing in its place")
+    # The new one is asked only once it knows of the engine.
+    until(lambda: from_each(server, lambda: server.request("GET", "/v2/health/ready")[0]) == [200, 200], "not ready")
+    assert from_each(server, lambda: metadata_requests(server)) == [before + 10] * 2
+
+
+# --- knowing
+
+
+def test_what_one_changes_the_others_know_at_once(server: ServerProcess) -> None:
+    """Even one that stood still meanwhile: nobody sees the old state after the change has been answered."""
+    with ExitStack() as stack:
+        callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
+        for number, front_end in enumerate(front_ends_of(server)):
+            caller = callers[number]
+
+            def after(change: Callable[[], Any], caller: Caller = caller, front_end: int = front_end) -> list[int]:
+                """The statuses of ready and infer, asked of a front end that has slept through the change."""
+                statuses = []
+                for method, path, body in (
+                    ("GET", f"/v2/models/{SCALED}/ready", None),
+                    ("POST", INFER, ones_body()),
+                    ("GET", f"/v2/models/{SCALED}", None),
+                ):
+                    with stopped([front_end] if len(callers) > 1 else []):
+                        change()
+                        caller.send(method, path, body)
+                    statuses.append(caller.answer()[0])
+                return statuses
+
+            assert after(lambda: None) == [200] * 3
+            unloaded = after(lambda: unload_and_wait(server, SCALED))
+            assert all(400 <= status < 500 for status in unloaded), unloaded
+            assert after(lambda: load(server, SCALED)) == [200] * 3
+
+
+def test_a_model_of_another_shape_is_known_at_once(server: ServerProcess) -> None:
+    """The front ends remember what the inputs of a model are: not for longer than they are so."""
+    file = server.repository / SCALED / "1" / "model.onnx"
+    batching, single = file.read_bytes(), doubling_one().SerializeToString()
+    front_ends = front_ends_of(server)
+    with ExitStack() as stack:
+        callers = {each: stack.enter_context(closing(Caller(server, each))) for each in front_ends}
+        for content, config, shape in ((single, SINGLE, [WIDTH]), (batching, OVERRIDE, [1, WIDTH])) * 2:
+            file.write_bytes(content)
+            with stopped(front_ends[1:]):
+                assert load(server, SCALED, config=config) == (200, "")
+                for caller in callers.values():  # its shape is not said, but deduced
+                    caller.send("POST", INFER, RAW, **{HEADER_LENGTH: "0"})
+            for caller in callers.values():
+                status, answer = caller.answer()
+                assert status == 200, answer
+                header = json.loads(answer[: answer.rindex(b"}") + 1])
+                assert header["outputs"][0]["shape"] == shape
+
+
+def test_the_index_and_the_weights_are_everybodys(server: ServerProcess) -> None:
+    add_scaled(server.repository, "later", 3.0)
+    for front_end in front_ends_of(server):
+        with only(server, front_end):
+            assert load(server, "later") == (200, "")
+        assert from_each(server, lambda: factor_of(server, "later")) == [3.0] * len(front_ends_of(server))
+        listed = from_each(server, lambda: server.json("POST", "/v2/repository/index"))
+        assert all(each == listed[0] for each in listed)
+        with only(server, front_end):
+            unload_and_wait(server, "later")
+        statuses = from_each(server, lambda: server.request("GET", "/v2/models/later/ready")[0])
+        assert statuses == [404] * len(front_ends_of(server))
+
+
+def test_none_is_ready_from_sigterm_on(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-grace-secs=30", "--exit-timeout-secs=30") as server, ExitStack() as stack:
+        callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: {caller.ask("GET", "/v2/health/ready")[0] for caller in callers} == {503}, "still ready")
+        for caller in callers:
+            status, answer = caller.ask("GET", "/v2/health/ready")
+            assert (status, json.loads(answer)) == (503, {"error": "Server exiting"})
+            assert caller.ask("POST", PATH, good_body())[0] == 200
+        server.process.kill()
+        server.kill()
+
+
+# --- one engine
+
+
+def test_requests_of_all_front_ends_are_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "4")
+    with serving(tmp_path, "--shutdown-grace-secs=0", config=f"{BATCHED} dynamic_batching {{ }}") as server:
+        with ExitStack() as stack:
+            ends = front_ends_of(server)
+            callers = [stack.enter_context(closing(Caller(server, ends[n % len(ends)]))) for n in range(4)]
+            for caller in callers:
+                caller.send("POST", INFER, ones_body())
+            answers = [caller.answer() for caller in callers]
+        assert [(status, factor_in(answer)) for status, answer in answers] == [(200, 2.0)] * 4
+        (statistics,) = server.json("GET", f"/v2/models/{SCALED}/stats")["model_stats"]
+        assert (statistics["inference_count"], statistics["execution_count"]) == (4, 1)
+        page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+        assert re.search(rf'^nv_inference_exec_count{{model="{SCALED}",version="1"}} 1$', page, re.MULTILINE)
+
+
+def test_the_queue_is_one(tmp_path: Path) -> None:
+    """With room for two the third is refused, whichever front end the others asked."""
+    config = (
+        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 6000000 "
+        "default_queue_policy { max_queue_size: 2 } }"
+    )
+    with serving(tmp_path, "--shutdown-grace-secs=0", config=config) as server, ExitStack() as stack:
+
+        def is_queued(number: int) -> bool:
+            pending = from_each(server, lambda: metric(server, "nv_inference_pending_request_count", SCALED))
+            return pending == [number] * len(ends)
+
+        ends = front_ends_of(server)
+        callers = [stack.enter_context(closing(Caller(server, ends[n % len(ends)]))) for n in range(3)]
+        for number, caller in enumerate(callers[:2], 1):
+            caller.send("POST", INFER, ones_body())
+            until(partial(is_queued, number), "never queued")
+        status, answer = callers[2].ask("POST", INFER, ones_body())
+        assert (status, b"Exceeds maximum queue size" in answer) == (503, True), answer
+        assert [caller.answer()[0] for caller in callers[:2]] == [200, 200]

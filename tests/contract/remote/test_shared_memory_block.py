@@ -1,0 +1,190 @@
+"""The memory that a front end shares with the engine: what happens when it is full, and who may hold it for how long.
+
+Source: architecture section 5.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, pending, resident_kb, undisturbed
+from tests.contract.server import HOST
+from tests.contract.simple_model import IDENTITY, assert_still_serves, link_models
+from tests.unit.onnx_models import identity, write_version
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+# Requests have one half of it, responses the other.
+MEMORY = 8 << 20
+# Long enough for any machine, and not for those that wait for a client to time out.
+ROOM_LIMIT_S = 30.0
+FITS = 3 << 20
+TOO_LARGE = 5 << 20
+HELD = "/v2/models/held/infer"
+# A request waits 8 s for company: far longer than another one waits for the room that it has.
+HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 8000000 preferred_batch_size: 8 }"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
+    folder = tmp_path_factory.mktemp("arena")
+    repository = link_models(folder / "models", "simple", "identity_fp32")
+    write_version(identity(), repository, "held", HELD_CONFIG)
+    with RemoteServer(repository, folder, f"--http-worker-memory-bytes={MEMORY}", workers=1) as running:
+        yield running
+
+
+def values(size: int, seed: int = 1) -> npt.NDArray[np.float32]:
+    return np.arange(seed, seed + size // 4, dtype=np.float32).reshape(1, -1)
+
+
+def message(array: npt.NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+    """A binary request for a model that gives back what it gets."""
+    shape = list(array.shape)
+    entry = {"name": "INPUT0", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": array.nbytes}}
+    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return text + array.tobytes(), {HEADER_LENGTH: str(len(text))}
+
+
+def post(body: bytes, headers: dict[str, str], path: str = IDENTITY) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\nHost: a\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def is_echo(client: Client, answer: bytes, array: npt.NDArray[np.float32]) -> bool:
+    return answer[int(client.headers[HEADER_LENGTH]) :] == array.tobytes()
+
+
+def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None:
+    """It comes back as it was, at the latest when whoever has the room gives it up."""
+    array = values(size, seed)
+    body, headers = message(array)
+    with Client(server) as client:
+
+        def answered() -> bool:
+            status, answer = client.ask("POST", IDENTITY, body, headers)
+            assert status in (200, 503), answer[:300]
+            assert status == 503 or is_echo(client, answer, array)
+            return status == 200
+
+        until(answered, "never room", limit_s=ROOM_LIMIT_S)
+
+
+def test_what_is_too_large_for_it_goes_through_the_socket(server: RemoteServer) -> None:
+    array = values(TOO_LARGE)
+    body, headers = message(array)
+    with Client(server) as client:
+        for _ in range(3):
+            status, answer = client.ask("POST", IDENTITY, body, headers)
+            assert status == 200, answer[:300]
+            assert is_echo(client, answer, array)
+
+
+def test_when_it_is_full_a_request_waits_and_is_then_refused(server: RemoteServer) -> None:
+    first = values(FITS, 5)
+    with ThreadPoolExecutor(1) as pool, Client(server) as holder, Client(server) as other:
+        held = pool.submit(holder.ask, "POST", HELD, *message(first))
+        until(lambda: pending(server, "held") == 1, "it does not wait")
+        status, answer = other.ask("POST", IDENTITY, *message(values(FITS)))
+        assert (status, other.headers["Retry-After"]) == (503, "1"), answer[:300]
+        assert "no room for the request's tensors within 1 s" in json.loads(answer)["error"]
+        assert "--http-worker-memory-bytes" in other.headers["Trident-Hint"]
+        assert_still_serves(server)
+        status, answer = held.result(LIMIT_S)
+        assert status == 200, answer[:300]
+        assert is_echo(holder, answer, first)
+    assert_echoed(server)
+
+
+def test_many_large_requests_at_the_same_time(server: RemoteServer) -> None:
+    """More than there is room for: whoever is answered with 200 gets its own numbers, through memory or the socket."""
+
+    def work(seed: int) -> list[int]:
+        array = values(FITS, 1000 * seed)
+        body, headers = message(array)
+        statuses = []
+        with Client(server) as client:
+            for _ in range(10):
+                status, answer = client.ask("POST", IDENTITY, body, headers)
+                assert status != 200 or is_echo(client, answer, array)
+                statuses.append(status)
+        return statuses
+
+    with undisturbed(server, 2), ThreadPoolExecutor(8) as pool:
+        statuses = [status for found in pool.map(work, range(8)) for status in found]
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) >= 8
+    assert_echoed(server)
+    for process in (server.engine, *server.front_ends):
+        assert resident_kb(process, "RssShmem") <= (MEMORY >> 10) + 1024
+
+
+def test_a_client_that_does_not_read_holds_nothing(server: RemoteServer) -> None:
+    """It has sent a large request and takes nothing of its response; and all of it comes when it does."""
+    slow = []
+    with ExitStack() as stack:
+        for seed in range(4):
+            array = values(FITS, 1000 * seed)
+            body, headers = message(array)
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(LIMIT_S)
+            client.connect((HOST, server.http_port))
+            client.sendall(post(body, headers))
+            slow.append((client, array))
+            assert client.recv(12, socket.MSG_PEEK)[9:] in (b"200", b"503")
+            assert_echoed(server)
+        for client, array in slow:
+            found = b""
+            while not found.endswith(array.tobytes()) and (part := client.recv(1 << 20)):
+                found += part
+            assert found.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503"))
+
+
+def test_clients_that_promise_and_send_nothing_hold_nothing(server: RemoteServer) -> None:
+    """Neither those that promise too much at once, nor those that promise a little each."""
+    with ExitStack() as stack:
+        for size in (100 << 20, *[1_000_000] * 20, *[60_000] * 100):
+            client = stack.enter_context(socket.create_connection((HOST, server.http_port), LIMIT_S))
+            client.sendall(post(bytes(size), {})[:200])
+        assert_echoed(server)
+        assert_still_serves(server)
+        assert resident_kb(server.front_ends[0], "RssAnon") < 300 << 10
+
+
+def test_a_client_that_begins_and_stops_holds_nothing(server: RemoteServer) -> None:
+    """It has sent so much that all of its body has its place already."""
+    with ExitStack() as stack:
+        array = values(FITS, 3)
+        body, headers = message(array)
+        whole = post(body, headers)
+        stopped = stack.enter_context(socket.create_connection((HOST, server.http_port), LIMIT_S))
+        stopped.sendall(whole[: len(whole) // 2])
+        assert_echoed(server)
+        stopped.sendall(whole[len(whole) // 2 :])
+        found = b""
+        while not found.endswith(array.tobytes()):
+            part = stopped.recv(1 << 20)
+            assert part, found[:300]
+            found += part
+        assert found.startswith(b"HTTP/1.1 200")
+
+
+def test_requests_that_are_refused_hold_nothing(server: RemoteServer) -> None:
+    """Each of them has most of the room while it is looked at."""
+    body, headers = message(values(FITS))
+    with Client(server) as client:
+        for _ in range(20):
+            status, answer = client.ask("POST", IDENTITY, body.replace(b'"FP32"', b'"INT8"', 1), headers)
+            assert status == 400, answer
+    assert_echoed(server)

@@ -1,0 +1,119 @@
+"""`gcp-storage-emulator` as a process of its own.
+
+What it does not do, and a test must get elsewhere: pages (a listing is always whole), `fields`, generations and
+preconditions (an object's content is always the newest), objects without an MD5, `Content-Encoding` in responses,
+ranges beyond the end (no 416), refusals. It has one thread and speaks HTTP/1.0. Empty objects cannot be uploaded in the
+simple way, so `put` uploads them in two parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+from urllib.parse import quote
+
+from core.repository.location import parse_location
+from core.repository.stores.cloud_credentials import GcsCredential
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import StoredObject
+from tests.contract.server import HOST, free_ports
+from tests.waiting import LIMIT_S, until
+
+_STOP_LIMIT_S = 10.0
+_BOUNDARY = "two-parts"
+
+
+class GcsEmulator:
+    """A context manager: answering and empty on entry, gone on exit. It holds everything in memory.
+
+    Let a client find it with STORAGE_EMULATOR_HOST=`endpoint`.
+    """
+
+    def __init__(self) -> None:
+        self._port = free_ports(1)[0]
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self._port}"
+
+    def __enter__(self) -> GcsEmulator:
+        # It keeps nothing on the disk, but looks for an earlier state in the folder that it is started in.
+        self._folder = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gcp_storage_emulator", "start", f"--host={HOST}", f"--port={self._port}", "-qM"],
+            cwd=self._folder.name,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def put(self, bucket: str, name: str, content: bytes) -> None:
+        """An object, in the place of one of that name if there is one; the bucket is made where it is missing."""
+        if self._request("GET", f"/storage/v1/b/{quote(bucket)}")[0] == 404:
+            self._expect_ok("POST", "/storage/v1/b?project=test", json.dumps({"name": bucket}).encode())
+        path = f"/upload/storage/v1/b/{quote(bucket)}/o?name={quote(name, safe='')}&uploadType="
+        if content:
+            self._expect_ok("POST", path + "media", content, "application/octet-stream")
+        else:
+            part = f"--{_BOUNDARY}\r\nContent-Type: application/"
+            body = f"{part}json\r\n\r\n{{}}\r\n{part}octet-stream\r\n\r\n\r\n--{_BOUNDARY}--\r\n"
+            self._expect_ok("POST", path + "multipart", body.encode(), f"multipart/related; boundary={_BOUNDARY}")
+
+    def delete(self, bucket: str, name: str) -> None:
+        self._expect_ok("DELETE", f"/storage/v1/b/{quote(bucket)}/o/{quote(name, safe='')}")
+
+    def _expect_ok(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> None:
+        status, answer = self._request(method, path, body, kind)
+        assert status == 200, f"{method} {path}: {status} {answer!r}"
+
+    def _request(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=LIMIT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": kind} if body else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def _wait_until_it_answers(self) -> None:
+        until(lambda: self._answers() or self._process.poll() is not None, "the GCS emulator does not answer")
+        assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._request("GET", "/")[0] == 200
+        return False
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+def store_at(uri: str = "gs://models/repo", credential: GcsCredential | None = None) -> GcsStore:
+    """The store of a location, as the environment and `credential` have it."""
+    return GcsStore(parse_location(uri), credential)
+
+
+def found(store: GcsStore, key: str) -> StoredObject:
+    return next(each for each in store.list() if each.key == key)

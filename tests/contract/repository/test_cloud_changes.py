@@ -1,0 +1,229 @@
+"""Models that change in S3 and Google Cloud Storage while the real server serves them, on request and by polling.
+
+Source: spec/repository.md sections 1.3, 1.6 and 1.10.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import UNLOADED, factor_of, index, load, scaled, unload_and_wait
+from tests.contract.repository.cloud_models import (
+    CloudRepository,
+    assert_serves,
+    cloud_server,
+    fetched,
+    listings,
+    reasons,
+)
+from tests.contract.repository.fault_proxy import FaultProxy, Reset
+from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+# Taken as it is written, so that it is missed when it is not there.
+FULL = (
+    'backend: "onnxruntime" max_batch_size: 8 '
+    'input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ] '
+    'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+)
+# More than one look at the storage has attempts, so that one fails and a later one does not.
+UNREACHABLE = 14
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Emulator]:
+    with S3Emulator() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[GcsEmulator]:
+    with GcsEmulator() as running:
+        yield running
+
+
+@dataclass
+class Seen:
+    """What is asked of the storage behind `proxy`, from one look to the next."""
+
+    proxy: FaultProxy
+    before: int = 0
+
+    def fetched(self) -> Counter[str]:
+        """The objects since the last call, of which there was one that listed."""
+        lines = self.proxy.requests[self.before :]
+        self.before += len(lines)
+        assert listings(lines) == 1, lines
+        return fetched(lines)
+
+
+def test_a_request_fetches_what_has_changed_and_nothing_else(s3: S3Emulator, tmp_path: Path) -> None:
+    repository = CloudRepository(s3, "asked", "models")
+    repository.put_model("other", 9.0)
+    repository.put_model("m", 2.0)
+    repository.put("m/labels.txt", b"one\ntwo\n")
+    with (
+        FaultProxy(s3.endpoint) as proxy,
+        cloud_server(tmp_path, "log", repository.uri(proxy.endpoint), "--model-control-mode=explicit") as server,
+    ):
+        seen = Seen(proxy)
+        assert seen.fetched() == {}  # the start looks whether the repository is there
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/config.pbtxt": 1, "m/1/model.onnx": 1, "m/labels.txt": 1}
+        assert_serves(server, "m", 2.0)
+
+        repository.put_version("m", 3.0)
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/1/model.onnx": 1}
+        assert_serves(server, "m", 3.0)
+
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {}
+
+        assert load(server, "m", config='{"backend": "onnxruntime", "max_batch_size": 3}') == (200, "")
+        assert seen.fetched() == {}
+        assert server.json("GET", "/v2/models/m/config")["max_batch_size"] == 3
+        assert_serves(server, "m", 3.0)
+
+        repository.put("m/config.pbtxt", b'max_batch_size: 5 backend: "onnxruntime"')
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/config.pbtxt": 1}
+        assert server.json("GET", "/v2/models/m/config")["max_batch_size"] == 5
+
+        unload_and_wait(server, "m")
+        assert server.request("POST", "/v2/models/m/infer", b"{}")[0] == 404
+        seen.before = len(proxy.requests)  # the index lists the repository as well
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {}
+        assert_serves(server, "m", 3.0)
+
+        repository.delete("m/1/model.onnx")
+        assert load(server, "m")[0] == 500
+        assert "at least one version must be available" in reasons(server, "m")
+        assert_serves(server, "m", 3.0)
+        assert load(server, "none") == (500, "failed to load 'none', failed to poll from model repository")
+
+
+# --- polling
+
+
+@dataclass(frozen=True)
+class Polling:
+    """A server that looks every second at a repository in S3, behind `proxy`, and at one of Google's."""
+
+    server: ServerProcess
+    repositories: dict[str, CloudRepository]
+    proxy: FaultProxy
+
+
+@pytest.fixture(scope="module")
+def polling(s3: S3Emulator, gcs: GcsEmulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Polling]:
+    repositories = {"s3": CloudRepository(s3, "polled"), "gs": CloudRepository(gcs, "polled", "models")}
+    for storage, repository in repositories.items():
+        repository.put_model(f"first-{storage}", 1.0, config=FULL)
+    with (
+        FaultProxy(s3.endpoint) as proxy,
+        cloud_server(
+            tmp_path_factory.mktemp("polling"),
+            "log",
+            repositories["s3"].uri(proxy.endpoint),
+            f"--model-repository={repositories['gs'].uri()}",
+            "--model-control-mode=poll",
+            "--repository-poll-secs=1",
+            "--disable-auto-complete-config",
+            STORAGE_EMULATOR_HOST=gcs.endpoint,
+        ) as server,
+    ):
+        yield Polling(server, repositories, proxy)
+        assert server.log_text().count("unexpected error") == 0
+
+
+def serves(server: ServerProcess, name: str, factor: float) -> bool:
+    """Whether the model serves by now, and with these weights."""
+    return server.request("GET", f"/v2/models/{name}/ready")[0] == 200 and factor_of(server, name) == factor
+
+
+@pytest.mark.parametrize("storage", ["s3", "gs"])
+def test_polling_takes_up_what_is_new_and_lets_go_of_what_is_gone(polling: Polling, storage: str) -> None:
+    server, repository, name = polling.server, polling.repositories[storage], f"grows-{storage}"
+    repository.put_model(name, 2.0, config=FULL)
+    until(lambda: serves(server, name, 2.0), "the new model does not serve")
+    repository.put_version(name, 3.0, version=2)
+    until(lambda: serves(server, name, 3.0), "the new version does not serve")
+    assert_serves(server, name, 3.0, version=2)
+    until(lambda: {"version": "1", **UNLOADED} in index(server, name), "the old version stays")
+    repository.put_version(name, 4.0, version=2)
+    until(lambda: serves(server, name, 4.0), "the changed object does not serve")
+    for path in ("config.pbtxt", "1/model.onnx", "2/model.onnx"):
+        repository.delete(f"{name}/{path}")
+    until(lambda: server.request("GET", f"/v2/models/{name}/ready")[0] != 200, "the model stays")
+    assert serves(server, f"first-{storage}", 1.0)
+
+
+@pytest.mark.parametrize("storage", ["s3", "gs"])
+def test_a_half_uploaded_model_leaves_what_serves(polling: Polling, storage: str) -> None:
+    server, repository, name = polling.server, polling.repositories[storage], f"half-{storage}"
+    repository.put_model(name, 2.0, config=FULL)
+    until(lambda: serves(server, name, 2.0), "the model does not serve")
+
+    def expect_reason(version: str, part: str, factor: float) -> None:
+        """That the index says at `version` why it is not what it should be, while `factor` is served."""
+        until(lambda: part in reason_of(server, name, version), f"the reason is not {part!r}")
+        assert_serves(server, name, factor)
+
+    def expect_none(factor: float) -> None:
+        until(lambda: not reasons(server, name).replace("unloaded", "").strip(), "the reason stays")
+        until(lambda: serves(server, name, factor), "what was repaired does not serve")
+        assert_serves(server, name, factor)
+
+    repository.put(f"{name}/2/model.onnx", scaled(3.0).SerializeToString()[:-20])
+    expect_reason("2", "model.onnx", 2.0)
+    repository.put_version(name, 3.0, version=2)
+    expect_none(3.0)
+
+    repository.put(f"{name}/3/readme.txt", b"the weights are still to come")
+    expect_reason("3", "model.onnx", 3.0)
+    repository.put_version(name, 4.0, version=3)
+    expect_none(4.0)
+
+    repository.put(f"{name}/3/model.onnx", b"")
+    expect_reason("3", "model.onnx", 4.0)
+    repository.put_version(name, 5.0, version=3)
+    expect_none(5.0)
+
+    config = f'name: "{name}" {FULL}'.encode()
+    repository.delete(f"{name}/config.pbtxt")
+    expect_reason("3", "model configuration is not provided", 5.0)
+    repository.put(f"{name}/config.pbtxt", config[:-30])
+    expect_reason("3", "failed to read text proto", 5.0)
+    repository.put(f"{name}/config.pbtxt", config)
+    expect_none(5.0)
+
+
+def reason_of(server: ServerProcess, name: str, version: str) -> str:
+    return "".join(entry.get("reason", "") for entry in index(server, name) if entry.get("version") == version)
+
+
+def test_a_storage_that_cannot_be_reached_takes_no_model_away(polling: Polling) -> None:
+    server, repository = polling.server, polling.repositories["s3"]
+    before = server.log_text().count("failed to poll model repository s3://")
+    polling.proxy.inject(Reset(), times=UNREACHABLE, where="list-type=2")
+    until(
+        lambda: server.log_text().count("failed to poll model repository s3://") > before,
+        "nothing is said of the storage that cannot be reached",
+    )
+    assert "; its models stay as they are" in server.log_text()
+    assert serves(server, "first-s3", 1.0)
+    assert serves(server, "first-gs", 1.0)
+    repository.put_version("first-s3", 2.0, version=2)
+    until(lambda: serves(server, "first-s3", 2.0), "the storage is not looked at again")
+    assert polling.proxy.waiting == 0

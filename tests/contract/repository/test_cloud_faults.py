@@ -1,0 +1,186 @@
+"""Storage that breaks while the real server loads from it: it loads the right weights in the end, or says why not.
+
+Source: spec/repository.md sections 1.6 and 1.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pytest
+
+from core.repository.download.backoff import Backoff
+from tests.contract.lifecycle.changing_models import heavy, index, load
+from tests.contract.repository.cloud_models import (
+    KEYS,
+    CloudRepository,
+    assert_serves,
+    cloud_server,
+    reasons,
+    repository_metric,
+)
+from tests.contract.repository.fault_proxy import Answer, Corrupt, Drip, Fault, FaultProxy, Reset, Truncate
+from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+MODELS = {factor: heavy(factor, 6) for factor in (2.0, 3.0)}
+READY = {"version": "1", "state": "READY"}
+
+
+def weights(name: str, factor: float) -> bytes:
+    """SIZE bytes that no other model has: what is in the cache under one name is not fetched for another."""
+    MODELS[factor].doc_string = name.ljust(20)
+    return bytes(MODELS[factor].SerializeToString())
+
+
+SIZE = len(weights("", 2.0))
+
+
+@dataclass
+class Broken:
+    """A server in explicit mode, one of its repositories, and the proxy before that."""
+
+    server: ServerProcess
+    repository: CloudRepository
+    proxy: FaultProxy
+
+    def put(self, name: str, factor: float = 2.0) -> str:
+        """A model of SIZE; the beginning of the request lines for its weights."""
+        self.repository.put_model(name)
+        self.repository.put(f"{name}/1/model.onnx", weights(name, factor))
+        path = f"models/{name}/1/model.onnx"
+        if isinstance(self.repository.emulator, S3Emulator):
+            return f"GET /broken/{path}"
+        return f"GET /download/storage/v1/b/broken/o/{quote(path, safe='')}"
+
+    def name(self, kind: str) -> str:
+        return f"{kind}-{'s3' if isinstance(self.repository.emulator, S3Emulator) else 'gs'}"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Broken]]:
+    with ExitStack() as stack:
+        emulators: dict[str, S3Emulator | GcsEmulator] = {
+            "s3": stack.enter_context(S3Emulator()),
+            "gs": stack.enter_context(GcsEmulator()),
+        }
+        repositories = {name: CloudRepository(each, "broken", "models") for name, each in emulators.items()}
+        for name, repository in repositories.items():
+            repository.put_model(f"whole-{name}", 4.0)
+        proxies = {name: stack.enter_context(FaultProxy(each.endpoint)) for name, each in emulators.items()}
+        server = cloud_server(
+            tmp_path_factory.mktemp("broken"),
+            "log",
+            repositories["s3"].uri(proxies["s3"].endpoint),
+            f"--model-repository={repositories['gs'].uri()}",
+            "--model-control-mode=explicit",
+            STORAGE_EMULATOR_HOST=proxies["gs"].endpoint,
+        )
+        stack.enter_context(server)
+        yield {name: Broken(server, repositories[name], proxies[name]) for name in emulators}
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in server.log_text()
+
+
+@pytest.fixture(params=["s3", "gs"])
+def broken(both: dict[str, Broken], request: pytest.FixtureRequest) -> Iterator[Broken]:
+    """Faults wait for objects' requests only: a listing goes to both storages."""
+    one = both[request.param]
+    yield one
+    assert one.proxy.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "faults", "bytes_more"),
+    [
+        # Up to 1 MiB of a response that breaks is not handed out by the SDK; what was before that is not fetched again.
+        ("reset", [Reset(after=3 * MIB)], MIB),
+        ("truncated", [Truncate(after=4 * MIB)], MIB),
+        ("unavailable", [Answer(503), Answer(503), Answer(500), Answer(500)], 0),
+        ("everything", [Answer(500), Truncate(after=2 * MIB), Answer(503), Reset(after=2 * MIB)], 2 * MIB),
+        ("damaged", [Corrupt(at=MIB)], SIZE),
+    ],
+)
+def test_what_breaks_on_the_way_is_whole_in_the_end(
+    broken: Broken, kind: str, faults: Sequence[Fault], bytes_more: int
+) -> None:
+    server, proxy, name = broken.server, broken.proxy, broken.name(kind)
+    where = broken.put(name)
+    for fault in faults:
+        proxy.inject(fault, where=where)
+    bytes_before, objects_before = proxy.passed_bytes, repository_metric(server, "downloaded_objects_total")
+    assert load(server, name) == (200, "")
+    assert_serves(server, name, 2.0)
+    # Beside the weights: what lists the storage, and the configuration.
+    assert SIZE <= proxy.passed_bytes - bytes_before <= SIZE + bytes_more + 100_000
+    assert repository_metric(server, "downloaded_objects_total") - objects_before == 2
+    assert (f"'{name}/1/model.onnx' came damaged" in server.log_text()) == (kind == "damaged")
+
+
+def test_the_listing_survives_a_burst(broken: Broken) -> None:
+    broken.put(broken.name("listed"))
+    broken.proxy.inject(Answer(503), times=3, where="prefix=models%2Flisted")
+    assert load(broken.server, broken.name("listed")) == (200, "")
+    assert_serves(broken.server, broken.name("listed"), 2.0)
+
+
+def test_damaged_twice_is_not_loaded(broken: Broken) -> None:
+    server, name = broken.server, broken.name("twice")
+    where = broken.put(name)
+    broken.proxy.inject(Corrupt(at=SIZE - 100), times=2, where=where)
+    status, said = load(server, name)
+    assert status == 400
+    place = broken.repository.uri(broken.proxy.endpoint).replace("http://", "")
+    reason = f"'{name}/1/model.onnx' came damaged from {place}, twice: checksum md5 expected "
+    assert reason in said
+    assert reason in reasons(server, name)
+    assert reason in server.log_text()
+    assert server.request("POST", f"/v2/models/{name}/infer", b"{}")[0] == 404
+    assert load(server, name) == (200, "")  # nothing of the damage was kept
+    assert_serves(server, name, 2.0)
+    assert index(server, name) == [READY]
+
+
+def test_a_reload_that_fails_leaves_what_serves_and_what_came(broken: Broken) -> None:
+    server, proxy, name = broken.server, broken.proxy, broken.name("kept")
+    where = broken.put(name, 2.0)
+    assert load(server, name) == (200, "")
+    assert broken.put(name, 3.0) == where
+    proxy.inject(Truncate(), times=Backoff().attempts, where=where)
+    status, said = load(server, name)
+    assert status == 400
+    assert f"failed to download '{name}/1/model.onnx' from " in said
+    assert f" 0 of {SIZE} bytes came, then {Backoff().attempts} attempts failed without any progress" in said
+    assert "attempts failed without any progress" in reasons(server, name)
+    assert [entry["state"] for entry in index(server, name)] == ["READY"]
+    assert_serves(server, name, 2.0)
+    assert load(server, name) == (200, "")
+    assert_serves(server, name, 3.0)
+    assert index(server, name) == [READY]
+
+
+def test_a_storage_that_only_drips_delays_nobody_else(broken: Broken) -> None:
+    server, name = broken.server, broken.name("slow")
+    where = broken.put(name)
+    drip = Drip(after=MIB)
+    broken.proxy.inject(drip, where=where)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, server, name)
+        until(drip.paused.is_set, "the object is not asked for")
+        until(lambda: repository_metric(server, "download_pending_bytes") < SIZE, "nothing has come of it")
+        other = broken.name("whole")
+        assert load(server, other) == (200, "")
+        assert_serves(server, other, 4.0)
+        assert index(server, name) == [{"version": "1", "state": "LOADING"}]
+        assert not loading.done()
+        drip.release()
+        assert loading.result() == (200, "")
+    assert_serves(server, name, 2.0)

@@ -1,0 +1,177 @@
+"""Downloads that the real server does not get to the end of: killed, told to stop, or out of space on its disk.
+
+What has come by then is used the next time, and nothing half-written is ever loaded.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import add_scaled, heavy, load
+from tests.contract.repository.cloud_models import (
+    CloudRepository,
+    assert_serves,
+    cloud_server,
+    fetched,
+    readiness,
+    reasons,
+    repository_metric,
+)
+from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+WEIGHTS = "large/1/model.onnx"
+# Below it no read from the storage times out: a server that waits for one is late.
+END_LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Emulator]:
+    with S3Emulator() as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What has come of the object that is being downloaded, as its journal in the cache has it; zeros without one."""
+
+    part_bytes: int = 0
+    parts: int = 0
+    finished: int = 0
+
+    @staticmethod
+    def read(cache: Path) -> Journal:
+        for path in cache.glob("parts/*.ranges"):
+            if lines := path.read_text().splitlines():
+                size, part_bytes = map(int, lines[0].split())
+                return Journal(part_bytes, -(-size // part_bytes), len(lines) - 1)
+        return Journal()
+
+    @property
+    def lacks_one(self) -> bool:
+        return self.parts > 2 and self.finished == self.parts - 1
+
+
+def test_killed_and_stopped_in_the_middle_the_next_start_goes_on(s3: S3Emulator, tmp_path: Path) -> None:
+    repository = CloudRepository(s3, "interrupted", "models")
+    repository.put_model("large", 2.0)
+    weights = heavy(2.0, 40).SerializeToString()
+    repository.put(WEIGHTS, weights)
+    with FaultProxy(s3.endpoint) as proxy:
+
+        def server(log: str, *, ready: bool = False) -> ServerProcess:
+            return cloud_server(tmp_path, log, repository.uri(proxy.endpoint), ready=ready)
+
+        first = Drip(after=1000)
+        proxy.inject(first, where=WEIGHTS)
+        with server("killed") as running:
+            until(lambda: Journal.read(tmp_path / "cache").lacks_one, "the other parts do not come")
+            running.kill()
+        first.release()
+        left = Journal.read(tmp_path / "cache")
+        assert fetched(proxy.requests) == {"large/config.pbtxt": 1, WEIGHTS: left.parts}
+        assert "successfully loaded" not in running.log_text()
+
+        second = Drip(after=1000)
+        proxy.inject(second, where=WEIGHTS)
+        with server("stopped") as running:
+            until(second.paused.is_set, "nothing is fetched")
+            until(lambda: "download" in readiness(running), "no download is seen")
+            assert readiness(running)["download"]["bytes_done"] >= len(weights) - left.part_bytes
+            running.process.terminate()
+            running.process.wait(END_LIMIT_S)
+        assert Journal.read(tmp_path / "cache") == left
+        second.release()
+
+        with server("served", ready=True) as running:
+            assert_serves(running, "large", 2.0)
+            assert repository_metric(running, "downloaded_bytes_total") <= left.part_bytes
+            assert repository_metric(running, "downloaded_objects_total") == 1
+        assert fetched(proxy.requests) == {"large/config.pbtxt": 1, WEIGHTS: left.parts + 2}
+        assert list((tmp_path / "cache" / "parts").iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB on which the model cache is."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(cache)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield cache
+    finally:
+        subprocess.run(["umount", str(cache)], check=True)
+
+
+def test_a_full_disk_is_told_and_the_others_serve(s3: S3Emulator, small_disk: Path, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    add_scaled(local, "here", 5.0)
+    repository = CloudRepository(s3, "disk", "models")
+    repository.put_model("small", 4.0)
+    for factor, name, size in ((2.0, "fits", 5), (3.0, "large", 12)):
+        repository.put_model(name, factor)
+        repository.put(f"{name}/1/model.onnx", heavy(factor, size).SerializeToString())
+    with (
+        FaultProxy(s3.endpoint) as proxy,
+        cloud_server(
+            tmp_path,
+            "log",
+            local,
+            f"--model-repository={repository.uri(proxy.endpoint)}",
+            "--model-control-mode=explicit",
+            "--load-model=here",
+            "--load-model=small",
+        ) as server,
+    ):
+
+        def refused(name: str, reason: str) -> None:
+            """That the load fails for want of space, and that nobody else minds."""
+            status, said = load(server, name)
+            assert status == 400, said
+            for text in (said, reasons(server, name), server.log_text()):
+                assert f"the model cache in {small_disk} has no room: {reason}" in text
+            assert_serves(server, "here", 5.0)
+            assert_serves(server, "small", 4.0)
+
+        refused("large", "no space left on the disk; ")
+        assert fetched(proxy.requests)[WEIGHTS] == 0
+
+        drip = Drip(after=2 * MIB)
+        proxy.inject(drip, where="fits/1/model.onnx")
+        with ThreadPoolExecutor(1) as pool:
+            refusing = pool.submit(refused, "fits", "No space left on device; ")
+            until(drip.paused.is_set, "nothing is fetched")
+            fill(small_disk / "filler")
+            drip.release()
+            refusing.result()
+        (small_disk / "filler").unlink()
+        assert load(server, "fits") == (200, "")
+        assert_serves(server, "fits", 2.0)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+        assert load(server, "large") == (200, "")
+        assert_serves(server, "large", 3.0)
+
+
+def fill(path: Path) -> None:
+    """Use up what is left of a disk."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return

@@ -1,0 +1,183 @@
+"""Serving from S3 and Google Cloud Storage: what a start fetches, what the next one does not, several at once.
+
+The real server over real HTTP, against `moto_server` and `gcp-storage-emulator`. Source: spec/repository.md
+sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from core.repository.repositories import NOT_UNIQUE
+from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, index
+from tests.contract.repository.cloud_models import (
+    CloudRepository,
+    assert_serves,
+    cloud_server,
+    fetched,
+    listings,
+    readiness,
+    reasons,
+    repository_metric,
+)
+from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+HELD_AT = 2 * MIB + 1000  # whole pieces of 1 MiB are seen before it
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Emulator]:
+    with S3Emulator() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[GcsEmulator]:
+    with GcsEmulator() as running:
+        yield running
+
+
+def server_of(
+    repository: CloudRepository, proxy: FaultProxy, folder: Path, log: str, *, ready: bool = True
+) -> ServerProcess:
+    """A server of `repository` behind `proxy`."""
+    return cloud_server(folder, log, repository.uri(proxy.endpoint), ready=ready, STORAGE_EMULATOR_HOST=proxy.endpoint)
+
+
+@pytest.mark.parametrize("storage", ["s3", "gcs"])
+def test_a_start_fetches_what_it_serves_and_the_next_one_nothing(
+    storage: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), "cold", "models")
+    repository.put_model("last", 2.0, 3.0)
+    weights = heavy(4.0, 4).SerializeToString()
+    repository.put("last/3/model.onnx", weights)
+    repository.put_model(
+        "some", 5.0, 6.0, 7.0, config=f"{BATCHED} version_policy {{ specific {{ versions: [1, 3] }} }}"
+    )
+    wanted = {"last/config.pbtxt", "last/3/model.onnx", "some/config.pbtxt", "some/1/model.onnx", "some/3/model.onnx"}
+    with FaultProxy(repository.emulator.endpoint) as proxy:
+        drip = Drip(after=HELD_AT)
+        # In a request to Google's storage the object's name is quoted.
+        proxy.inject(drip, where="last/3/" if storage == "s3" else "last%2F3%2F")
+        with server_of(repository, proxy, tmp_path, "first", ready=False) as server:
+            _assert_held_start_is_seen(server, len(weights))
+            drip.release()
+            server.wait_until_ready()
+            assert listings(proxy.requests) == 1
+            assert fetched(proxy.requests) == dict.fromkeys(wanted, 1)
+            assert_serves(server, "last", 4.0)
+            assert_serves(server, "some", 5.0, version=1)
+            assert_serves(server, "some", 7.0, version=3)
+            assert [entry["version"] for entry in index(server, "some")] == ["1", "3"]
+            assert repository_metric(server, "downloaded_objects_total") == len(wanted)
+            assert len(weights) < repository_metric(server, "downloaded_bytes_total") < len(weights) + 4000
+            assert repository_metric(server, "download_pending_bytes") == 0
+            assert "downloaded model 'last' version 3: 1 object, 4.2 MB in " in server.log_text()
+        seen = len(proxy.requests)
+        with server_of(repository, proxy, tmp_path, "second") as server:
+            assert len(proxy.requests) - seen == listings(proxy.requests[seen:]) == 1
+            assert_serves(server, "last", 4.0)
+            assert_serves(server, "some", 5.0, version=1)
+            assert repository_metric(server, "downloaded_objects_total") == 0
+            assert repository_metric(server, "cache_hits_total") >= len(wanted)
+            assert "downloaded model" not in server.log_text()
+
+
+def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
+    """One of two models is loaded; the other waits for the rest of an object of `size` bytes."""
+
+    def held() -> bool:
+        said = readiness(server)
+        return said.get("loaded") == 1 and said.get("download", {}).get("bytes_done", 0) >= 2 * MIB
+
+    until(held, f"no download is seen, but {readiness(server)}")
+    said = readiness(server)
+    assert (said["phase"], said["model"], said["total"]) == ("loading", "last", 2)
+    download = said["download"]
+    assert download["bytes_done"] < size <= download["bytes_total"]
+    assert download["objects_done"] < download["objects_total"]
+    assert download["seconds"] > 0
+    assert size - HELD_AT <= repository_metric(server, "download_pending_bytes") < size
+    assert server.request("GET", "/v2/health/live")[0] == 200
+
+
+def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_path: Path) -> None:
+    repository = CloudRepository(s3, "shared", "models")
+    names = [f"m{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        repository.put_model(name, number + 2.0)
+    repository.put("m0/1/model.onnx", heavy(2.0, 4).SerializeToString())
+    with FaultProxy(s3.endpoint) as proxy, ExitStack() as running:
+        drip = Drip(after=HELD_AT)
+        proxy.inject(drip, where="m0/1/")
+        made = [server_of(repository, proxy, tmp_path, log, ready=False) for log in ("first", "second")]
+        servers = [running.enter_context(server) for server in made]
+        until(lambda: all("download" in readiness(server) for server in servers), "they do not both want it")
+        drip.release()
+        for server in servers:
+            server.wait_until_ready()
+            for number, name in enumerate(names):
+                assert_serves(server, name, number + 2.0)
+        assert set(fetched(proxy.requests).values()) == {1}
+        assert len(fetched(proxy.requests)) == 2 * len(names)
+        counted = [repository_metric(server, "downloaded_objects_total") for server in servers]
+        assert sum(counted) == 2 * len(names)
+
+
+# Keys that would lead out of the cache, or over one another, if they were used as paths.
+HOSTILE = {
+    "upwards": ("1/model.onnx", "1/" + "../" * 9 + "outside"),
+    "absolute": ("1/model.onnx", "/1/outside"),
+    "both": ("1/model.onnx", "1/model.onnx/outside"),
+    "folder": ("1/model.onnx", "1/./outside"),
+}
+BECAUSE = {
+    "upwards": "has the name '..'",
+    "absolute": "has an empty name",
+    "both": "'1/model.onnx' is both a file and the folder of '1/model.onnx/outside'",
+    "folder": "has the name '.'",
+}
+
+
+def test_repositories_of_all_kinds_and_names_that_lead_outside(
+    s3: S3Emulator, gcs: GcsEmulator, tmp_path: Path
+) -> None:
+    local = tmp_path / "local"
+    add_scaled(local, "here", 2.0)
+    add_scaled(local, "twice", 2.0)
+    below = CloudRepository(s3, "mixed", "some/models")
+    below.put_model("below", 3.0)
+    below.put_model("twice", 3.0)
+    root = CloudRepository(s3, "at-root")
+    root.put_model("root", 4.0)
+    google = CloudRepository(gcs, "mixed", "models")
+    google.put_model("google", 5.0)
+    for name, paths in HOSTILE.items():
+        for path in paths:
+            below.put(f"{name}/{path}", b"not a model")
+    below.put("../1/model.onnx", b"not a model")
+    uris = (below.uri().replace("/mixed/", "//mixed//") + "/", root.uri(s3.address), google.uri())
+    options = [f"--model-repository={uri}" for uri in uris]
+    options += ["--exit-on-error=false", "--strict-readiness=false"]
+    with cloud_server(tmp_path, "log", local, *options, STORAGE_EMULATOR_HOST=gcs.endpoint) as server:
+        for factor, name in enumerate(("here", "below", "root", "google"), 2):
+            assert_serves(server, name, float(factor))
+        assert index(server, "twice") == [{"state": "UNAVAILABLE", "reason": NOT_UNIQUE}]
+        for name, because in BECAUSE.items():
+            assert because in reasons(server, name)
+        assert server.log_text().count(f"ignore model '..' in s3://{s3.address}/mixed/some/models: ") == 1
+        assert list(tmp_path.rglob("*outside*")) == []
+        assert {path.name for path in tmp_path.iterdir()} == {"local", "cache", "home", "log"}
+        assert not any(path.is_symlink() for path in (tmp_path / "cache").rglob("*"))

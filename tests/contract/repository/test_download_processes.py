@@ -1,0 +1,154 @@
+"""The cache under several processes: what one downloads the others use, and what a killed one left is gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.cache.model_cache import ModelCache
+from core.repository.stores.object_store import StoredObject
+from tests.contract.repository.download_child import PART_BYTES
+from tests.project import ROOT
+from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.waiting import until
+
+SIZE = 10 * PART_BYTES
+
+pytestmark = pytest.mark.slow
+
+
+class Storage:
+    """The file that stands for the storage, and the processes that fetch it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache"
+        self.log = folder / "log"
+        self.gate = folder / "gate"
+        self.content = folder / "content"
+        content = random.Random(3).randbytes(SIZE)
+        self.content.write_bytes(content)
+        self.log.touch()
+        self.digest = hashlib.sha256(content).hexdigest()
+
+    def fetched(self) -> int:
+        """The bytes that all processes together have read."""
+        return sum(int(line) for line in self.log.read_text().split("\n")[:-1])
+
+    @contextmanager
+    def child(self, hold_at: int = SIZE) -> Iterator[subprocess.Popen[str]]:
+        """A process that has begun to fetch."""
+        arguments = [self.cache, self.content, self.log, self.gate, hold_at]
+        command = [sys.executable, "-m", "tests.contract.repository.download_child", *map(str, arguments)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert line(process) == "fetching"
+                yield process
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_processes_download_it_once(storage: Storage) -> None:
+    with storage.child(hold_at=SIZE // 2) as first:
+        until(lambda: storage.fetched() >= SIZE // 4)  # it has the part file
+        with storage.child(hold_at=0) as second:
+            storage.gate.touch()
+            assert line(first) == line(second) == storage.digest
+    assert storage.fetched() == SIZE
+    (blob,) = (storage.cache / "blobs").iterdir()
+    assert blob.stat().st_nlink == 2
+
+
+def test_a_killed_download_is_resumed(storage: Storage) -> None:
+    with storage.child(hold_at=SIZE * 6 // 10) as killed:
+        journal = storage.cache / "parts"
+        until(lambda: storage.fetched() == SIZE * 6 // 10)
+        until(lambda: sum(path.stat().st_size for path in journal.glob("*.ranges")) > 0)
+        killed.kill()
+        killed.wait()
+    assert list((storage.cache / "blobs").iterdir()) == []
+    storage.log.write_text("")
+    storage.gate.touch()
+    with storage.child() as second:
+        assert line(second) == storage.digest
+    assert 0 < storage.fetched() <= SIZE - PART_BYTES
+    assert list((storage.cache / "parts").iterdir()) == []
+
+
+def test_one_that_waits_takes_over_from_a_killed_one(storage: Storage) -> None:
+    with storage.child(hold_at=SIZE // 2) as killed:
+        until(lambda: storage.fetched() >= SIZE // 4)
+        with storage.child() as second:
+            killed.kill()
+            killed.wait()
+            assert line(second) == storage.digest
+    (blob,) = (storage.cache / "blobs").iterdir()
+    assert hashlib.sha256(blob.read_bytes()).hexdigest() == storage.digest
+
+
+def test_what_a_process_uses_is_not_evicted_until_it_ends(storage: Storage) -> None:
+    with storage.child() as user:
+        assert line(user) == storage.digest
+        cache = ModelCache(storage.cache, 1000)
+        cache.trim()
+        assert list((storage.cache / "models").glob("*/m/1/model.onnx"))
+        user.kill()
+        user.wait()
+        cache.trim()
+    assert list((storage.cache / "models").iterdir()) == list((storage.cache / "blobs").iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB; only root can mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_is_too_small(small_disk: Path) -> None:
+    store = MemoryStore({"m/1/model.onnx": b"x" * (5 << 20)})
+    with pytest.raises(RepositoryUnavailable, match=r"5242880 bytes are needed, \d+ bytes are free"):
+        downloader(small_disk).fetch(store, "m", 1, {"1/model.onnx": store.object("m/1/model.onnx")})
+    assert store.reads == []
+
+
+def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
+    store = MemoryStore({"m/1/model.onnx": b"x" * (3 << 20), "n/x": b"small"})
+    over = downloader(small_disk / "cache", part_bytes=1 << 20)
+    others = iter([b"x" * (3 << 20)])
+    store.before_piece = lambda: [(small_disk / "other").write_bytes(content) for content in others]
+    with pytest.raises(
+        RepositoryUnavailable, match=r"No space left on device; \d+ bytes are needed, \d+ bytes are free"
+    ):
+        over.fetch(store, "m", 1, {"1/model.onnx": store.object("m/1/model.onnx")})
+    assert list((small_disk / "cache" / "parts").iterdir()) == list((small_disk / "cache" / "blobs").iterdir()) == []
+    store.before_piece = lambda: None
+    small = {"x": StoredObject("n/x", 5, "1")}
+    snapshot = over.fetch(store, "n", 1, small)
+    assert (snapshot.path / "x").read_bytes() == b"small"
+    snapshot.release()  # its lock would keep the disk from being taken off

@@ -1,0 +1,231 @@
+"""Google Cloud Storage through real HTTP: the emulator, and a fake storage for what the emulator does not do."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Generator, Iterator
+
+import google_crc32c
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import StoredObject, TransientError
+from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
+from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at
+
+WEIGHTS = bytes(range(256)) * 8192  # 2 MiB: more than one piece
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[GcsEmulator]:
+    with GcsEmulator() as running:
+        running.put("models", "repo/resnet/config.pbtxt", b'name: "resnet"')
+        running.put("models", "repo/resnet/1/model.onnx", WEIGHTS)
+        running.put("models", "repo/resnet/1/empty", b"")
+        running.put("models", "repo/naïve #1?/1/model.onnx", b"small")
+        running.put("models", "repo/placeholder/", b"")
+        running.put("models", "repo/README", b"a file at the top")
+        running.put("models", "repository/other/config.pbtxt", b"beside the prefix")
+        yield running
+
+
+@pytest.fixture
+def store(emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> GcsStore:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.endpoint)
+    return store_at()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStorage]:
+    with FakeStorage(lambda request: Reply(404)) as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.endpoint)
+        yield running
+
+
+def listed(name: str, content: bytes, generation: int = 7, **more: str) -> dict[str, str]:
+    return {"name": name, "size": str(len(content)), "generation": str(generation), **more}
+
+
+def ranged(request: Request, content: bytes, **headers: str) -> Reply:
+    first, last = (int(number) for number in request.headers["range"].removeprefix("bytes=").split("-"))
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+    return Reply(206, headers, content[first : last + 1])
+
+
+def test_lists_what_is_under_the_prefix_and_no_folder_marks(store: GcsStore) -> None:
+    objects = {each.key: each for each in store.list()}
+    assert sorted(objects) == [
+        "README",
+        "naïve #1?/1/model.onnx",
+        "resnet/1/empty",
+        "resnet/1/model.onnx",
+        "resnet/config.pbtxt",
+    ]
+    weights = objects["resnet/1/model.onnx"]
+    assert weights.size == len(WEIGHTS)
+    assert weights.digest == f"md5:{hashlib.md5(WEIGHTS).hexdigest()}"
+    assert weights.tag.isdigit()
+
+
+def test_lists_one_model(store: GcsStore) -> None:
+    assert sorted(each.key for each in store.list("resnet/1/")) == ["resnet/1/empty", "resnet/1/model.onnx"]
+
+
+def test_lists_the_root_of_a_bucket(store: GcsStore) -> None:
+    assert "repo/README" in {each.key for each in store_at("gs://models").list()}
+    assert sorted(store_at("gs://models").folders()) == ["repo", "repository"]
+
+
+def test_folders_are_the_names_right_under_the_prefix(store: GcsStore) -> None:
+    assert sorted(store.folders()) == ["naïve #1?", "placeholder", "resnet"]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, len(WEIGHTS)), (0, 1), (1000, 70_000), (len(WEIGHTS) - 3, len(WEIGHTS))]
+)
+def test_reads_a_range_in_pieces_of_a_limited_size(store: GcsStore, start: int, stop: int) -> None:
+    pieces = list(store.read(found(store, "resnet/1/model.onnx"), start, stop))
+    assert b"".join(pieces) == WEIGHTS[start:stop]
+    assert max(len(piece) for piece in pieces) <= 1 << 20
+
+
+def test_reads_an_empty_object_and_an_odd_name(store: GcsStore) -> None:
+    assert list(store.read(found(store, "resnet/1/empty"), 0, 0)) == []
+    assert b"".join(store.read(found(store, "naïve #1?/1/model.onnx"), 0, 5)) == b"small"
+
+
+def test_a_reader_may_stop_early_and_the_store_goes_on(store: GcsStore) -> None:
+    weights = found(store, "resnet/1/model.onnx")
+    pieces = store.read(weights, 0, weights.size)
+    assert next(pieces)
+    assert isinstance(pieces, Generator)
+    pieces.close()
+    assert b"".join(store.read(weights, 0, 5)) == WEIGHTS[:5]
+
+
+def test_checksum_is_the_md5_of_the_listing(store: GcsStore) -> None:
+    checksum = store.checksum(found(store, "resnet/1/model.onnx"))
+    assert checksum is not None
+    running = checksum.make()
+    running.update(WEIGHTS)
+    assert (checksum.name, checksum.part_size, running.hexdigest()) == ("md5", 0, checksum.value)
+
+
+def test_checksum_without_md5_is_the_crc32c_that_the_storage_has(fake: FakeStorage) -> None:
+    crc = google_crc32c.Checksum(WEIGHTS)
+    fake.answer = lambda request: as_json(
+        listed("repo/m/x", WEIGHTS, crc32c=base64.b64encode(crc.digest()).decode())
+        if request.path.endswith("/o/repo/m/x")
+        else {"items": [listed("repo/m/x", WEIGHTS, md5Hash="no checksum")]}
+    )
+    store = store_at()
+    wanted = found(store, "m/x")
+    assert wanted.digest == ""
+    checksum = store.checksum(wanted)
+    assert checksum is not None
+    running = checksum.make()
+    running.update(WEIGHTS[:100])
+    running.update(WEIGHTS[100:])
+    assert checksum.name == "crc32c"
+    assert checksum.value == running.hexdigest()
+    assert fake.requests[-1].query["generation"] == "7"
+
+
+def test_no_checksum_where_the_storage_has_none(fake: FakeStorage) -> None:
+    fake.answer = lambda request: as_json(listed("repo/m/x", b"x"))
+    assert store_at().checksum(StoredObject("m/x", 1, "7")) is None
+
+
+def test_a_listing_of_many_pages_asks_for_no_more_than_it_needs(fake: FakeStorage) -> None:
+    def answer(request: Request) -> Reply:
+        page = int(request.query.get("pageToken", "0"))
+        more = {"nextPageToken": str(page + 1)} if page < 2 else {}
+        if "delimiter" in request.query:
+            return as_json({"prefixes": [f"repo/m{page}/", "repo//"], **more})
+        return as_json({"items": [listed(f"repo/m{page}/x", b"123")], **more})
+
+    fake.answer = answer
+    store = store_at()
+    assert [each.key for each in store.list()] == ["m0/x", "m1/x", "m2/x"]
+    assert list(store.folders()) == ["m0", "m1", "m2"]
+    assert len(fake.requests) == 6
+    assert {request.query["prefix"] for request in fake.requests} == {"repo/"}
+    assert fake.requests[0].query["fields"] == "items(name,size,generation,md5Hash),nextPageToken"
+    assert fake.requests[-1].query["fields"] == "prefixes,nextPageToken"
+
+
+def test_an_empty_listing(fake: FakeStorage) -> None:
+    fake.answer = lambda request: as_json({})
+    assert list(store_at().list()) == []
+    assert list(store_at().folders()) == []
+
+
+def test_reads_the_generation_that_was_listed_as_it_is_stored(fake: FakeStorage) -> None:
+    stored = gzip.compress(WEIGHTS)
+
+    def answer(request: Request) -> Reply:
+        if "gzip" not in request.headers["accept-encoding"]:
+            return Reply(200, {}, WEIGHTS)  # the storage would unpack it, and send all of it
+        return ranged(request, stored, **{"Content-Encoding": "gzip"})
+
+    fake.answer = answer
+    content = b"".join(store_at().read(StoredObject("m/x y", len(stored), "1234"), 0, len(stored)))
+    assert content == stored
+    assert fake.requests[0].path == "/download/storage/v1/b/models/o/repo/m/x y"
+    assert fake.requests[0].query == {"alt": "media", "generation": "1234"}
+    assert "authorization" not in fake.requests[0].headers
+
+
+def test_a_changed_object_is_said_to_be(store: GcsStore, emulator: GcsEmulator) -> None:
+    emulator.put("models", "repo/changing", b"before")
+    wanted = found(store, "changing")
+    emulator.put("models", "repo/changing", b"afterwards")
+    assert found(store, "changing").tag != wanted.tag
+    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/changing was changed or removed"):
+        list(store.read(wanted, 0, wanted.size))
+    emulator.delete("models", "repo/changing")
+    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/changing was changed or removed"):
+        list(store.read(wanted, 0, wanted.size))
+
+
+@pytest.mark.parametrize("status", [404, 412, 416])
+def test_a_generation_that_is_gone_is_said_to_be(fake: FakeStorage, status: int) -> None:
+    fake.answer = lambda request: Reply(status)
+    store, wanted = store_at(), StoredObject("m/x", 4, "7")
+    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/m/x was changed or removed"):
+        list(store.read(wanted, 0, 4))
+    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/m/x was changed or removed"):
+        store.checksum(wanted)
+
+
+def test_an_answer_without_ranges_is_refused(fake: FakeStorage) -> None:
+    fake.answer = lambda request: Reply(200, {}, b"all of it")
+    with pytest.raises(RepositoryUnavailable, match="does not answer with ranges"):
+        list(store_at().read(StoredObject("m/x", 9, "7"), 0, 3))
+
+
+def test_no_more_than_was_asked_for_is_handed_out(fake: FakeStorage) -> None:
+    fake.answer = lambda request: Reply(206, {"Content-Range": "bytes 0-2/9"}, b"all of it")
+    taken: list[bytes] = []
+    with pytest.raises(TransientError):
+        taken.extend(store_at().read(StoredObject("m/x", 9, "7"), 0, 3))
+    assert taken == []
+
+
+def test_a_missing_bucket(store: GcsStore) -> None:
+    missing = store_at("gs://nothing/repo")
+    with pytest.raises(RepositoryUnavailable, match="there is no bucket gs://nothing"):
+        list(missing.list())
+    with pytest.raises(RepositoryUnavailable, match="there is no bucket gs://nothing"):
+        list(missing.folders())
+
+
+def test_another_error_of_the_request_tells_what_the_storage_said(fake: FakeStorage) -> None:
+    fake.answer = lambda request: as_json({"error": {"code": 400, "message": "requester pays"}}, 400)
+    with pytest.raises(
+        RepositoryUnavailable, match=r"storage\.objects\.list on gs://models/repo/ failed: .*requester pays"
+    ):
+        list(store_at().list())

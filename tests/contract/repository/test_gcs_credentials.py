@@ -1,0 +1,194 @@
+"""Who asks Google Cloud Storage: the default credentials, key files, nobody; and what a refusal says about it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from core.errors import RepositoryUnavailable
+from core.repository.stores.cloud_credentials import GcsCredential
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import StoredObject, TransientError
+from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
+from tests.contract.repository.gcs_emulator import store_at
+from tests.contract.server import HOST, ROOT, free_ports
+from tests.waiting import until
+
+EMAIL = "loader@project.iam.gserviceaccount.com"
+TOKEN = "ya29.the-access-token"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStorage]:
+    """Takes the place of the storage, of the token server, and of all that the SDK asks in threads of its own."""
+    before = set(threading.enumerate())
+    with FakeStorage(lambda request: Reply(404)) as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.endpoint)
+        # With a token in its hands google-auth looks for the regions that it is good for, at a server of Google.
+        monkeypatch.setenv("HTTPS_PROXY", running.endpoint)
+        yield running
+        until(lambda: set(threading.enumerate()) <= before | {running.thread}, lambda: str(threading.enumerate()))
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_who_what_and_which_permission(fake: FakeStorage, status: int) -> None:
+    fake.answer = lambda request: as_json({"error": {"code": status, "message": "denied"}}, status)
+    store = store_at()
+    with pytest.raises(RepositoryUnavailable) as refused:
+        list(store.list())
+    assert refused.value.message == (
+        f"storage.objects.list on gs://models/repo/ was refused to anonymous (HTTP {status}): "
+        "it needs the permission storage.objects.list"
+    )
+    with pytest.raises(RepositoryUnavailable) as refused:
+        list(store.read(StoredObject("m/x", 4, "7"), 0, 4))
+    assert refused.value.message == (
+        f"storage.objects.get on gs://models/repo/m/x was refused to anonymous (HTTP {status}): "
+        "it needs the permission storage.objects.get"
+    )
+
+
+def test_an_emulator_is_used_anonymously_and_no_metadata_server_is_asked(
+    fake: FakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answer = lambda request: as_json({"prefixes": ["repo/m/"]})
+    with FakeStorage(lambda request: Reply(404)) as metadata_server:
+        monkeypatch.setenv("GCE_METADATA_IP", metadata_server.endpoint.removeprefix("http://"))
+        assert list(store_at().folders()) == ["m"]
+        assert metadata_server.requests == []
+    assert "authorization" not in fake.requests[0].headers
+
+
+def test_without_any_credentials_access_is_anonymous_and_a_refusal_says_why(tmp_path: Path) -> None:
+    """In a process of its own: the SDK reads whether to look for a metadata server when it is imported."""
+    program = (
+        "from core.errors import RepositoryUnavailable\n"
+        "from core.repository.stores.gcs import GcsStore\n"
+        "from core.repository.location import parse_location\n"
+        "print(*GcsStore(parse_location('gs://models/open'), None).folders())\n"
+        "try: list(GcsStore(parse_location('gs://models/closed'), None).list())\n"
+        "except RepositoryUnavailable as refused: print(refused.message, refused.hint, sep='\\n')\n"
+    )
+    with FakeStorage(lambda request: Reply(404)) as fake:
+        fake.answer = lambda request: (
+            as_json({"prefixes": ["open/m/"]}) if request.query["prefix"] == "open/" else Reply(401)
+        )
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(tmp_path),
+            "CLOUDSDK_CONFIG": str(tmp_path),
+            "NO_GCE_CHECK": "true",
+            "API_ENDPOINT_OVERRIDE": fake.endpoint,
+        }
+        ended = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, timeout=60)
+    folders, message, hint = ended.stdout.decode().splitlines()
+    assert folders == "m"
+    assert message.startswith("storage.objects.list on gs://models/closed/ was refused to anonymous (HTTP 401)")
+    assert hint.startswith("Your default credentials were not found.")
+
+
+def key_file(folder: Path, token_uri: str) -> Path:
+    """A service account's key, whose tokens come from `token_uri`."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    content = {"type": "service_account", "client_email": EMAIL, "private_key": pem, "token_uri": token_uri}
+    path = folder / "key.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def everything_said(error: BaseException) -> str:
+    texts = []
+    current: BaseException | None = error
+    while current is not None:
+        texts += [str(current), repr(current), str(getattr(current, "hint", ""))]
+        current = current.__cause__
+    return "\n".join(texts)
+
+
+def assert_refused_without_secrets(fake: FakeStorage, store: GcsStore) -> None:
+    with pytest.raises(RepositoryUnavailable, match=f"was refused to service account {EMAIL}") as refused:
+        list(store.list())
+    asked = [request for request in fake.requests if request.path.startswith("/storage/")]
+    assert asked[-1].headers["authorization"] == f"Bearer {TOKEN}"
+    said = everything_said(refused.value) + repr(store) + repr(vars(store))
+    assert TOKEN not in said
+    assert "PRIVATE KEY" not in said
+
+
+def token_for_a_refusal(request: Request) -> Reply:
+    if request.path == "/token":
+        return as_json({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
+    return as_json({"error": {"code": 403, "message": "denied"}}, 403)
+
+
+def test_a_key_file_is_used_and_its_account_named_in_a_refusal(fake: FakeStorage, tmp_path: Path) -> None:
+    fake.answer = token_for_a_refusal
+    path = key_file(tmp_path, f"{fake.endpoint}/token")
+    assert_refused_without_secrets(fake, store_at(credential=GcsCredential(str(path))))
+
+
+def test_the_default_credentials_are_used_and_their_account_named_in_a_refusal(
+    fake: FakeStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answer = token_for_a_refusal
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", fake.endpoint)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file(tmp_path, f"{fake.endpoint}/token")))
+    assert_refused_without_secrets(fake, store_at())
+
+
+def test_a_revoked_key_is_final(fake: FakeStorage, tmp_path: Path) -> None:
+    fake.answer = lambda request: as_json({"error": "invalid_grant", "error_description": "account not found"}, 400)
+    store = store_at(credential=GcsCredential(str(key_file(tmp_path, f"{fake.endpoint}/token"))))
+    with pytest.raises(RepositoryUnavailable, match=f"no access token for service account {EMAIL}") as refused:
+        list(store.read(StoredObject("m/x", 4, "7"), 0, 4))
+    assert "revoked" in (refused.value.hint or "")
+
+
+def test_an_unreachable_token_server_is_transient(fake: FakeStorage, tmp_path: Path) -> None:
+    unreachable = f"http://{HOST}:{free_ports(1)[0]}/token"
+    store = store_at(credential=GcsCredential(str(key_file(tmp_path, unreachable))))
+    with pytest.raises(TransientError, match=r"storage\.objects\.get"):
+        list(store.read(StoredObject("m/x", 4, "7"), 0, 4))
+    assert fake.requests == []
+
+
+def test_an_authorized_user_is_named_with_its_key_file(fake: FakeStorage, tmp_path: Path) -> None:
+    path = tmp_path / "user.json"
+    user = {"type": "authorized_user", "client_id": "id", "client_secret": "the-secret", "refresh_token": "1//refresh"}
+    path.write_text(json.dumps(user))
+    assert store_at(credential=GcsCredential(str(path)))._account.identity == f"a user of {path}"
+    path.write_text(json.dumps({**user, "account": "ann@example.com"}))
+    assert store_at(credential=GcsCredential(str(path)))._account.identity == "user ann@example.com"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read the key file .*: No such file"),
+        ("{", "is damaged or incomplete"),
+        ("[]", "is damaged or incomplete"),
+        ('{"type": "service_account", "private_key": "secret"}', "is damaged or incomplete"),
+        ('{"type": "authorized_user"}', "is damaged or incomplete"),
+        ('{"type": "gdch"}', "is of an unknown type"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used(fake: FakeStorage, tmp_path: Path, content: str | None, said: str) -> None:
+    path = tmp_path / "key.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(RepositoryUnavailable, match=said) as refused:
+        store_at(credential=GcsCredential(str(path)))
+    assert str(path) in refused.value.message
+    assert "secret" not in everything_said(refused.value)

@@ -1,0 +1,281 @@
+"""S3Store against `moto_server`, through real HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.location import parse_location
+from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.stores.cloud_credentials import S3Credential
+from core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
+from core.repository.stores.s3.store import S3Store
+from tests.contract.repository.fault_proxy import Answer, Corrupt, FaultProxy, Reset, Truncate
+from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
+from tests.contract.server import ROOT
+
+MIB = 1 << 20
+PART = 5 * MIB
+KEY_ID = "AKIAIOSFODNN7EXAMPLE"
+SECRET = "wJalrXUtnFEMI-example-secret"
+CREDENTIAL = S3Credential(KEY_ID, SECRET)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[S3Emulator]:
+    with S3Emulator() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    leave_aws(monkeypatch, tmp_path)
+
+
+def open_store(emulator: S3Emulator, path: str, credential: S3Credential | None = CREDENTIAL) -> ObjectStore:
+    return S3Store(parse_location(f"s3://{emulator.address}/{path}"), credential)
+
+
+def only(objects: Iterator[StoredObject]) -> StoredObject:
+    (found,) = objects
+    return found
+
+
+def keys(store: ObjectStore, prefix: str = "") -> list[str]:
+    return sorted(each.key for each in store.list(prefix))
+
+
+def hashed(checksum: Checksum, content: bytes) -> str:
+    """By the rule that Checksum states."""
+    if not checksum.part_size:
+        whole = checksum.make()
+        whole.update(content)
+        return whole.hexdigest()
+    over_parts = checksum.make()
+    for at in range(0, len(content), checksum.part_size):
+        part = checksum.make()
+        part.update(content[at : at + checksum.part_size])
+        over_parts.update(bytes.fromhex(part.hexdigest()))
+    return over_parts.hexdigest()
+
+
+def test_a_listing_of_more_than_one_page(emulator: S3Emulator) -> None:
+    """S3 gives 1,000 keys, or folders, at once."""
+    names = [f"m{number:04}/config.pbtxt" for number in range(1005)]
+    emulator.make_bucket("many")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda name: emulator.put("many", f"models/{name}", b""), names):
+            pass
+    store = open_store(emulator, "many/models")
+    assert keys(store) == names
+    assert sorted(store.folders()) == [name.partition("/")[0] for name in names]
+    assert keys(store, "m0007/") == ["m0007/config.pbtxt"]
+
+
+def test_keys_are_relative_and_without_markers(emulator: S3Emulator) -> None:
+    odd = "m/1/a b+c%20é&=?#<>.bin"
+    for key in ("top.txt", "m/config.pbtxt", odd, "m/", "m/2/", "m2/x"):
+        emulator.put("marked", f"models/{key}", b"1234")
+    emulator.put("marked", "models2/n/x", b"")
+    store = open_store(emulator, "marked/models/")
+    assert keys(store) == sorted(["top.txt", "m/config.pbtxt", odd, "m2/x"])
+    assert keys(store, "m/") == sorted(["m/config.pbtxt", odd])
+    assert sorted(store.folders()) == ["m", "m2"]
+    strange = only(store.list("m/1/"))
+    assert b"".join(store.read(strange, 0, 4)) == b"1234"
+    root = open_store(emulator, "marked")
+    assert sorted(root.folders()) == ["models", "models2"]
+    assert keys(root, "models2/") == ["models2/n/x"]
+
+
+def test_ranges(emulator: S3Emulator) -> None:
+    content = os.urandom(2 * MIB + MIB // 2)
+    emulator.put("ranges", "m/model.onnx", content)
+    store = open_store(emulator, "ranges")
+    wanted = only(store.list())
+    assert wanted == StoredObject("m/model.onnx", len(content), wanted.tag, f"md5:{hashlib.md5(content).hexdigest()}")
+    pieces = list(store.read(wanted, 0, len(content)))
+    assert b"".join(pieces) == content
+    assert max(map(len, pieces)) <= MIB
+    size = len(content)
+    for start, stop in [(0, 1), (1, 2), (5, 5 + MIB), (size - 3, size), (0, size - 1), (7, 7), (size, size)]:
+        assert b"".join(store.read(wanted, start, stop)) == content[start:stop]
+
+
+def test_an_empty_object(emulator: S3Emulator) -> None:
+    emulator.put("hollow", "m/config.pbtxt", b"")
+    store = open_store(emulator, "hollow")
+    wanted = only(store.list())
+    assert wanted.size == 0
+    assert list(store.read(wanted, 0, 0)) == []
+    checksum = store.checksum(wanted)
+    assert checksum is not None
+    assert checksum.value == hashed(checksum, b"")
+
+
+def test_what_has_changed_since_it_was_listed_is_not_read(emulator: S3Emulator) -> None:
+    emulator.put("moving", "m/1/model.onnx", b"first")
+    store = open_store(emulator, "moving")
+    wanted = only(store.list())
+    emulator.put("moving", "m/1/model.onnx", b"other")
+    assert only(store.list()).tag != wanted.tag
+    with pytest.raises(RepositoryUnavailable, match=r"m/1/model\.onnx was changed since it was listed"):
+        list(store.read(wanted, 0, 5))
+    with pytest.raises(RepositoryUnavailable, match="changed"):
+        store.checksum(wanted)
+    emulator.delete("moving", "m/1/model.onnx")
+    with pytest.raises(RepositoryUnavailable, match="removed since it was listed"):
+        list(store.read(wanted, 0, 5))
+    with pytest.raises(RepositoryUnavailable, match="removed"):
+        store.checksum(wanted)
+
+
+@pytest.mark.parametrize("sizes", [(PART, 1), (PART, PART), (PART, PART, 100)])
+def test_the_checksum_of_an_upload_in_parts(emulator: S3Emulator, sizes: Sequence[int]) -> None:
+    parts = [os.urandom(size) for size in sizes]
+    emulator.put_multipart("parts", "m/model.onnx", parts)
+    store = open_store(emulator, "parts")
+    wanted = only(store.list())
+    assert wanted.digest == ""
+    checksum = store.checksum(wanted)
+    assert checksum is not None
+    assert checksum.part_size == PART
+    content = b"".join(parts)
+    assert hashed(checksum, content) == checksum.value
+    assert hashed(checksum, content[:-1] + bytes([content[-1] ^ 1])) != checksum.value
+
+
+def test_parts_of_several_sizes_give_no_checksum(emulator: S3Emulator) -> None:
+    emulator.put_multipart("uneven", "m/model.onnx", [bytes(PART), bytes(PART + 1), b"x"])
+    store = open_store(emulator, "uneven")
+    assert store.checksum(only(store.list())) is None
+
+
+def test_the_checksum_of_an_encrypted_object(emulator: S3Emulator) -> None:
+    emulator.make_bucket("sealed")
+    sealed = {"Bucket": "sealed", "Body": b"content", "ServerSideEncryption": "aws:kms"}
+    emulator.client.put_object(Key="a/none", **sealed)
+    emulator.client.put_object(Key="a/sha", ChecksumAlgorithm="SHA256", **sealed)
+    store = open_store(emulator, "sealed")
+    none, sha = sorted(store.list(), key=lambda each: each.key)
+    checksum = store.checksum(sha)
+    assert checksum is not None
+    assert (checksum.name, checksum.value) == ("SHA256", hashlib.sha256(b"content").hexdigest())
+    without = store.checksum(none)
+    assert without is None or without.name == "CRC32"
+
+
+def test_without_credentials_access_is_anonymous(emulator: S3Emulator) -> None:
+    emulator.put("public", "m/private", b"")
+    emulator.client.put_bucket_acl(Bucket="public", ACL="public-read")
+    emulator.client.put_object(Bucket="public", Key="m/x", Body=b"content", ACL="public-read")
+    store = open_store(emulator, "public", None)
+    private, public = sorted(store.list(), key=lambda each: each.key)
+    assert b"".join(store.read(public, 0, 7)) == b"content"
+    for use in (lambda: list(store.read(private, 0, 0)), lambda: store.checksum(private)):
+        with pytest.raises(RepositoryUnavailable, match=r"s3:GetObject on .*/public/m/private as anonymous") as caught:
+            use()
+        assert "it needs the permission s3:GetObject on arn:aws:s3:::public/m/private" in caught.value.message
+
+
+@pytest.mark.parametrize("form", ["s3://{}/forms/models", "s3://http://{}//forms/models/"])
+def test_an_endpoint_in_the_uri(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    emulator.put("forms", "models/m/x", b"")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    store = S3Store(parse_location(form.format(emulator.address)), CREDENTIAL)
+    assert store.location == f"s3://{emulator.address}/forms/models"
+    assert keys(store) == ["m/x"]
+
+
+def test_an_endpoint_in_the_environment(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.put("forms", "models/m/x", b"")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", emulator.endpoint)
+    assert keys(S3Store(parse_location("s3://forms/models"), CREDENTIAL)) == ["m/x"]
+
+
+def test_no_such_bucket(emulator: S3Emulator) -> None:
+    with pytest.raises(RepositoryUnavailable) as caught:
+        list(open_store(emulator, "missing/models").folders())
+    assert caught.value.message.startswith(
+        "Unable to create S3 filesystem client. Check account credentials. Exception: 'NoSuchBucket' Message: "
+    )
+    assert f"s3:ListBucket on s3://{emulator.address}/missing/models as access key …MPLE" in caught.value.message
+
+
+def test_a_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> None:
+    emulator.make_bucket("empty")
+    store = open_store(emulator, "empty/models")
+    assert list(store.list()) == []
+    assert list(store.folders()) == []
+
+
+def test_faults_on_the_way(emulator: S3Emulator) -> None:
+    content = os.urandom(MIB)
+    emulator.put("faults", "m/model.onnx", content)
+    with FaultProxy(emulator.endpoint) as proxy:
+        store = S3Store(parse_location(f"s3://{proxy.endpoint}/faults"), CREDENTIAL)
+        wanted = only(store.list())
+        for fault in (Reset(300_000), Truncate(300_000)):
+            proxy.inject(fault)
+            with pytest.raises(TransientError, match=r"m/model\.onnx"):
+                list(store.read(wanted, 0, MIB))
+        proxy.inject(Answer(503), times=2)
+        with pytest.raises(TransientError, match="503"):
+            list(store.read(wanted, 0, MIB))
+        proxy.inject(Answer(500))
+        assert b"".join(store.read(wanted, 0, MIB)) == content
+        proxy.inject(Corrupt(5), where="GET ")
+        checksum = store.checksum(wanted)
+        assert checksum is not None
+        assert hashed(checksum, b"".join(store.read(wanted, 0, MIB))) != checksum.value
+        assert proxy.waiting == 0
+
+
+def test_a_repository_from_the_uri_to_the_disk(emulator: S3Emulator, tmp_path: Path) -> None:
+    emulator.put("whole", "models/simple/config.pbtxt", b"")
+    emulator.put("whole", "models/simple/1/model.onnx", b"graph")
+    credentials = tmp_path / "credentials.json"
+    credentials.write_text(json.dumps({"s3": {"": {"key_id": KEY_ID, "secret_key": SECRET}}}))
+    options = SourceOptions(cache_directory=tmp_path / "cache", cache_bytes=0, credential_path=str(credentials))
+    for fetched_before in (0, 1):
+        opener = SourceOpener(options)
+        source = opener.open(f"s3://{emulator.address}/whole/models")
+        assert source.models() == ["simple"]
+        fetched = source.fetch("simple", source.scan()["simple"], 1)
+        assert (fetched.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
+        fetched.release()
+        assert (opener.progress.snapshot().objects_downloaded_total > 0) is not bool(fetched_before)
+
+
+def test_boto3_is_imported_with_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
+    emulator.make_bucket("lazy")
+    program = f"""
+import sys
+from pathlib import Path
+from core.errors import RepositoryUnavailable
+from core.repository.opener import SourceOpener, SourceOptions
+opener = SourceOpener(SourceOptions(cache_directory=Path({str(tmp_path / "cache")!r}), cache_bytes=0))
+source = opener.open("s3://{emulator.address}/lazy")
+print("boto3" in sys.modules)
+source.models()
+print("boto3" in sys.modules, "google.cloud.storage" in sys.modules)
+"""
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.stdout.split() == ["False", "True", "False"], answer.stderr
+
+
+def test_an_emulator_that_is_gone_leaves_nothing() -> None:
+    with S3Emulator() as running:
+        endpoint = running.endpoint
+    store = S3Store(parse_location(f"s3://{endpoint}/any"), CREDENTIAL)
+    with pytest.raises(RepositoryUnavailable, match="EndpointConnectionError"):
+        list(store.list())

@@ -1,0 +1,317 @@
+"""What S3Store says when it is refused, and whom it asks as: against a server that answers as a test tells it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.location import parse_location
+from core.repository.stores.cloud_credentials import S3Credential
+from core.repository.stores.object_store import ObjectStore, StoredObject, TransientError
+from core.repository.stores.s3.store import S3Store
+from tests.contract.repository.s3_emulator import leave_aws
+from tests.contract.server import HOST, free_ports
+
+KEY_ID = "AKIAIOSFODNN7EXAMPLE"
+SECRET = "wJalrXUtnFEMI-example-secret"
+TOKEN = "FwoGZXIvYXdzEXAMPLE-session-token"
+CREDENTIAL = S3Credential(KEY_ID, SECRET, TOKEN, "eu-west-3")
+OBJECT = StoredObject("m/1/model.onnx", 10, "0" * 32)
+
+Reply = tuple[int, dict[str, str], bytes]
+EMPTY_LISTING: Reply = (200, {}, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+
+
+def refusal(status: int, code: str, message: str = "No.") -> Reply:
+    return status, {}, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+
+
+class ScriptedS3:
+    """A context manager: answers each request with the next of its `replies`, the last one again and again."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.asked: list[Message] = []
+        script = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                script.asked.append(self.headers)
+                status, headers, body = script.replies.pop(0) if len(script.replies) > 1 else script.replies[0]
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_HEAD = do_GET
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Not on the terminal."""
+
+        self._server = ThreadingHTTPServer((HOST, 0), Answer)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> ScriptedS3:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def store(self, credential: S3Credential | None = CREDENTIAL, prefix: str = "/models") -> ObjectStore:
+        location = parse_location(f"s3://{HOST}:{self._server.server_port}/b{prefix}")
+        return S3Store(location, credential)
+
+    @property
+    def signer(self) -> str:
+        """Who signed the last request, as `KEY/DATE/REGION/…`; empty for an anonymous one."""
+        signature = self.asked[-1].get("Authorization", "")
+        return signature.removeprefix("AWS4-HMAC-SHA256 Credential=").partition(",")[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    leave_aws(monkeypatch, tmp_path)
+
+
+def listed(store: ObjectStore) -> None:
+    list(store.list())
+
+
+def read(store: ObjectStore) -> bytes:
+    return b"".join(store.read(OBJECT, 0, 10))
+
+
+def refused(use: Callable[[], object]) -> str:
+    """The message and the hint, which hold no secret."""
+    with pytest.raises(RepositoryUnavailable) as caught:
+        use()
+    text = f"{caught.value.message} | {caught.value.hint}"
+    assert SECRET not in text
+    assert TOKEN not in text
+    assert KEY_ID not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "AccessDenied"),
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (400, "ExpiredToken"),
+        (401, "Unauthorized"),
+    ],
+)
+def test_a_refusal_names_identity_call_object_and_permission(status: int, code: str) -> None:
+    with ScriptedS3(refusal(status, code, f"No {SECRET} nor\n{TOKEN}.")) as server:
+        store = server.store()
+        listing = refused(lambda: listed(store))
+        reading = refused(lambda: read(store))
+    told = f"Exception: '{code}' Message: 'No [secret] nor [secret].'"
+    assert listing.startswith(f"Unable to create S3 filesystem client. Check account credentials. {told}")
+    assert f"s3:ListBucket on {store.location} as access key …MPLE from the credential file" in listing
+    assert "it needs the permission s3:ListBucket on arn:aws:s3:::b |" in listing
+    assert reading.startswith(f"s3:GetObject on {store.location}/m/1/model.onnx as access key …MPLE from")
+    assert told in reading
+    assert "it needs the permission s3:GetObject on arn:aws:s3:::b/models/m/1/model.onnx |" in reading
+
+
+def test_only_the_first_listing_fails_as_triton_does() -> None:
+    with ScriptedS3(EMPTY_LISTING, refusal(403, "AccessDenied")) as server:
+        store = server.store()
+        listed(store)
+        assert refused(lambda: listed(store)).startswith("s3:ListBucket on s3://")
+
+
+def test_a_refusal_without_a_body() -> None:
+    with ScriptedS3((403, {}, b"")) as server:
+        store = server.store()
+        text = refused(lambda: store.checksum(OBJECT))
+    assert "s3:GetObject on arn:aws:s3:::b/models/m/1/model.onnx" in text
+    assert "'403'" in text
+
+
+def test_no_secret_is_logged_even_when_all_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with ScriptedS3(refusal(403, "AccessDenied")) as server:
+        store = server.store()
+        refused(lambda: listed(store))
+    assert SECRET not in caplog.text
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "reply", [refusal(503, "SlowDown"), refusal(429, "TooMany"), refusal(400, "RequestTimeout"), (502, {}, b"<html>")]
+)
+def test_what_may_pass(reply: Reply) -> None:
+    with ScriptedS3(reply) as server:
+        store = server.store()
+        with pytest.raises(TransientError, match=r"s3:GetObject on .*model\.onnx"):
+            read(store)
+
+
+def test_what_passes_at_the_second_attempt_is_not_noticed() -> None:
+    with ScriptedS3(refusal(500, "InternalError"), EMPTY_LISTING) as server:
+        listed(server.store())
+        assert len(server.asked) == 2
+
+
+def test_a_body_that_ends_early() -> None:
+    head = {"Content-Length": "10", "Content-Range": "bytes 0-9/10"}
+    with ScriptedS3((206, head, b"12345")) as server:
+        store = server.store()
+        with pytest.raises(TransientError, match=r"before its end|too early"):
+            read(store)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (206, {"Content-Range": "bytes 5-9/10"}, b"56789"),
+        (206, {"Content-Range": "bytes 0-9/11"}, b"0123456789"),
+        (200, {}, b"0123456789more"),
+        (206, {}, b"01234567"),
+    ],
+)
+def test_other_bytes_than_those_asked_for_are_not_taken(reply: Reply) -> None:
+    with ScriptedS3(reply) as server:
+        store = server.store()
+        assert "bytes 0-9 of 10 were asked for" in refused(lambda: read(store))
+
+
+def test_the_whole_object_serves_as_the_range_that_it_is() -> None:
+    with ScriptedS3((200, {}, b"0123456789")) as server:
+        assert read(server.store()) == b"0123456789"
+        assert server.asked[-1]["Range"] == "bytes=0-9"
+        assert server.asked[-1]["If-Match"] == f'"{OBJECT.tag}"'
+
+
+def test_an_empty_object_is_asked_for_without_a_range() -> None:
+    with ScriptedS3((200, {}, b"")) as server:
+        assert list(server.store().read(StoredObject("m/e", 0, "t"), 0, 0)) == []
+        assert server.asked[-1]["Range"] is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ((200, {}, b"<html><body>Welcome</body></html>"), "the answer is not one of S3"),
+        ((404, {}, b"<html><br></html>"), "Exception: '404' Message: 'Not Found'"),
+        ((400, {}, b"plain HTTP to a port of TLS"), "Exception: '400' Message: 'Bad Request'"),
+    ],
+)
+def test_an_endpoint_that_does_not_speak_s3(reply: Reply, says: str) -> None:
+    with ScriptedS3(reply) as server:
+        store = server.store()
+        assert says in refused(lambda: listed(store))
+
+
+@pytest.mark.parametrize("token", [b"", b"<NextContinuationToken>x</NextContinuationToken>"])
+def test_a_listing_without_end_is_refused(token: bytes) -> None:
+    page = b"<ListBucketResult><IsTruncated>true</IsTruncated>%s</ListBucketResult>"
+    with ScriptedS3((200, {}, page % token)) as server:
+        store = server.store()
+        assert "does not come to its end" in refused(lambda: listed(store))
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (b"<Key>models/m/x</Key><Size>1</Size>", "without its key, its size or its ETag"),
+        (b"<Key>models/m/x</Key><Size>1</Size><ETag>&quot;&quot;</ETag>", "without its key, its size or its ETag"),
+        (b"<Key>models/m/x</Key><Size>-1</Size><ETag>x</ETag>", "without its key, its size or its ETag"),
+        (b"<Size>1</Size><ETag>x</ETag>", "without its key, its size or its ETag"),
+        (b"<Key>models/m/x</Key><Size>many</Size><ETag>x</ETag>", "the answer is not one of S3"),
+        (b"<Key>models/m/x</Key><Size>1</Size><ETag>x</ETag><LastModified>x</LastModified>", "not one of S3"),
+    ],
+)
+def test_a_listing_that_cannot_be_right_is_refused(entry: bytes, says: str) -> None:
+    page = b"<ListBucketResult><Name>b</Name><Contents>%s</Contents></ListBucketResult>"
+    with ScriptedS3((200, {}, page % entry)) as server:
+        store = server.store()
+        assert says in refused(lambda: listed(store))
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedS3]:
+    with ScriptedS3(EMPTY_LISTING) as server:
+        yield server
+
+
+def test_the_credential_file_goes_first(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    listed(scripted.store())
+    assert scripted.signer.startswith(f"{KEY_ID}/")
+    assert scripted.signer.endswith("/eu-west-3/s3/aws4_request")
+    assert scripted.asked[-1]["X-Amz-Security-Token"] == TOKEN
+    listed(scripted.store(S3Credential()))
+    assert scripted.signer.startswith("AKIAENVIRONMENT/")
+    assert scripted.signer.endswith("/us-east-1/s3/aws4_request")
+
+
+def test_a_profile(scripted: ScriptedS3, tmp_path: Path) -> None:
+    keys = f"aws_access_key_id = AKIAPROFILE\naws_secret_access_key = {SECRET}\n"
+    (tmp_path / "config").write_text(f"[profile team]\nregion = eu-north-1\n{keys}")
+    listed(scripted.store(S3Credential(profile="team")))
+    assert scripted.signer.startswith("AKIAPROFILE/")
+    assert "/eu-north-1/" in scripted.signer
+    store = scripted.store(S3Credential(profile="none"))
+    assert "ProfileNotFound" in refused(lambda: listed(store))
+
+
+def test_half_a_key(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    store = scripted.store(None)
+    assert "PartialCredentialsError" in refused(lambda: listed(store))
+    assert scripted.asked == []
+
+
+def test_without_credentials_nothing_is_signed(scripted: ScriptedS3) -> None:
+    listed(scripted.store(None))
+    assert scripted.asked[-1]["Authorization"] is None
+
+
+def test_what_a_credential_program_prints_is_not_repeated(scripted: ScriptedS3, tmp_path: Path) -> None:
+    program = tmp_path / "credentials.sh"
+    program.write_text(f"#!/bin/sh\necho {SECRET} >&2\nexit 1\n")
+    program.chmod(0o700)
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {program}\n")
+    store = scripted.store(None)
+    assert "no credentials could be got from custom-process" in refused(lambda: listed(store))
+
+
+def test_after_a_refusal_the_credentials_are_looked_up_afresh(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    entry = "[default]\naws_access_key_id = {}\naws_secret_access_key = secret-of-the-file\n"
+    with ScriptedS3(refusal(400, "ExpiredToken"), EMPTY_LISTING) as server:
+        file.write_text(entry.format("AKIAEXPIRED"))
+        store = server.store(None)
+        text = refused(lambda: listed(store))
+        assert "access key …IRED from shared-credentials-file" in text
+        file.write_text(entry.format("AKIAEXCHANGED"))
+        listed(store)
+        assert server.signer.startswith("AKIAEXCHANGED/")
+
+
+def test_nobody_listens() -> None:
+    (port,) = free_ports(1)
+    store = S3Store(parse_location(f"s3://{HOST}:{port}/b"), CREDENTIAL)
+    text = refused(lambda: listed(store))
+    assert text.startswith("Unable to create S3 filesystem client.")
+    assert f"{HOST}:{port}" in text

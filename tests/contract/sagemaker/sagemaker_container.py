@@ -1,0 +1,105 @@
+"""The container as SageMaker starts it, with the one word `serve`, and asks it: under the platform's own limits."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from app.emulators.common.container_client import ContainerAnswer, ContainerClient
+from app.emulators.sagemaker.limits import PlatformLimits
+from tests.contract.server import HOST, environment_without, free_ports
+from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.waiting import until
+
+LIMITS = PlatformLimits()
+LIMIT_S = 60.0
+# From SIGTERM on: the platform kills after 30 s, and what takes longer than this is too near to it.
+STOP_LIMIT_S = 25.0
+_OTHERS = ("SAGEMAKER_", "TRIDENT_", "AIP_", "AWS_")
+
+
+def platform_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """What a container of the platform finds set: nothing for servers but `variables`."""
+    return environment_without(*_OTHERS) | dict(variables)
+
+
+def header_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Keyword arguments as header names: `Content_Type` is Content-Type."""
+    return {name.replace("_", "-"): value for name, value in names.items()}
+
+
+class SageMakerContainer:
+    """A context manager: listens on entry (and is ready, unless `ready` is false), stopped and gone on exit."""
+
+    def __init__(self, log: Path, *, ready: bool = True, **variables: str) -> None:
+        (self.port,) = free_ports(1)
+        self._log = log
+        self._ready = ready
+        self._variables = {"SAGEMAKER_BIND_TO_PORT": str(self.port), "TRIDENT_HTTP_ADDRESS": HOST, **variables}
+        self._client = ContainerClient(self.port, LIMITS)
+
+    def __enter__(self) -> SageMakerContainer:
+        self.process = start_session([TRIDENT, "serve"], self._log, env=platform_environment(self._variables))
+        try:
+            until(lambda: self.ping_status() in ((200,) if self._ready else (200, 503)), self.log_text)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                assert self.stop() == 0, self.log_text()
+                assert session_members(self.process.pid) == []
+        finally:
+            self.kill()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status, which must come within STOP_LIMIT_S."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_LIMIT_S)
+
+    def kill(self) -> None:
+        kill_session(self.process)
+
+    def ping_status(self) -> int:
+        """The status of a probe within the platform's limits; 0 where nobody listens, or answers in time."""
+        assert self.process.poll() is None, self.log_text()
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMITS.ping_s)
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError, TimeoutError):
+            connection.request("GET", "/ping")
+            return connection.getresponse().status
+        return 0
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> ContainerAnswer:
+        """One exchange; a breach of a limit (250 ms to connect, 60 s for the answer) raises ContainerFault."""
+        within_s = LIMITS.ping_s if path == "/ping" else LIMITS.invoke_s
+        return self._client.ask(method, path, headers=header_names(headers), body=body, within_s=within_s)
+
+    def invoke(self, body: bytes, **headers: str) -> ContainerAnswer:
+        return self.ask("POST", "/invocations", body, **headers)
+
+    def invoke_chunked(self, chunks: Iterable[bytes], **headers: str) -> tuple[int, bytes]:
+        """An invocation whose body has no length, as a batch transform without a payload limit sends it."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/invocations", iter(chunks), header_names(headers), encode_chunked=True)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def load(self, name: str, url: str) -> ContainerAnswer:
+        body = json.dumps({"model_name": name, "url": url}).encode()
+        return self.ask("POST", "/models", body, Content_Type="application/json")
+
+    def log_text(self) -> str:
+        """Its end, as far as a person reads."""
+        return self._log.read_text(errors="replace")[-4000:]

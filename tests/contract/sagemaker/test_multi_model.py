@@ -1,0 +1,277 @@
+"""Many models in one container, as the platform loads and unloads them.
+
+Source: spec/sagemaker.md section A5.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat, write_nested
+from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
+
+pytestmark = pytest.mark.slow
+
+MEMORY_MB = 700
+HEAVY_MB = 100
+
+
+class Endpoint:
+    """A container with a bound on its memory, and the folder that the platform unpacks archives into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "models"
+        self.root.mkdir()
+        self.container = SageMakerContainer(
+            folder / "log",
+            SAGEMAKER_MULTI_MODEL="true",
+            TRIDENT_SAGEMAKER_MODELS_ROOT=str(self.root),
+            TRIDENT_SAGEMAKER_MEMORY_LIMIT_MB=str(MEMORY_MB),
+        )
+
+    def url(self, name: str) -> str:
+        return f"{self.root}/{name}/model"
+
+    def put(self, name: str, factor: int, megabytes: int = 0) -> None:
+        write_flat(Path(self.url(name)), factor, megabytes)
+
+    def load(self, name: str) -> int:
+        return self.container.load(name, self.url(name)).status
+
+    def unload(self, name: str) -> int:
+        return self.container.ask("DELETE", f"/models/{name}").status
+
+    def answers(self, name: str, factor: int) -> bool:
+        answer = self.container.ask("POST", f"/models/{name}/invoke", ONES, Content_Type=CSV, Accept=CSV)
+        return answer.status == 200 and is_scaled_by(answer.body, factor)
+
+    def invoke_status(self, name: str) -> int:
+        return self.container.ask("POST", f"/models/{name}/invoke", ONES, Content_Type=CSV).status
+
+    def models(self) -> dict[str, str]:
+        """The container's own list, all of it."""
+        found: dict[str, str] = {}
+        token = ""
+        while True:
+            answer = self.container.ask(
+                "GET", f"/models?limit=2&next_page_token={quote(token)}" if token else "/models?limit=2"
+            )
+            assert answer.status == 200, answer.text
+            page = listed(answer.body)
+            assert len(page) <= 2
+            assert not page.keys() & found.keys()
+            found |= page
+            token = json.loads(answer.body).get("nextPageToken", "")
+            if not token:
+                return found
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    made = Endpoint(tmp_path_factory.mktemp("endpoint"))
+    with made.container:
+        yield made
+
+
+@pytest.fixture
+def endpoint(running: Endpoint) -> Iterator[Endpoint]:
+    """Without any model, before and after each test."""
+    yield running
+    for name in running.models():
+        assert running.unload(name) == 200
+    assert running.models() == {}
+    assert running.container.ask("GET", "/ping").status == 200
+
+
+def test_a_container_without_models_is_ready_and_lists_none(endpoint: Endpoint) -> None:
+    assert endpoint.container.ask("GET", "/ping").status == 200
+    assert endpoint.models() == {}
+
+
+def test_flat_and_nested_folders_serve_under_the_names_they_are_given(endpoint: Endpoint) -> None:
+    write_nested(Path(endpoint.url("0-nested")), 2)
+    for number in range(1, 6):
+        endpoint.put(f"{number}-flat", number)
+    write_flat(Path(endpoint.url("6-below"), "sub"), 6)
+    assert [endpoint.load(name) for name in ("0-nested", *(f"{n}-flat" for n in range(1, 6)))] == [200] * 6
+    assert endpoint.container.load("6-below", f"{endpoint.url('6-below')}/sub").status == 200
+    assert endpoint.answers("0-nested", 2)
+    assert all(endpoint.answers(f"{number}-flat", number) for number in range(1, 6))
+    assert endpoint.answers("6-below", 6)
+    names = ["0-nested", *(f"{number}-flat" for number in range(1, 6))]
+    assert endpoint.models() == {
+        **{name: endpoint.url(name) for name in names},
+        "6-below": f"{endpoint.url('6-below')}/sub",
+    }
+    one = endpoint.container.ask("GET", "/models/3-flat")
+    assert json.loads(one.body) == {"modelName": "3-flat", "modelUrl": endpoint.url("3-flat")}
+
+
+def test_the_target_model_of_a_call_is_for_the_log_only(endpoint: Endpoint) -> None:
+    endpoint.put("a", 2)
+    endpoint.put("b", 3)
+    assert [endpoint.load("a"), endpoint.load("b")] == [200, 200]
+    answer = endpoint.container.ask(
+        "POST", "/models/a/invoke", ONES, Content_Type=CSV, Accept=CSV, X_Amzn_SageMaker_Target_Model="b"
+    )
+    assert is_scaled_by(answer.body, 2)
+
+
+def test_what_is_not_loaded_is_404(endpoint: Endpoint) -> None:
+    for method, path in (("GET", "/models/x"), ("DELETE", "/models/x"), ("POST", "/models/x/invoke")):
+        answer = endpoint.container.ask(method, path, ONES if method == "POST" else None, Content_Type=CSV)
+        assert answer.status == 404, answer.text
+        assert "error" in json.loads(answer.body)
+
+
+def test_until_memory_ends_and_again_when_a_model_has_gone(endpoint: Endpoint) -> None:
+    loaded = []
+    while True:
+        name = f"heavy{len(loaded)}"
+        endpoint.put(name, len(loaded) + 1, HEAVY_MB)
+        answer = endpoint.container.load(name, endpoint.url(name))
+        if answer.status == 507:
+            break
+        assert answer.status == 200, answer.text
+        loaded.append(name)
+        assert len(loaded) * HEAVY_MB <= MEMORY_MB
+    assert loaded
+    assert "MiB" in answer.text
+    assert endpoint.models() == {each: endpoint.url(each) for each in loaded}
+    assert endpoint.invoke_status(name) == 404
+    assert endpoint.load(name) == 507  # trying again changes nothing
+    assert endpoint.unload(loaded[0]) == 200
+    assert endpoint.load(name) == 200  # at once: the memory is free when the unload is answered
+    assert endpoint.answers(name, len(loaded) + 1)
+    assert all(endpoint.answers(each, number) for number, each in enumerate(loaded[1:], 2))
+    assert endpoint.invoke_status(loaded[0]) == 404
+
+
+def test_many_at_once_are_loaded_once(endpoint: Endpoint) -> None:
+    endpoint.put("once", 2, 20)
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(endpoint.load, ["once"] * 6))
+    assert sorted(statuses) == [200] + [409] * 5
+    assert endpoint.answers("once", 2)
+    assert list(endpoint.models()) == ["once"]
+
+
+def test_loads_and_unloads_do_not_disturb_others(endpoint: Endpoint) -> None:
+    endpoint.put("steady", 7)
+    for number in range(4):
+        endpoint.put(f"other{number}", number)
+    assert endpoint.load("steady") == 200
+    over = threading.Event()
+
+    def ask() -> int:
+        count = 0
+        while not over.is_set():
+            assert endpoint.answers("steady", 7)
+            count += 1
+        return count
+
+    def change(number: int) -> None:
+        for _ in range(5):
+            assert endpoint.load(f"other{number}") == 200
+            assert endpoint.answers(f"other{number}", number)
+            assert endpoint.unload(f"other{number}") == 200
+
+    with ThreadPoolExecutor(6) as pool:
+        callers = [pool.submit(ask) for _ in range(2)]
+        try:
+            list(pool.map(change, range(4)))
+        finally:
+            over.set()
+        assert all(caller.result(LIMIT_S) > 0 for caller in callers)
+    assert list(endpoint.models()) == ["steady"]
+
+
+def test_a_load_while_it_unloads_serves_in_the_end(endpoint: Endpoint) -> None:
+    endpoint.put("again", 2, 20)
+    for _ in range(5):
+        assert endpoint.load("again") == 200
+        with ThreadPoolExecutor(2) as pool:
+            unload, load = pool.submit(endpoint.unload, "again"), pool.submit(endpoint.load, "again")
+            outcomes = (unload.result(LIMIT_S), load.result(LIMIT_S))
+        # Either came first: the load finds the model there, or waits until it has gone.
+        assert outcomes in ((200, 200), (200, 409))
+        is_loaded = outcomes == (200, 200)
+        assert endpoint.invoke_status("again") == (200 if is_loaded else 404)
+        assert endpoint.unload("again") == (200 if is_loaded else 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("..", "{root}/a/model"),
+        ("../a", "{root}/a/model"),
+        ("a/b", "{root}/a/model"),
+        ("", "{root}/a/model"),
+        ("a\0b", "{root}/a/model"),
+        ("n" * 300, "{root}/a/model"),
+        ("x", "{root}/../secret/model"),
+        ("x", "{root}/a/../a/model"),
+        ("x", "{root}/a/model/../../a/model"),
+        ("x", "{root}/link/model"),
+        ("x", "/dev/shm/model"),
+        ("x", "/proc/self/model"),
+        ("x", "{root}"),
+        ("x", "{root}/a"),
+        ("x", "{root}/nothing/model"),
+        ("x", ""),
+    ],
+)
+def test_names_and_urls_do_not_leave_their_folder(endpoint: Endpoint, name: str, url: str) -> None:
+    if not (endpoint.root / "link").is_symlink():
+        write_flat(endpoint.root.parent / "secret" / "model", 1)
+        (endpoint.root / "link").symlink_to("../secret")
+        endpoint.put("a", 1)
+    answer = endpoint.container.load(name, url.format(root=endpoint.root))
+    assert answer.status == 400, answer.text
+    assert "error" in json.loads(answer.body)
+    assert endpoint.models() == {}
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2fsecret", "%00", "a%2Fb", "%ff"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_path_names_no_model_outside(endpoint: Endpoint, method: str, name: str) -> None:
+    answer = endpoint.container.ask(method, f"/models/{name}")
+    assert answer.status in (400, 404), answer.text
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"no JSON", b'{"model_name": "a"}', b'{"model_name": 1, "url": 2}', b"x" * 100_000]
+)
+def test_a_load_that_says_too_little_is_400(endpoint: Endpoint, body: bytes) -> None:
+    answer = endpoint.container.ask("POST", "/models", body, Content_Type="application/json")
+    assert answer.status == 400, answer.text
+    assert "error" in json.loads(answer.body)
+
+
+def test_a_folder_with_a_broken_model_is_400_and_nothing_is_left(endpoint: Endpoint) -> None:
+    folder = write_flat(Path(endpoint.url("broken")), 1)
+    (folder / "1" / "model.onnx").write_bytes(b"no model")
+    assert endpoint.load("broken") == 400
+    assert endpoint.models() == {}
+    write_flat(folder, 3)
+    assert endpoint.load("broken") == 200
+    assert endpoint.answers("broken", 3)
+
+
+def test_there_is_no_default_model_here(endpoint: Endpoint) -> None:
+    answer = endpoint.container.invoke(ONES, Content_Type=CSV)
+    assert answer.status == 404
+    assert "/models/" in answer.text
+
+
+@pytest.mark.parametrize("token", ["x", "%00", "!!!!", "a" * 5000])
+def test_a_page_token_that_nobody_gave_is_400(endpoint: Endpoint, token: str) -> None:
+    answer = endpoint.container.ask("GET", f"/models?next_page_token={token}")
+    assert answer.status == 400, answer.text

@@ -1,0 +1,307 @@
+"""The platform's calls against real models, through the bridge of the real worker; without its sockets.
+
+Before an engine in place, and before one that is reached as a front end reaches it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gevent
+import numpy as np
+import pytest
+from werkzeug.test import Client, EnvironBuilder, TestResponse
+
+from adapters.sagemaker.application import SageMakerApplication
+from adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
+from adapters.sagemaker.settings import SageMakerSettings
+from app.worker.gevent_link import HubLink
+from core.engine.in_process import InferenceEngine, make_engine
+from core.engine.protocol import Engine
+from core.frontend.gevent_bridge import GeventBridge
+from core.http.options import HttpOptions
+from core.http.payloads.arrays.npy import write_npy
+from core.lifecycle.options import EngineOptions
+from core.observability.host_memory import MemoryRoom
+from core.remote.client import RemoteEngine
+from core.remote.server import EngineServer
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import add_sub_config, identity_config
+from tests.waiting import until
+
+LIMIT_S = 20.0
+BINARY = "application/vnd.sagemaker-triton.binary+json"
+JSON = "application/json"
+CSV = "text/csv"
+LINES = "application/jsonlines"
+NPY = "application/x-npy"
+ROWS = np.arange(60, dtype=np.float32).reshape(20, 3)
+
+Call = Callable[..., TestResponse]
+
+
+class Platform:
+    """Calls applications in greenlets of one hub, as the worker does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.bridge = GeventBridge(gevent.get_hub())
+
+    def calls(self, memory: MemoryBudget | None = None, **settings: Any) -> Call:
+        options = HttpOptions(max_input_size=100 << 20)
+        client = Client(
+            SageMakerApplication(
+                self.engine, options, self.bridge, SageMakerSettings(**settings), lambda: b"", memory=memory
+            )
+        )
+
+        def call(path: str, **request: Any) -> TestResponse:
+            answer: TestResponse = gevent.spawn(client.open, path, **request).get(timeout=LIMIT_S)
+            return answer
+
+        return call
+
+
+def write_repository(folder: Path) -> None:
+    identity, strings = onnx_models.identity("FP32", ["n", 3]), onnx_models.strings(["n", 1])
+    onnx_models.write_version(identity, folder, "batching", identity_config("FP32", [3]))
+    onnx_models.write_version(onnx_models.identity("FP32", [3]), folder, "single", identity_config("FP32", [3], 0))
+    onnx_models.write_version(strings, folder, "strings", identity_config("BYTES", [1]))
+    onnx_models.write_version(onnx_models.add_sub(), folder, "add_sub", add_sub_config())
+
+
+@contextmanager
+def at_a_distance(engine: InferenceEngine, path: Path) -> Iterator[RemoteEngine]:
+    """The engine, as a front end knows it that finds it at the socket `path`."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        server = EngineServer(engine, listener)
+        server.start()
+        remote = RemoteEngine(str(path), HubLink(), 64 << 20)
+        remote.start()
+        try:
+            until(remote.is_ready, sleep=gevent.sleep)
+            yield remote
+        finally:
+            remote.close()
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def platform(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    repository = tmp_path_factory.mktemp("repository")
+    write_repository(repository)
+    options = EngineOptions(
+        repositories=(str(repository),),
+        control_mode="explicit",
+        load_models=("*",),
+        cpu_metrics=False,
+        gpu_metrics=False,
+    )
+    engine = make_engine(options)
+    engine.start()
+    try:
+        assert engine.wait_loaded(LIMIT_S)
+        with ExitStack() as stack:
+            in_use: Engine = engine
+            if http_workers != "0":
+                in_use = stack.enter_context(at_a_distance(engine, tmp_path_factory.mktemp("socket") / "engine"))
+            platform = Platform(in_use)
+            stack.callback(platform.bridge.close)
+            yield platform
+    finally:
+        engine.begin_exit()
+        assert engine.finish(LIMIT_S)
+
+
+def text(rows: Any) -> bytes:
+    return "".join(",".join(map(str, row)) + "\n" for row in rows.tolist()).encode()
+
+
+def lines(rows: Any) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows.tolist())
+
+
+def read(answer: TestResponse) -> Any:
+    assert answer.status_code == 200, answer.data
+    if answer.mimetype == JSON:
+        found = answer.json
+        return np.array(found["predictions"] if isinstance(found, dict) else found, np.float32)
+    if answer.mimetype == CSV:
+        return np.loadtxt(io.BytesIO(answer.data), np.float32, delimiter=",", ndmin=2)
+    if answer.mimetype == LINES:
+        return np.array([json.loads(line) for line in answer.data.splitlines()], np.float32)
+    return np.load(io.BytesIO(answer.data), allow_pickle=False)
+
+
+BODIES = {
+    JSON: json.dumps({"instances": ROWS.tolist()}).encode(),
+    f"{JSON};charset=utf-8": json.dumps(ROWS.tolist()).encode(),
+    CSV: text(ROWS),
+    LINES: lines(ROWS),
+    NPY: write_npy(ROWS),
+    "application/octet-stream": ROWS.tobytes(),
+    "": ROWS.tobytes(),
+}
+
+
+@pytest.mark.parametrize("model", ["batching", "single"])
+@pytest.mark.parametrize("accept", [JSON, CSV, LINES, NPY])
+@pytest.mark.parametrize("content_type", BODIES)
+def test_every_format_into_every_other(platform: Platform, model: str, content_type: str, accept: str) -> None:
+    call = platform.calls(default_model=model)
+    headers = {"Accept": accept, **({"Content-Type": content_type} if content_type else {})}
+    answer = call("/invocations", method="POST", data=BODIES[content_type], headers=headers)
+    assert answer.mimetype == accept
+    assert np.array_equal(read(answer), ROWS)
+
+
+def test_two_inputs(platform: Platform) -> None:
+    call = platform.calls(default_model="add_sub")
+    instances = [{"INPUT0": [n] * 16, "INPUT1": [1] * 16} for n in range(20)]
+    answer = call("/invocations", method="POST", json={"instances": instances})
+    assert answer.status_code == 200
+    assert answer.json is not None
+    assert answer.json["predictions"] == [{"OUTPUT0": [n + 1] * 16, "OUTPUT1": [n - 1] * 16} for n in range(20)]
+
+
+def test_strings(platform: Platform) -> None:
+    call = platform.calls(default_model="strings")
+    answer = call("/invocations", method="POST", data=b'a\n"b,c"\n', content_type=CSV, headers={"Accept": CSV})
+    assert (answer.status_code, answer.data) == (200, b'a\n"b,c"\n')
+
+
+@pytest.mark.parametrize("model", ["batching", "single"])
+@pytest.mark.parametrize("content_type", [CSV, LINES])
+def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model: str, content_type: str) -> None:
+    """Chunked, and large enough for the native threads; without Accept."""
+    rows = np.arange(15_000, dtype=np.float32).reshape(5_000, 3)
+    body = text(rows) if content_type == CSV else lines(rows)
+    call = platform.calls(default_model=model, batch=True)
+    builder = EnvironBuilder(method="POST", input_stream=io.BytesIO(body), content_type=content_type)
+    builder.headers["Transfer-Encoding"] = "chunked"
+    answer = call("/invocations", **_chunked(builder))
+    assert (answer.mimetype, answer.data.count(b"\n")) == (content_type, 5_000)
+    assert np.array_equal(read(answer), rows)
+
+
+def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
+    """The request as a server hands it over that took the chunks apart."""
+    return {
+        "method": "POST",
+        "input_stream": builder.input_stream,
+        "content_type": builder.content_type,
+        "headers": builder.headers,
+        "environ_overrides": {"wsgi.input_terminated": True},
+    }
+
+
+def test_the_row_that_is_wrong_is_named(platform: Platform) -> None:
+    call = platform.calls(default_model="batching")
+    for body, content_type, words in (
+        (b"1,2,3\n1,2\n", CSV, "row 2"),
+        (b"1,2,3\n1,x,3\n", CSV, "row 2, column 2"),
+        (b"[1,2,3]\n[1,2,3\n", LINES, "line 2"),
+        (write_npy(ROWS)[:-1], NPY, "bytes"),
+        (b"\0" * 5, "application/octet-stream", "multiple of 12"),
+        (b'{"instances":[[1,2]]}', JSON, "instance 0"),
+    ):
+        answer = call("/invocations", method="POST", data=body, content_type=content_type)
+        assert answer.status_code == 400
+        assert answer.json is not None
+        assert words in answer.json["error"]
+
+
+def test_objects_are_never_unpickled(platform: Platform) -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([print], dtype=object), allow_pickle=True)
+    call = platform.calls(default_model="batching")
+    answer = call("/invocations", method="POST", data=file.getvalue(), content_type=NPY)
+    assert answer.status_code == 400
+    assert answer.json is not None
+    assert "nothing is ever unpickled" in answer.json["error"]
+
+
+def test_binary_tensors_both_ways(platform: Platform) -> None:
+    call = platform.calls(default_model="batching")
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}
+    header = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]})
+    body = header.encode() + ROWS[:1].tobytes()
+    answer = call("/invocations", method="POST", data=body, content_type=f"{BINARY};json-header-size={len(header)}")
+    assert answer.status_code == 200
+    size = int(answer.headers["Content-Type"].removeprefix(f"{BINARY};json-header-size="))
+    assert answer.data[size:] == ROWS[:1].tobytes()
+
+
+def test_several_models_and_none_named(platform: Platform) -> None:
+    answer = platform.calls()("/invocations", method="POST", data=b"1,2,3", content_type=CSV)
+    assert answer.status_code == 400
+    assert answer.json == {"error": "there are several models: add_sub, batching, single, strings"}
+
+
+# --- many models
+
+
+def unpack(root: Path, name: str, scale: int) -> dict[str, str]:
+    """A model as the platform leaves it there: a model folder in a folder of an opaque name."""
+    folder = root / name / "model"
+    onnx_models.write(onnx_models.identity("FP32", ["n", scale]), folder / "called_the_same" / "1" / "model.onnx")
+    return {"model_name": name, "url": str(folder)}
+
+
+def test_the_life_of_models(platform: Platform, tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    call = platform.calls(memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root), ping_mode="live")
+    widths = {f"{n:02}ab-cd": n + 1 for n in range(4)}
+    for name, width in widths.items():
+        assert call("/models", method="POST", json=unpack(root, name, width)).status_code == 200
+    assert call("/models", method="POST", json=unpack(root, "00ab-cd", 1)).status_code == 409
+    listed = call("/models").json
+    assert listed is not None
+    assert [one["modelName"] for one in listed["models"]] == sorted(widths)
+    for name, width in widths.items():
+        answer = call(f"/models/{name}/invoke", method="POST", data=",".join(["2"] * width), content_type=CSV)
+        assert np.array_equal(read(answer), np.full((1, width), 2, np.float32))
+    for name in widths:
+        assert call(f"/models/{name}", method="DELETE").status_code == 200
+        assert call(f"/models/{name}/invoke", method="POST", data=b"1", content_type=CSV).status_code == 404
+        shutil.rmtree(root / name)
+    assert call("/models").json == {"models": []}
+
+
+def test_a_model_that_does_not_fit_is_507_and_fits_when_another_has_gone(platform: Platform, tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    rooms = [MemoryRoom(1 << 30, 1 << 30)]
+    call = platform.calls(memory=MemoryBudget(lambda: rooms[0]), multi_model=True, models_root=str(root))
+    assert call("/models", method="POST", json=unpack(root, "first", 1)).status_code == 200
+    rooms[0] = MemoryRoom(1 << 30, HOST_EXTRA)
+    second = unpack(root, "second", 1)
+    answer = call("/models", method="POST", json=second)
+    assert answer.status_code == 507
+    assert answer.json is not None
+    assert "out of memory" in answer.json["error"]
+    assert call("/models/second").status_code == 404
+    assert call("/models/first", method="DELETE").status_code == 200
+    rooms[0] = MemoryRoom(1 << 30, 1 << 30)
+    assert call("/models", method="POST", json=second).status_code == 200
+    assert call("/models/second", method="DELETE").status_code == 200
+
+
+def test_an_archive_that_holds_no_model_is_400(platform: Platform, tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    document = unpack(root, "broken", 1)
+    (root / "broken" / "model" / "called_the_same" / "1" / "model.onnx").write_bytes(b"not onnx")
+    call = platform.calls(memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root))
+    answer = call("/models", method="POST", json=document)
+    assert answer.status_code == 400
+    assert answer.json is not None
+    assert list(answer.json) == ["error"]
+    assert call("/models/broken").status_code == 404

@@ -1,0 +1,129 @@
+"""The arbiter: a worker that dies comes back, a site that fails ends the server, a taken port too.
+
+Source: spec/server-options.md section 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.served_site import ROOT, Client, Server, free_ports, served
+from tests.contract.session import session_members
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def test_killed_worker_comes_back() -> None:
+    with served() as server:
+        first = server.get("pid")
+        os.kill(int(first), signal.SIGKILL)
+        until(lambda: server.answers() and server.get("pid") != first)
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        assert "SIGKILL" in server.output
+
+
+def test_failed_site_ends_the_server() -> None:
+    server = Server(["--failure", "Internal - failed to load all models"])
+    try:
+        assert server.ended() == 1
+        assert "error: creating server: Internal - failed to load all models\n" in server.output
+    finally:
+        server.close()
+
+
+def test_site_that_fails_later_ends_the_server_after_what_is_in_flight() -> None:
+    with served(drain_grace_s=60.0) as server, Client(server.port) as client:
+        client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
+        assert server.get("poison") == "ok"
+        until(lambda: not server.answers())
+        client.send(b"dy")
+        assert client.reply().body == b"body"
+        assert server.ended() == 1
+
+
+def test_taken_port_ends_the_server() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [sys.executable, "tests/contract/served_site.py", str(port)]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+    assert ended.returncode == 1
+    assert f"error: creating server: Unavailable - Socket '127.0.0.1:{port}' already in use" in ended.stderr
+
+
+def test_ignored_signals_change_nothing() -> None:
+    with served() as server:
+        pid = server.get("pid")
+        for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2, signal.SIGWINCH):
+            server.signal(number)
+        until(lambda: server.output.count("signal ignored") == 4)
+        assert server.get("pid") == pid
+
+
+@contextlib.contextmanager
+def inherited(action: signal.Handlers) -> Iterator[None]:
+    """What processes that are started meanwhile do with SIGHUP, whatever these tests were started with."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def hang_up(server: Server) -> None:
+    """As a terminal that is closed: all of its processes are told."""
+    for process in session_members(server.started.pid):
+        os.kill(process, signal.SIGHUP)
+
+
+def test_a_closed_terminal_is_one_graceful_stop() -> None:
+    with inherited(signal.SIG_DFL), served(exit_timeout_s=20.0) as server, Client(server.port) as client:
+        client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
+        assert server.answers()  # one more round trip: the worker has read what was sent before
+        hang_up(server)
+        until(lambda: not server.answers())
+        client.send(b"dy")
+        assert client.reply().body == b"body"
+        assert server.ended() == 0
+
+
+def test_nohup_keeps_it() -> None:
+    with inherited(signal.SIG_IGN), served() as server:
+        pid = server.get("pid")
+        hang_up(server)
+        for _ in range(20):
+            assert server.get("pid") == pid
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        assert server.output.count("Handling signal") == 1
+
+
+def test_stock_thread_worker_serves_the_same_site() -> None:
+    with served(worker_class="gthread") as server:
+        assert "REMOTE_ADDR" in server.get("environ")
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+
+
+def test_patching_worker_is_refused_with_the_class_to_use() -> None:
+    (port,) = free_ports(1)
+    command = [sys.executable, "tests/contract/served_site.py", str(port), "--settings", '{"worker_class": "gevent"}']
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20
+    )
+    assert ended.returncode == 1
+    assert "use 'app.worker.worker.TridentWorker'" in ended.stderr
+    assert "Traceback" not in ended.stderr

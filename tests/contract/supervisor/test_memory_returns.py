@@ -1,0 +1,129 @@
+"""What a model takes is given back when it goes: memory, threads and files, however often it is loaded.
+
+Source: spec/repository.md section 1.6, "In-flight requests".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import BATCHED, base64_of, factor_of, heavy, load, unload_and_wait
+from tests.contract.server import ServerProcess
+from tests.contract.server_processes import open_files, workers_of
+from tests.contract.simple_model import assert_still_serves, link_models
+from tests.unit.onnx_models import write_version
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+NAME = "heavy"
+STARTED = "heavy_at_start"
+WEIGHTS_MB = 24
+LARGE_MB = 8
+WARM_UP = 5
+GROWTH_MB = 15
+FACTOR = 3.0
+OTHER_INPUT = '{"backend": "onnxruntime", "input": [{"name": "OTHER", "data_type": "TYPE_FP32", "dims": [4]}]}'
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("memory")
+    repository = link_models(folder / "models", "simple")
+    for name in (NAME, STARTED):
+        write_version(heavy(FACTOR, WEIGHTS_MB), repository, name, BATCHED)
+    loaded = ("--load-model=simple", f"--load-model={STARTED}")
+    options = ("--model-control-mode=explicit", *loaded, "--shutdown-grace-secs=0")
+    with ServerProcess(repository, folder / "log", *options) as running:
+        yield running
+
+
+def load_and_unload(server: ServerProcess) -> None:
+    assert load(server, NAME) == (200, "")
+    assert factor_of(server, NAME) == FACTOR
+    unload_and_wait(server, NAME)
+
+
+def fail_to_load(server: ServerProcess) -> None:
+    """The weights are read, and then the configuration does not fit them."""
+    status, text = load(server, NAME, config=OTHER_INPUT)
+    assert (status, "OTHER" in text) == (400, True), text
+
+
+def refuse_files(server: ServerProcess) -> None:
+    """The requests bring a large file: one for a configuration that is wrong, one that is no model."""
+    content = base64_of(bytes(LARGE_MB << 20))
+    for config, refused in (('{"max_batch_size": -1}', 500), ('{"backend": "onnxruntime"}', 400)):
+        status, text = load(server, NAME, config=config, **{"file:1/model.onnx": content})
+        assert status == refused, text
+
+
+def replace(server: ServerProcess) -> None:
+    """The new weights are built beside the old."""
+    model = server.repository / NAME / "1" / "model.onnx"
+    model.write_bytes(model.read_bytes())
+    assert load(server, NAME) == (200, "")
+    assert factor_of(server, NAME) == FACTOR
+
+
+def resident_mb(server: ServerProcess) -> int:
+    """What its processes hold of the machine's memory, their shared pages once."""
+    return sum(_proportional_kb(worker) for worker in workers_of(server)) >> 10
+
+
+def _proportional_kb(worker: int) -> int:
+    lines = Path(f"/proc/{worker}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a server holds: memory in MB, threads, open files."""
+
+    memory: int
+    threads: int
+    files: int
+
+    @staticmethod
+    def by(server: ServerProcess) -> Held:
+        threads = sum(len(os.listdir(f"/proc/{worker}/task")) for worker in workers_of(server))
+        return Held(resident_mb(server), threads, open_files(server))
+
+    def is_within(self, before: Held) -> bool:
+        """Whether it is no more than before, but for what comes and goes: a connection, a thread that is ending."""
+        return (
+            self.memory <= before.memory + GROWTH_MB
+            and self.threads <= before.threads + 2
+            and self.files <= before.files + 2
+        )
+
+
+@pytest.mark.parametrize(
+    ("action", "times"),
+    [(load_and_unload, 50), (fail_to_load, 25), (refuse_files, 12), (replace, 20)],
+    ids=["load and unload", "failed load", "refused files", "reload"],
+)
+def test_nothing_is_kept(server: ServerProcess, action: Callable[[ServerProcess], None], times: int) -> None:
+    for _ in range(WARM_UP):
+        action(server)
+    before = Held.by(server)
+    for _ in range(times - WARM_UP):
+        action(server)
+    # With a limit, for a worker hands freed memory back only when it has rested.
+    until(lambda: Held.by(server).is_within(before), f"{before}, {Held.by(server)}")
+    assert_still_serves(server)
+
+
+@pytest.mark.parametrize("name", [STARTED, NAME])
+def test_the_weights_go_with_the_model(server: ServerProcess, name: str) -> None:
+    """Those of the start as well, whose objects the collector has been told to leave alone."""
+    assert load(server, name) == (200, "")
+    assert factor_of(server, name) == FACTOR
+    loaded = resident_mb(server)
+    unload_and_wait(server, name)
+    until(lambda: resident_mb(server) <= loaded - WEIGHTS_MB * 3 // 4, "the weights stay")

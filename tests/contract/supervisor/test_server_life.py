@@ -1,0 +1,240 @@
+"""The life of the real server: start, phases, logs, metrics, restart, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http
+
+from tests.contract.remote.remote_server import readiness
+from tests.contract.server import ROOT, ServerProcess
+from tests.contract.server_processes import engine_of, front_ends_of, workers_of
+from tests.contract.session import session_members
+from tests.contract.simple_model import PATH, good_body, link_models
+from tests.unit import onnx_models
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("http_workers")
+
+LIMIT_S = 30.0
+LONG_WARMUP = """
+max_batch_size: 8
+model_warmup [ { name: "long" batch_size: 8 count: %d
+  inputs [ { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 256 ] random_data: true } } ] } ]
+"""
+
+
+def answers(server: ServerProcess, path: str) -> bool:
+    try:
+        server.request("GET", path)
+    except OSError:
+        return False
+    return True
+
+
+def test_the_port_is_open_at_once_and_readiness_says_how_far_it_is(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 400)
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0", ready=False) as server:
+        until(lambda: answers(server, "/v2/health/live"), "no answer")
+        seen: list[dict[str, object]] = []
+
+        def loading() -> bool:
+            status, _, body = server.request("GET", "/v2/health/ready")
+            if status == 400:
+                seen.append(json.loads(body))
+            return any(entry.get("model") == "slow" for entry in seen)
+
+        until(loading, "never seen loading")
+        assert seen[-1]["phase"] == "loading"
+        assert seen[-1]["total"] == 2
+        assert server.request("GET", "/v2/health/live")[0] == 200
+        # The model that is ready serves while the other one loads.
+        until(lambda: server.request("POST", PATH, good_body())[0] == 200, "simple does not serve")
+        server.wait_until_ready()
+
+
+def test_a_model_that_fails_ends_the_start_and_is_named(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple", "badcfg")
+    server = ServerProcess(repository, tmp_path / "log", ready=False)
+    server.__enter__()
+    try:
+        assert server.process.wait(LIMIT_S) == 1
+        assert session_members(server.process.pid) == []
+    finally:
+        server.kill()
+    log = server.log_text()
+    assert "failed to load 'badcfg' version 1: Invalid argument: unexpected inference input 'WRONG'" in log
+    assert "error: creating server: Internal - failed to load all models (badcfg: " in log
+
+
+def test_a_place_without_a_model_is_named(tmp_path: Path) -> None:
+    """As Triton does, it serves none; a person who meant the file hears what to do."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "model.onnx").write_bytes(
+        (ROOT / "deploy" / "models" / "simple" / "1" / "model.onnx").read_bytes()
+    )
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        until(lambda: "--single-model=NAME" in server.log_text(), "nothing was said")
+    one = ("--single-model=adder", "--shutdown-grace-secs=0")
+    with ServerProcess(tmp_path / "models", tmp_path / "log", *one) as server:
+        assert server.request("GET", "/v2/models/adder/ready")[0] == 200
+
+
+def test_without_exit_on_error_the_others_serve(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple", "badcfg")
+    options = ("--exit-on-error=false", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, tmp_path / "log", *options, ready=False) as server:
+        until(lambda: answers(server, "/v2/health/live"), "no answer")
+        until(lambda: server.request("POST", PATH, good_body())[0] == 200, "simple does not serve")
+        # Which may be before the other is given up.
+        until(lambda: "badcfg" in readiness(server).get("failures", {}), "what fails is not named")
+        assert server.request("GET", "/v2/health/ready")[0] == 400
+
+
+def test_the_start_names_models_and_addresses(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    with ServerProcess(repository, tmp_path / "log", "--grpc-port=1", "--shutdown-grace-secs=0") as server:
+        until(lambda: "| Metrics | " in server.log_text(), "no addresses")
+        log = server.log_text()
+    assert "| simple | 1       | READY | cpu    | CPUExecutionProvider |        |" in log
+    assert f"| HTTP    | 127.0.0.1:{server.http_port} |" in log
+    assert "without effect here: --grpc-port" in log
+    assert "thread plan: " in log
+
+
+def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
+    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        until(lambda: "Started Metrics Service" in server.log_text(), "never said to have started")
+        assert server.stop() == 0
+        log = server.log_text()
+        for line in (
+            f"Started HTTPService at 127.0.0.1:{server.http_port}",
+            f"Started Metrics Service at 127.0.0.1:{server.metrics_port}",
+            "Waiting for in-flight requests to complete.",
+            "Found 0 model versions that have in-flight inferences",
+        ):
+            assert log.count(line) == 1, line
+
+
+def test_json_log_has_one_object_a_line(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    options = ("--log-format=json", "--log-access=true", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, tmp_path / "log", *options) as server:
+        assert server.request("POST", PATH, b"{")[0] == 400
+        assert server.request("POST", PATH, good_body())[0] == 200
+    events = [json.loads(line) for line in server.log_text().splitlines()]
+    refusals = [event for event in events if event["logger"] == "trident.http" and event.get("code") == 400]
+    assert [event["level"] for event in refusals].count("INFO") >= 1
+    assert any("200" in event["message"] for event in events if event["logger"] == "trident.access")
+
+
+def test_access_log_is_off_by_default(tmp_path: Path) -> None:
+    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        assert server.request("POST", PATH, good_body())[0] == 200
+    assert PATH not in server.log_text()
+
+
+def test_metrics_count_what_was_served(tmp_path: Path) -> None:
+    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        for _ in range(3):
+            assert server.request("POST", PATH, good_body())[0] == 200
+        server.request("GET", "/v2")
+        status, headers, page = server.request("GET", "/metrics", port=server.metrics_port)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    lines = page.decode().splitlines()
+    assert 'nv_inference_request_success{model="simple",version="1"} 3' in lines
+    assert 'nv_inference_request_failure{model="simple",reason="BACKEND",version="1"} 0' in lines
+    assert 'nv_inference_pending_request_count{model="simple",version="1"} 0' in lines
+    assert any(line.startswith("nv_cpu_utilization ") for line in lines)
+    assert any(line.startswith("flask_http_request_duration_seconds_count{") and "/v2" in line for line in lines)
+
+
+@pytest.mark.parametrize("role", [engine_of, lambda server: front_ends_of(server)[0]], ids=["engine", "front end"])
+def test_a_killed_process_comes_back_ready(role: Callable[[ServerProcess], int], tmp_path: Path) -> None:
+    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        number = len(workers_of(server))
+        killed = role(server)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in session_members(server.process.pid), "the process is still there")
+        until(lambda: len(workers_of(server)) == number, "no process in its place")
+        server.wait_until_ready()
+        assert server.request("POST", PATH, good_body())[0] == 200
+
+
+def unready_body(server: ServerProcess) -> bytes:
+    """Empty while it is ready."""
+    status, _, body = server.request("GET", "/v2/health/ready")
+    return body if status == 503 else b""
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to-main", "to-all"])
+def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
+    """Some send it to the main process, others to every process of the server at once (systemd, dumb-init)."""
+    repository = link_models(tmp_path / "m", "simple")
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=1.5") as server:
+        client = tritonclient.http.InferenceServerClient(server.address, concurrency=4)
+        stop = threading.Event()
+        failures: list[Exception] = []
+        served = [0]
+
+        def load() -> None:
+            inputs = [tritonclient.http.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+            for each in inputs:
+                each.set_data_from_numpy(np.ones((1, 16), np.int32))
+            while not stop.is_set():
+                try:
+                    client.infer("simple", inputs)
+                    served[0] += 1
+                except Exception as error:
+                    failures.append(error)
+                    return
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            until(lambda: served[0] > 10, "no load")
+            for process in session_members(server.process.pid) if to_all else [server.process.pid]:
+                os.kill(process, signal.SIGTERM)
+            # Of one request: another front end may hear of it a moment later.
+            body = until(lambda: unready_body(server), "still ready")
+            assert json.loads(body) == {"error": "Server exiting"}
+            before = served[0]
+            until(lambda: served[0] > before + 10, "no service in the grace")
+        finally:
+            stop.set()
+            thread.join()
+        assert failures == []
+        assert server.process.wait(LIMIT_S) == 0
+
+
+class StockServer(ServerProcess):
+    """The same application under gunicorn's own thread worker."""
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, str(ROOT / "tests/contract/served_models.py"), "gthread", *super().command[2:]]
+
+
+def test_the_application_serves_under_the_stock_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with StockServer(link_models(tmp_path / "m", "simple", "str_id"), tmp_path / "log") as server:
+        client = tritonclient.http.InferenceServerClient(server.address)
+        inputs = [tritonclient.http.InferInput(f"INPUT{n}", [2, 16], "INT32") for n in range(2)]
+        for binary in (True, False):
+            for each in inputs:
+                each.set_data_from_numpy(np.arange(32, dtype=np.int32).reshape(2, 16), binary_data=binary)
+            result = client.infer("simple", inputs, request_compression_algorithm="gzip")
+            assert (result.as_numpy("OUTPUT0") == 2 * np.arange(32).reshape(2, 16)).all()
+        assert client.get_model_config("simple")["max_batch_size"] == 8
+        status, _, body = server.request("POST", PATH, b"{")
+        assert (status, json.loads(body)["error"][:44]) == (400, "failed to parse the request JSON buffer: une")
+        assert b"nv_inference_count" in server.request("GET", "/metrics", port=server.metrics_port)[2]

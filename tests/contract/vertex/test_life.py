@@ -1,0 +1,216 @@
+"""A container under load: the platform's probes, its limits, callers who leave, and SIGTERM.
+
+Source: spec/vertex.md sections (a) A2 and A4, native translation, points 6 and 10.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import add_scaled
+from tests.contract.server import HOST
+from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
+from tests.unit.onnx_models import identity, waiting, write_version
+from tests.unit.onnx_serving import identity_config
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+
+WARNING = "more than the 1500000 that a shared public endpoint lets through"
+# Rounds of the model `waiting`: nothing, part of a second of one core, and more than a second on any machine.
+QUICK, MEDIUM, LONG = 1, 300_000, 1_000_000
+_ALONE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[VertexContainer]:
+    """`waiting`, which works as long as it is asked to and on one request at a time, and `text`, an echo."""
+    write_version(waiting(), folder / "models", "waiting", _ALONE)
+    write_version(identity("BYTES", ["batch", 1]), folder / "models", "text", identity_config("BYTES", [1]))
+    default = "--vertex-ai-default-model=waiting"
+    with VertexContainer(folder, folder / "models", default, *arguments, **variables) as container:
+        yield container
+
+
+def rounds(count: int) -> bytes:
+    return json.dumps({"instances": [[count]]}).encode()
+
+
+def counts(container: VertexContainer) -> int:
+    """How often the model `waiting` has run."""
+    (statistics,) = container.redirected("v2/models/waiting/stats").document["model_stats"]
+    executions: int = statistics["execution_count"]
+    return executions
+
+
+def pending(container: VertexContainer) -> int:
+    """How many requests wait for the model `waiting` to have finished another."""
+    page = container.redirected("metrics").body.decode()
+    found = re.search(r'^nv_inference_pending_request_count{model="waiting",version="1"} (\d+)', page, re.MULTILINE)
+    assert found, page
+    return int(found[1])
+
+
+# --- probes
+
+
+def test_probes_are_in_time_under_load(tmp_path: Path) -> None:
+    """A probe's limit, 10 seconds, is that of `health`; large bodies come from more callers than there are cores."""
+    with serving(tmp_path) as container:
+        body = json.dumps({"instances": ["x" * 100] * 20_000, "parameters": {"model": "text"}}).encode()
+        over = threading.Event()
+
+        def call() -> set[int]:
+            statuses = set()
+            while not over.is_set():
+                statuses.add(container.post(body).status)
+            return statuses
+
+        with ThreadPoolExecutor(5) as pool:
+            calls = [pool.submit(call) for _ in range(4)]
+            slow = pool.submit(container.post, rounds(MEDIUM))
+            try:
+                for _ in range(50):
+                    answer = container.health()
+                    assert (answer.status, answer.body) == (200, b"")
+                    assert container.accepts()
+            finally:
+                over.set()
+            assert set().union(*(each.result(LIMIT_S) for each in calls)) == {200}
+            assert slow.result(LIMIT_S).status == 200
+
+
+# --- limits
+
+
+def test_what_is_too_large_is_refused_either_way(tmp_path: Path) -> None:
+    arguments = ("--vertex-ai-max-request-size=10000", "--vertex-ai-max-response-size=5000")
+    with serving(tmp_path, *arguments) as container:
+
+        def post(length: int) -> Answer:
+            return container.post({"instances": ["x" * length], "parameters": {"model": "text"}})
+
+        assert post(4000).status == 200
+        answer = post(9000)
+        assert (answer.status, "at most 5000 are allowed" in answer.error) == (400, True)
+        answer = post(10_000)
+        assert (answer.status, "at most 10000 are allowed" in answer.error) == (400, True)
+        item = {"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["x" * 9000]}
+        body = json.dumps({"inputs": [item]}).encode()
+        assert container.redirected("v2/models/text/infer", body).status == 400
+        assert container.post(body, "/v2/models/text/infer").status == 200  # a limit of the predict route alone
+        assert WARNING not in container.log_text()
+
+
+def test_what_a_shared_endpoint_would_not_let_through_is_warned_of_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "--http-workers=0") as container:
+        for length in (1_000, 1_400_000):
+            assert container.predictions(["x" * length], model="text") == [["x" * length]]
+        assert WARNING not in container.log_text()
+        for _ in range(3):
+            container.predictions(["x" * 1_600_000], model="text")
+        lines = [line for line in container.log_text().splitlines() if WARNING in line]
+        assert len(lines) == 2
+        assert "a request of" in lines[0]
+        assert "a response of" in lines[1]
+
+
+def test_an_answer_that_takes_too_long_is_a_503_and_what_waits_behind_it_does_not_run(tmp_path: Path) -> None:
+    with serving(tmp_path, "--vertex-ai-timeout-secs=0.5") as container:
+        until(lambda: container.post(rounds(QUICK)).status == 200, container.log_text)
+        with ThreadPoolExecutor(5) as pool:
+            late = [pool.submit(container.post, rounds(LONG)) for _ in range(4)]
+            many = pool.submit(container.post, {"instances": [[LONG]] * 20})
+            answers = [each.result(LIMIT_S) for each in (*late, many)]
+        for answer in answers:
+            assert (answer.status, answer.error) == (503, "there was no answer within 0.5 seconds")
+            assert "--vertex-ai-timeout-secs" in answer.headers["Trident-Hint"]
+        # What ran when its time was over runs to its end, and nothing that waited is begun.
+        until(lambda: container.post(rounds(QUICK)).status == 200, container.log_text)
+        assert counts(container) < 12  # of 24
+        assert container.health_status() == 200
+
+
+# --- callers who leave
+
+
+def leave_behind(container: VertexContainer, body: bytes) -> None:
+    """A request whose caller does not wait for the answer."""
+    head = (
+        f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
+        connection.sendall(head.encode() + body)
+
+
+@pytest.mark.parametrize("instances", [1, 50])
+def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path, instances: int) -> None:
+    with serving(tmp_path) as container, ThreadPoolExecutor(2) as pool:
+        waited_for = [pool.submit(container.post, rounds(LONG)) for _ in range(2)]
+        until(lambda: pending(container) == 1, container.log_text)
+        for _ in range(3):
+            leave_behind(container, json.dumps({"instances": [[LONG]] * instances}).encode())
+        assert [each.result(LIMIT_S).status for each in waited_for] == [200, 200]
+        assert container.predictions([[QUICK]]) == [[QUICK]]
+        assert counts(container) == 3
+
+
+# --- the end
+
+
+def call_until_refused(container: VertexContainer, body: bytes, answered: threading.Event) -> list[int | str]:
+    """The statuses of one request after the other, and how the last one found nobody there."""
+    found: list[int | str] = []
+    while True:
+        try:
+            found.append(container.post(body).status)
+        except (ConnectionError, http.client.HTTPException) as error:
+            return [*found, type(error).__name__]
+        answered.set()
+
+
+def test_sigterm_under_load_answers_what_was_taken(tmp_path: Path) -> None:
+    with serving(tmp_path) as container:
+        answered = threading.Event()
+        with ThreadPoolExecutor(6) as pool:
+            calls = [pool.submit(call_until_refused, container, rounds(MEDIUM // 10), answered) for _ in range(6)]
+            assert answered.wait(LIMIT_S)
+            assert container.stop() == 0, container.log_text()
+            outcomes = [each.result(LIMIT_S) for each in calls]
+    for *statuses, last in outcomes:
+        assert set(statuses) <= {200, 503}
+        assert last in ("ConnectionRefusedError", "ConnectionResetError", "RemoteDisconnected")
+
+
+def test_sigterm_is_an_unhealthy_probe_at_once_while_the_rest_is_answered(tmp_path: Path) -> None:
+    """Some requests run, others wait for their turn, and new ones still come until the ports are closed."""
+    with serving(tmp_path, TRIDENT_SHUTDOWN_GRACE_SECS="5") as container:
+        with ThreadPoolExecutor(4) as pool:
+            taken: list[Future[Any]] = [pool.submit(container.predictions, [[MEDIUM]]) for _ in range(3)]
+            until(lambda: pending(container) >= 2, container.log_text)
+            container.process.send_signal(signal.SIGTERM)
+            until(lambda: container.health().status == 503, container.log_text)
+            assert container.health().document["phase"] == "exiting"
+            assert container.accepts()
+            assert [each.result(LIMIT_S) for each in taken] == [[[MEDIUM]]] * 3
+        assert container.stop() == 0, container.log_text()
+
+
+def test_sigterm_while_nothing_happens(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "cat", 3)
+    with VertexContainer(tmp_path, tmp_path / "models") as container:
+        assert container.stop() == 0
+        with pytest.raises(ConnectionRefusedError):
+            container.health()

@@ -1,0 +1,314 @@
+"""How a container starts: the variables of each mode, what the artifacts are, which model answers.
+
+Source: spec/vertex.md sections (a) A1 and A2, (b) B1 and B2, (c).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, scaled
+from tests.contract.server import HOST, ServerProcess, free_ports
+from tests.contract.vertex.vertex_container import HEALTH, PREDICT, VertexContainer
+from tests.unit.onnx_models import write
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+
+INSTANCES = {"instances": [[1, 2, 3, 4]]}
+ROUTES = ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE")
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[VertexContainer]:
+    """A container of the model `cat`, which multiplies by 3."""
+    add_scaled(folder / "models", "cat", 3)
+    with VertexContainer(folder, folder / "models", *arguments, **variables) as container:
+        yield container
+
+
+def assert_serves(container: VertexContainer, factor: float = 3, path: str = PREDICT) -> None:
+    assert container.predictions([[1, 2, 3, 4]], path) == [[factor * n for n in (1, 2, 3, 4)]]
+
+
+# --- the variables
+
+
+def test_as_the_platform_starts_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as container:
+        assert container.accepts()
+        answer = container.health()
+        assert (answer.status, answer.body) == (200, b"")
+        assert_serves(container)
+        # Whose word counted stands in the tables of the start, which come a moment after it.
+        until(lambda: "Started Vertex AI HTTPService" in container.log_text(), container.log_text)
+        log = container.log_text()
+        assert "a rehearsal of" not in log
+        for name in ("AIP_MODE", "AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE", "AIP_STORAGE_URI", "AIP_HTTP_PORT"):
+            assert name in log
+        with pytest.raises(ConnectionRefusedError):  # the plain port is not open
+            container.ask("GET", "/v2/health/ready", port=8000)
+        assert container.ask("GET", "/metrics", port=container.metrics_port).status == 200
+
+
+def test_a_rehearsal_has_the_same_routes_and_says_what_it_is(tmp_path: Path) -> None:
+    with serving(tmp_path, AIP_MODE="True") as container:
+        assert_serves(container)
+        lines = [line for line in container.log_text().splitlines() if "a rehearsal of a Vertex AI container" in line]
+        assert len(lines) == 1
+        assert "AIP_MODE is 'True' and not PREDICTION" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "base"),
+    [
+        (
+            {"AIP_ENDPOINT_ID": "", "AIP_DEPLOYED_MODEL_ID": "", "AIP_MODEL_NAME": "56", "AIP_VERSION_NAME": "78"},
+            "/v1/endpoints/56/deployedModels/78",
+        ),
+        ({"AIP_ENDPOINT_ID": "", "AIP_DEPLOYED_MODEL_ID": ""}, "/v1/endpoints/0/deployedModels/0"),
+    ],
+)
+def test_routes_that_are_missing_have_the_documented_form(tmp_path: Path, variables: dict[str, str], base: str) -> None:
+    with serving(tmp_path, probe=base, **dict.fromkeys(ROUTES, ""), **variables) as container:
+        assert_serves(container, path=f"{base}:predict")
+
+
+@pytest.mark.parametrize(
+    ("health", "predict", "other"),
+    [
+        ("/health", "/predict", "/predictt"),
+        ("/a.b/(health)*", "/a.b/[pP]redict+$", "/axb/Predict"),
+        ("/health/", "/predict/", "/predict"),
+        ("/", "/p%2Fq", "/p/q"),
+        ("/both", "/both", "/both/"),
+        ("/v2/health/ready", "/v2/models/cat/infer", "/v2/models/none/infer"),
+    ],
+)
+def test_routes_are_taken_literally(tmp_path: Path, health: str, predict: str, other: str) -> None:
+    variables = {"AIP_HEALTH_ROUTE": health, "AIP_PREDICT_ROUTE": predict}
+    with serving(tmp_path, probe=health, **variables) as container:
+        assert_serves(container, path=predict)
+        assert container.health().status == 200
+        assert container.post(INSTANCES, other).status == 404
+        assert container.post(INSTANCES).status == 404
+
+
+def test_of_several_models_the_one_in_the_route(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "dog", 5)
+    with serving(tmp_path, AIP_PREDICT_ROUTE="/v2/models/dog/infer") as container:
+        assert_serves(container, 5, "/v2/models/dog/infer")
+        item = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        for model, factor in (("cat", 3), ("dog", 5)):
+            answer = container.post({"inputs": [item]}, f"/v2/models/{model}/infer")
+            assert answer.document["outputs"][0]["data"] == [factor * n for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'"),
+        ({"AIP_HEALTH_ROUTE": "/a?b"}, "the variable AIP_HEALTH_ROUTE is '/a?b'"),
+        ({"AIP_HTTP_PORT": "http"}, "AIP_HTTP_PORT"),
+        ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
+        ({"SAGEMAKER_REGION": "x"}, "--platform=vertex or --platform=sagemaker"),
+        ({"TRIDENT_PUBLIC_ROUTES": "everything"}, "--public-routes: 'everything' is no group of routes"),
+    ],
+)
+def test_what_cannot_be_ends_the_start(tmp_path: Path, variables: dict[str, str], text: str) -> None:
+    container = VertexContainer(tmp_path, tmp_path, **variables)
+    container.start()
+    status, log = container.wait_for_end()
+    assert status == 1
+    assert text in log
+    assert "Traceback" not in log
+
+
+def test_options_that_are_the_containers_arguments(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "others", "dog", 5)
+    (port,) = free_ports(1)
+    arguments = [f"--model-repository={tmp_path / 'others'}", "--allow-http=true", f"--http-port={port}"]
+    with serving(tmp_path, *arguments) as container:
+        assert_serves(container, 5)
+        assert container.ask("GET", "/v2/models/dog", port=port).status == 200
+
+
+# --- the same port elsewhere
+
+
+def test_the_platform_can_be_named(tmp_path: Path) -> None:
+    with serving(tmp_path, "--platform=vertex", AIP_MODE="") as container:
+        assert_serves(container)
+        assert "a rehearsal of" in container.log_text()
+
+
+def test_its_port_beside_a_plain_servers(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "cat", 3)
+    (port,) = free_ports(1)
+    options = ["--allow-vertex-ai=true", f"--vertex-ai-port={port}", "--vertex-ai-thread-count=2"]
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0", *options) as server:
+        base = "/v1/endpoints/0/deployedModels/0"
+        assert server.request("GET", base, port=port)[0] == 200
+        body = json.dumps(INSTANCES).encode()
+        json_type = {"Content-Type": "application/json"}
+        status, _, answer = server.request("POST", f"{base}:predict", body, json_type, port=port)
+        assert (status, json.loads(answer)) == (200, {"predictions": [[3, 6, 9, 12]]})
+        assert server.request("POST", f"{base}:predict", body, json_type)[0] == 404
+        assert server.request("POST", "/v2/repository/index")[0] == 200  # which the other does not have
+        assert server.request("POST", "/v2/repository/index", port=port)[0] == 404
+
+
+# --- the artifacts
+
+
+def write_repository(root: Path) -> None:
+    add_scaled(root, "cat", 3)
+
+
+def write_model(root: Path) -> None:
+    write(scaled(3), root / "1" / "model.onnx")
+    (root / "config.pbtxt").write_text(f'name: "cat" {BATCHED}')
+
+
+def write_file(root: Path) -> None:
+    write(scaled(3), root / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("kind", "slash", "name"), [(write_repository, "/", "cat"), (write_model, "", "cat"), (write_file, "/", "model")]
+)
+def test_what_the_artifacts_may_be(tmp_path: Path, kind: Any, slash: str, name: str) -> None:
+    kind(tmp_path / "artifacts")
+    with VertexContainer(tmp_path, f"{tmp_path / 'artifacts'}{slash}") as container:
+        assert_serves(container)
+        assert container.ask("GET", f"/v2/models/{name}").status == 200
+
+
+def test_without_a_model_in_them_the_start_ends_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    for content in ("it is empty", "it holds 'saved_model.pb'"):
+        container = VertexContainer(tmp_path, tmp_path / "artifacts")
+        container.start()
+        status, log = container.wait_for_end()
+        assert status == 1
+        assert f"there is no model in {tmp_path / 'artifacts'}: {content}" in log
+        (tmp_path / "artifacts" / "saved_model.pb").touch()
+
+
+def test_if_that_is_to_be_no_reason_it_is_up_and_never_healthy(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    with VertexContainer(tmp_path, tmp_path / "artifacts", "--exit-on-error=false", ready=False) as container:
+        until(lambda: container.health().document["phase"] == "failed", container.log_text)
+        answer = container.health()
+        assert answer.status == 503
+        assert "there is no model in" in answer.document["failures"]["model repository"]
+        assert container.post(INSTANCES).status == 503
+
+
+# --- the default model
+
+
+def test_several_models_and_none_is_named(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "dog", 5)
+    with serving(tmp_path) as container:
+        for body in (INSTANCES, {"inputs": []}):
+            answer = container.post(body)
+            assert (answer.status, answer.error) == (400, "there are several models: cat, dog")
+            assert "--vertex-ai-default-model" in answer.headers["Trident-Hint"]
+        for name, factor in (("cat", 3), ("dog", 5)):
+            assert container.predictions([[1, 1, 1, 1]], model=name) == [[factor] * 4]
+        answer = container.post({**INSTANCES, "parameters": {"model": "cow"}})
+        assert (answer.status, "'cow'" in answer.error) == (404, True)
+
+
+def test_of_several_models_the_one_that_is_named(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "dog", 5)
+    with serving(tmp_path, "--vertex-ai-default-model=dog") as container:
+        assert_serves(container, 5)
+        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
+
+
+def test_a_default_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    add_scaled(tmp_path / "models", "cat", 3)
+    container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
+    container.start()
+    status, log = container.wait_for_end()
+    assert status == 1
+    assert "--vertex-ai-default-model is 'dog', which is none of the loaded models: cat" in log
+
+
+@pytest.mark.parametrize("argument", ["--exit-on-error=false", "--model-control-mode=poll"])
+def test_or_leaves_it_unhealthy(tmp_path: Path, argument: str) -> None:
+    with serving(tmp_path, "--vertex-ai-default-model=dog", argument, ready=False) as container:
+        until(lambda: container.health().document["phase"] == "ready", container.log_text)
+        answer = container.health()
+        assert (answer.status, answer.document["error"]) == (503, "the default model 'dog' is not loaded")
+        answer = container.post(INSTANCES)
+        assert (answer.status, "'dog'" in answer.error) == (404, True)
+        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
+
+
+def write_broken(repository: Path) -> None:
+    (repository / "dog" / "1").mkdir(parents=True)
+    (repository / "dog" / "1" / "model.onnx").write_bytes(b"no model")
+
+
+def test_a_default_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
+    write_broken(tmp_path / "models")
+    add_scaled(tmp_path / "models", "cat", 3)
+    container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
+    container.start()
+    status, log = container.wait_for_end()
+    assert status == 1
+    assert "dog" in log
+
+
+def test_or_leaves_it_unhealthy_with_the_reason(tmp_path: Path) -> None:
+    write_broken(tmp_path / "models")
+    arguments = ("--vertex-ai-default-model=dog", "--exit-on-error=false")
+    with serving(tmp_path, *arguments, ready=False) as container:
+        until(lambda: container.health().document["phase"] == "failed", container.log_text)
+        answer = container.health()
+        assert answer.status == 503
+        assert answer.document["failures"]["dog"]
+        assert container.post(INSTANCES).status in (400, 404, 503)
+        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
+
+
+# --- while it loads
+
+
+def test_until_the_models_are_loaded_it_is_up_and_not_healthy(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "models", "gate", 7)
+    with VertexContainer(tmp_path, tmp_path / "models", ready=False) as container:
+        until(lambda: container.health().document.get("model") == "gate", container.log_text)
+        for _ in range(5):
+            assert container.accepts()
+            answer = container.health()
+            assert answer.status == 503
+            assert answer.document == {"phase": "loading", "model": "gate", "loaded": 0, "total": 1}
+        for answer in (container.post(INSTANCES), container.post(b"nonsense"), container.post({"inputs": []})):
+            assert (answer.status, answer.error) == (503, "the models are still being loaded")
+        assert container.redirected("v2/health/live").status == 200
+        assert container.redirected("v2/health/ready").status == 400
+        assert container.redirected("metrics").status == 200
+        gate.open()
+        until(lambda: container.health_status() == 200, container.log_text)
+        assert_serves(container, 7)
+
+
+def test_a_probe_keeps_its_connection_if_it_likes(tmp_path: Path) -> None:
+    with serving(tmp_path) as container:
+        connection = http.client.HTTPConnection(HOST, container.port, timeout=10)
+        for _ in range(3):
+            connection.request("GET", HEALTH)
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (200, b"")
+        connection.close()

@@ -1,0 +1,387 @@
+"""The routes of the platform on an engine that answers what it is told: statuses, bodies, headers, modes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from werkzeug.test import Client
+
+from adapters.sagemaker.application import SageMakerApplication
+from adapters.sagemaker.settings import SageMakerSettings
+from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
+from core.frontend.bridge import ThreadBridge
+from core.frontend.restricted_apis import parse_restricted
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor, Parameter, ServingPhase
+from tests.unit.fake_engine import FakeEngine
+
+V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
+ANSWER = {
+    "model_name": "simple",
+    "model_version": "3",
+    "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}],
+}
+BINARY = "application/vnd.sagemaker-triton.binary+json"
+
+
+class Bench:
+    """The application under Flask's test client. `seen` are the requests that reached the engine."""
+
+    def __init__(self, options: HttpOptions | None = None, **settings: Any) -> None:
+        self.seen: list[InferenceRequest] = []
+        self.error: ServerError | None = None
+        self.parameters: dict[str, Parameter] | None = None
+        self.engine = FakeEngine(self._respond)
+        self.application = SageMakerApplication(
+            self.engine,
+            options or HttpOptions(),
+            ThreadBridge(),
+            SageMakerSettings(**{"default_model": "simple", **settings}),
+            lambda: b"# page",
+        )
+        client = self.application.test_client()
+        self.get: Any = client.get
+        self.open: Any = client.open
+
+    def invoke(self, data: bytes = V2, content_type: str | None = "application/json", **headers: str) -> Any:
+        spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.open("/invocations", method="POST", data=data, content_type=content_type, headers=spelled)
+
+    def _respond(self, request: InferenceRequest) -> InferenceResponse:
+        self.seen.append(request)
+        if self.error is not None:
+            return InferenceResponse("simple", 3, [], error=self.error)
+        given = request.inputs[0].data
+        array = given if isinstance(given, np.ndarray) else np.frombuffer(given, np.int32)
+        output = OutputTensor("OUT", "INT32", array.shape, array)
+        return InferenceResponse("simple", 3, [output], id=request.id, parameters=self.parameters)
+
+
+# --- routes
+
+
+@pytest.mark.parametrize(("mode", "flag"), [("ready", "ready"), ("live", "live")])
+def test_ping_is_a_flag_with_a_reason(mode: str, flag: str) -> None:
+    bench = Bench(ping_mode=mode)
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.data) == (200, b"")
+    bench.engine.serving = ServingPhase(name="loading", model="big", done=1, total=3)
+    setattr(bench.engine, flag, False)
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.mimetype) == (503, "application/json")
+    assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
+
+
+def test_metrics() -> None:
+    for path in ("/metrics", "/metrics/"):
+        answer = Bench().get(path)
+        assert (answer.status_code, answer.data) == (200, b"# page")
+        assert answer.content_type == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "expected"),
+    [
+        ({}, 64 << 20, (16, "MULTI_RECORD", 6)),
+        ({"batch_strategy": "SINGLE_RECORD", "max_payload_mb": 50}, 64 << 20, (2, "SINGLE_RECORD", 50)),
+        ({"max_payload_mb": 100, "max_concurrent_transforms": 4}, 100 << 20, (1, "MULTI_RECORD", 100)),
+        ({"max_payload_mb": 100}, 10 << 20, (10, "MULTI_RECORD", 10)),
+        ({"max_payload_mb": 0, "max_concurrent_transforms": 3}, 64 << 20, (3, "MULTI_RECORD", 0)),
+        ({"max_concurrent_transforms": 2}, 1, (2, "MULTI_RECORD", 1)),
+    ],
+)
+def test_execution_parameters(settings: dict[str, Any], limit: int, expected: tuple[int, str, int]) -> None:
+    answer = Bench(HttpOptions(max_input_size=limit), **settings).get("/execution-parameters")
+    names = ("MaxConcurrentTransforms", "BatchStrategy", "MaxPayloadInMB")
+    assert (answer.status_code, answer.json) == (200, dict(zip(names, expected, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"),
+    [
+        ("/ping", "POST", "GET"),
+        ("/ping", "HEAD", "GET"),
+        ("/invocations", "GET", "POST"),
+        ("/execution-parameters", "PUT", "GET"),
+        ("/metrics", "POST", "GET"),
+        ("/models", "DELETE", "GET, POST"),
+        ("/models/m", "POST", "DELETE, GET"),
+        ("/models/m/invoke", "GET", "POST"),
+    ],
+)
+def test_other_methods(path: str, method: str, allowed: str) -> None:
+    answer = Bench().open(path, method=method)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v2", "/v2/models/simple/infer", "/v2/repository/index", "/ping/", "//ping", "/models//invoke", "/a/b"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "BREW"])
+def test_nothing_else_is_served_and_the_answer_lists_what_is(path: str, method: str) -> None:
+    answer = Bench().open(path, method=method)
+    assert (answer.status_code, answer.mimetype) == (404, "application/json")
+    assert "POST /invocations" in answer.json["error"]
+    assert "/models" not in answer.json["error"]
+
+
+def test_in_multi_model_mode_the_list_is_another() -> None:
+    text = Bench(multi_model=True).get("/v2").json["error"]
+    assert "GET|POST /models" in text
+    assert "/invocations" not in text
+
+
+def test_the_routes_of_the_other_mode_say_so() -> None:
+    single, multi = Bench(), Bench(multi_model=True)
+    for path, method in (
+        ("/models", "GET"),
+        ("/models/m", "GET"),
+        ("/models/m", "DELETE"),
+        ("/models/m/invoke", "POST"),
+    ):
+        answer = single.open(path, method=method)
+        assert (answer.status_code, answer.mimetype) == (404, "application/json")
+        assert "SAGEMAKER_MULTI_MODEL" in answer.json["error"]
+    answer = multi.invoke()
+    assert (answer.status_code, answer.json["error"][:17]) == (404, "this endpoint ser")
+    assert multi.seen == []
+
+
+def test_restricted_groups() -> None:
+    bench = Bench(HttpOptions(restricted=parse_restricted(["inference,model-repository:key=value"])))
+    assert bench.invoke().status_code == 403
+    assert bench.get("/models").status_code == 403
+    assert bench.get("/ping").status_code == 200
+    assert bench.invoke(Key="value").status_code == 200
+
+
+# --- the v2 protocol
+
+
+def test_json_by_the_short_way_and_by_flask() -> None:
+    bench = Bench()
+    through_flask = Client(bench.application.wsgi_app)
+    short = bench.invoke()
+    answer = through_flask.post("/invocations", data=V2, content_type="application/json")
+    assert (short.status_code, short.content_type, short.json) == (200, "application/json", ANSWER)
+    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
+    assert len(bench.seen) == 2
+
+
+def test_the_short_way_does_not_enter_flask() -> None:
+    bench = Bench()
+    bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
+    assert bench.invoke().status_code == 200
+
+
+@pytest.mark.parametrize("content_type", [None, "application/octet-stream", "text/plain", "application/x-unknown"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "image/png"])
+def test_json_whatever_the_types_say(content_type: str | None, accept: str) -> None:
+    answer = Bench().invoke(content_type=content_type, Accept=accept)
+    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
+
+
+def test_a_v2_request_that_wants_another_format_gets_it() -> None:
+    bench = Bench()
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "a=1"}
+    answer = bench.invoke(Accept="text/csv")
+    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/csv", b"1\n2\n")
+    assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "a=1"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("text/csv", b"2:1\n1:0\n"),
+        ("application/jsonlines", b'"2:1"\n"1:0"\n'),
+        ("application/x-npy", np.array([b"2:1", b"1:0"])),
+    ],
+)
+def test_a_classification_is_one_in_every_format(accept: str, expected: Any) -> None:
+    document = orjson.loads(V2) | {"outputs": [{"name": "OUT", "parameters": {"classification": 2}}]}
+    answer = Bench().invoke(orjson.dumps(document), Accept=accept)
+    assert (answer.status_code, answer.content_type) == (200, accept)
+    if isinstance(expected, bytes):
+        assert answer.data == expected
+    else:
+        assert np.load(io.BytesIO(answer.data)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("data", [V2, b"[1,2]"])
+def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs(data: bytes) -> None:
+    bench = Bench()
+    spec = bench.engine.model_spec("simple")
+    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
+    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
+    answer = bench.invoke(data, Accept="application/x-npy")
+    assert (answer.status_code, "application/x-npz" in answer.json["error"]) == (406, True)
+    assert bench.seen == []
+    one = orjson.dumps(orjson.loads(V2) | {"outputs": [{"name": "OUT"}]})
+    assert bench.invoke(one, Accept="application/x-npy").status_code == 200
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines", None])
+def test_a_line_of_a_batch_is_what_it_is_alone(content_type: str | None) -> None:
+    bench = Bench(batch=True)
+    answer = bench.invoke(V2 + b"\n" + V2 + b"\n", content_type)
+    assert (answer.status_code, answer.content_type) == (200, "application/jsonlines")
+    assert [orjson.loads(line) for line in answer.data.splitlines()] == [ANSWER, ANSWER]
+    answer = bench.invoke(b'{"instances":[[1,2],[3,4]]}\n{"instances":[[5]]}', content_type)
+    assert answer.data == b'{"predictions":[[1,2],[3,4]]}\n{"predictions":[[5]]}\n'
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="text/csv").data == b"1\n2\n" * 2
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="image/png").status_code == 200
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="application/x-npz").status_code == 406
+
+
+def binary(size: int | str | None = None) -> tuple[bytes, str]:
+    header = orjson.dumps(
+        {
+            "parameters": {"binary_data_output": True},
+            "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}],
+        }
+    )
+    return header + np.array(
+        [5, 6], np.int32
+    ).tobytes(), f"{BINARY};json-header-size={len(header) if size is None else size}"
+
+
+def test_binary_both_ways() -> None:
+    bench = Bench()
+    body, content_type = binary()
+    for _ in range(2):
+        answer = bench.invoke(body, content_type, Accept="text/csv")
+        prefix, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
+        assert (answer.status_code, prefix) == (200, BINARY)
+        document = orjson.loads(answer.data[: int(size)])
+        assert document["outputs"][0]["parameters"] == {"binary_data_size": 8}
+        assert answer.data[int(size) :] == body[-8:]
+        assert "Inference-Header-Content-Length" not in answer.headers
+
+
+def test_the_length_of_the_json_is_known_before_the_body_is_read() -> None:
+    body, content_type = binary()
+    assert Bench().application.binary_offset({"CONTENT_TYPE": content_type}) == len(body) - 8
+    assert Bench().application.binary_offset({"CONTENT_TYPE": "nonsense"}) == 0
+    assert Bench().application.binary_offset({}) == 0
+
+
+def test_a_length_of_zero_means_the_bytes_of_the_only_input() -> None:
+    answer = Bench().invoke(np.array([7], np.int32).tobytes(), f"{BINARY};json-header-size=0")
+    assert (answer.status_code, answer.mimetype) == (200, BINARY)
+    assert answer.data.endswith(b"\7\0\0\0")
+
+
+@pytest.mark.parametrize("size", ["-1", "abc", "99999", "2147483648", "9" * 30, "", "1e2", "1;2"])
+def test_lengths_that_cannot_be(size: str) -> None:
+    bench = Bench()
+    body, content_type = binary(size)
+    answer = bench.invoke(body, content_type)
+    assert (answer.status_code, answer.mimetype) == (400, "application/json")
+    assert "header" in answer.json["error"]
+    assert "Inference-Header" not in answer.json["error"]
+    assert bench.seen == []
+
+
+@pytest.mark.parametrize("content_type", [BINARY, f"text/csv,{BINARY};json-header-size=1", f"x{BINARY}"])
+def test_the_binary_type_in_a_form_that_is_none(content_type: str) -> None:
+    answer = Bench().invoke(V2, content_type)
+    assert (answer.status_code, f"{BINARY};json-header-size=N" in answer.json["error"]) == (400, True)
+
+
+# --- errors and headers
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OutOfMemory("full"), 507),
+        (AlreadyLoaded("there"), 409),
+        (QueueFull("busy"), 503),
+        (BackendFailed("boom"), 500),
+    ],
+)
+def test_errors_of_the_engine(error: ServerError, status: int) -> None:
+    bench = Bench()
+    bench.error = error
+    answer = bench.invoke()
+    assert (answer.status_code, answer.mimetype, answer.json) == (status, "application/json", {"error": error.message})
+
+
+def test_a_model_that_is_not_there() -> None:
+    answer = Bench(default_model="nope").invoke()
+    assert (answer.status_code, answer.mimetype, "nope" in answer.json["error"]) == (404, "application/json", True)
+
+
+def test_without_a_name_the_only_model_is_meant() -> None:
+    bench = Bench(default_model="")
+    assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
+    bench = Bench(default_model="")
+    bench.engine.serving = ServingPhase(name="loading")
+    answer = bench.invoke()
+    assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
+
+
+def test_what_cannot_be_read_or_sent() -> None:
+    bench = Bench()
+    for answer, status, text in (
+        (bench.invoke(b""), 400, "the body is empty"),
+        (bench.invoke(b"1,2", "image/png"), 415, "text/csv"),
+        (bench.invoke(b"1,2", "text/csv", Accept="image/png"), 406, "application/x-npz"),
+        (bench.invoke(V2, Content_Encoding="br"), 415, "Unsupported compression type"),
+    ):
+        assert (answer.status_code, answer.mimetype, text in answer.json["error"]) == (status, "application/json", True)
+    assert bench.invoke(V2, Content_Encoding="br").headers["Accept-Encoding"] == "gzip, deflate"
+    assert bench.seen == []
+
+
+def test_a_body_larger_than_allowed() -> None:
+    answer = Bench(HttpOptions(max_input_size=8)).invoke(b"[1,2,3,4,5]")
+    assert (answer.status_code, "exceeds the maximum" in answer.json["error"]) == (400, True)
+
+
+def test_headers_of_the_platform_reach_the_model_by_every_format() -> None:
+    names = {"X-Amzn-SageMaker-Custom-Attributes": "k=v", "X-Amzn-SageMaker-Session-Id": "s"}
+    headers = {name.replace("-", "_"): value for name, value in names.items()}
+    body, content_type = binary()
+    bench = Bench()
+    for data, kind in (
+        (V2, "application/json"),
+        (body, content_type),
+        (body, content_type),
+        (b"[1,2]", "application/json"),
+    ):
+        answer = bench.invoke(data, kind, X_Amzn_SageMaker_Inference_Id="id-1", **headers)
+        assert answer.status_code == 200
+        assert "X-Amzn-SageMaker-Custom-Attributes" not in answer.headers
+        assert bench.seen[-1].parameters == {**names, "k": "v"}
+        assert bench.seen[-1].id == "id-1"
+    # The remembered JSON of a binary request must not remember headers.
+    bench.invoke(body, content_type)
+    assert (bench.seen[-1].parameters, bench.seen[-1].id) == (None, "")
+
+
+def test_the_inference_id_finds_the_error() -> None:
+    bench = Bench()
+    bench.error = BackendFailed("boom")
+    assert bench.invoke(X_Amzn_SageMaker_Inference_Id="id-1").headers["Trident-Request-Id"] == "id-1"
+
+
+@pytest.mark.parametrize("data", [V2, b"[1,2]"])
+def test_the_model_answers_with_custom_attributes(data: bytes) -> None:
+    bench = Bench()
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "trace=1"}
+    assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
+
+
+def test_every_hook_is_one_of_the_listed() -> None:
+    documented = V2Application.__doc__ or ""
+    own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
+    assert own
+    assert all(f"`{name}" in documented for name in own)

@@ -1,0 +1,206 @@
+"""Which models fit, by figures made up for the test, and once by those of this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from adapters.sagemaker.memory import GPU_EXTRA, HOST, HOST_EXTRA, MemoryBudget, reserve_of
+from adapters.sagemaker.model_folder import ModelFolder
+from core.config.schema import ModelConfig
+from core.errors import OutOfMemory
+from core.observability.host_memory import MemoryRoom
+from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
+from tests.waiting import until
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Machine:
+    """A container of 1 GiB, of which `used` bytes are this process's, and perhaps GPUs."""
+
+    def __init__(self, gpus: Sequence[MemoryRoom | None] = ()) -> None:
+        self.used = 0
+        self.looks = 0
+        self.trims = 0
+        self.gpus = list(gpus)
+        self.budget = MemoryBudget(
+            self._host,
+            lambda: self.gpus,
+            gpu_ids=range(len(self.gpus)),
+            resident=lambda: self.used,
+            trim=self._trim,
+        )
+
+    def load(self, name: str, model: ModelFolder, takes: int = 0) -> None:
+        with self.budget.room_for(name, url(name), model):
+            self.used += takes
+
+    def _host(self) -> MemoryRoom:
+        self.looks += 1
+        return MemoryRoom(GIB, GIB - self.used)
+
+    def _trim(self) -> None:
+        self.trims += 1
+
+
+def url(name: str) -> str:
+    return f"/models/{name}/model"
+
+
+def model(mib: int, config: str = "") -> ModelFolder:
+    return ModelFolder(Path("unused"), text_format.Parse(config, ModelConfig()), mib * MIB)
+
+
+def test_a_model_that_fits_and_one_that_does_not() -> None:
+    machine = Machine()
+    machine.load("a", model(500), takes=500 * MIB)
+    with pytest.raises(
+        OutOfMemory,
+        match="^out of memory: model 'b' needs about 616 MiB of container memory, of which 524 MiB of 1,024 MiB are "
+        r"free \(64 MiB are kept for requests\)$",
+    ) as caught:
+        machine.load("b", model(400))
+    assert caught.value.hint == "unload another model and try again"
+    machine.used = 0
+    machine.budget.give_back()
+    machine.load("b", model(400))
+    assert machine.trims == 3
+
+
+def test_a_model_that_can_never_fit() -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        Machine().load("a", model(2000))
+    assert caught.value.hint == "use an instance type with more memory"
+
+
+def test_the_estimate_is_exact_to_the_byte() -> None:
+    machine = Machine()
+    machine.used = GIB - reserve_of(GIB) - HOST_EXTRA
+    machine.load("a", model(0))
+    machine.used += 1
+    with pytest.raises(OutOfMemory):
+        machine.load("a", model(0))
+
+
+def test_what_a_model_took_last_time_counts() -> None:
+    machine = Machine()
+    machine.load("a", model(10), takes=600 * MIB)
+    assert machine.budget.taken(url("a")) == {HOST: 600 * MIB}
+    with pytest.raises(OutOfMemory, match="needs about 600 MiB"):
+        machine.load("a", model(10))
+    machine.load("b", model(10))
+    machine.used = 0
+    machine.load("a", model(10), takes=20 * MIB)
+    assert machine.budget.taken(url("a")) == {HOST: 20 * MIB}
+
+
+def test_a_load_that_is_not_alone_says_nothing() -> None:
+    machine = Machine()
+    with machine.budget.room_for("a", url("a"), model(10)):
+        machine.load("b", model(10), takes=MIB)
+    with machine.budget.room_for("c", url("c"), model(10)):
+        machine.budget.give_back()
+    assert [machine.budget.taken(url(name)) for name in "abc"] == [{}, {}, {}]
+
+
+def test_a_load_that_fails_leaves_nothing_behind() -> None:
+    machine = Machine()
+    with pytest.raises(ZeroDivisionError), machine.budget.room_for("a", url("a"), model(500)):
+        raise ZeroDivisionError
+    assert machine.budget.taken(url("a")) == {}
+    machine.load("b", model(500))
+
+
+def test_a_model_waits_for_the_estimates_of_others() -> None:
+    machine = Machine()
+    order: list[str] = []
+
+    def second() -> None:
+        with machine.budget.room_for("b", url("b"), model(400)):
+            order.append("the second begins")
+
+    with ThreadPoolExecutor() as pool:
+        with machine.budget.room_for("a", url("a"), model(400)):
+            looks = machine.looks
+            waiting = pool.submit(second)
+            until(lambda: machine.looks > looks)
+            order.append("the first ends")
+        waiting.result(LIMIT_S)
+    assert order == ["the first ends", "the second begins"]
+
+
+def test_it_does_not_wait_where_memory_is_short_anyhow() -> None:
+    machine = Machine()
+    with machine.budget.room_for("a", url("a"), model(400)):
+        machine.used = 600 * MIB
+        with pytest.raises(OutOfMemory):
+            machine.load("b", model(400))
+
+
+def test_loads_that_fit_go_side_by_side() -> None:
+    machine = Machine()
+    together = threading.Barrier(4, timeout=LIMIT_S)
+
+    def load(name: str) -> None:
+        with machine.budget.room_for(name, url(name), model(20)):
+            together.wait()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(load, name) for name in "abcd"]:
+            done.result(LIMIT_S)
+
+
+def test_each_gpu_that_gets_instances_must_have_room() -> None:
+    machine = Machine([MemoryRoom(8 * GIB, 6 * GIB), MemoryRoom(8 * GIB, GIB)])
+    on_second = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
+    with pytest.raises(OutOfMemory, match="model 'a' needs about 864 MiB of gpu:1 memory, of which 1,024 MiB of 8,192"):
+        machine.load("a", model(400, on_second))
+    machine.load("b", model(400, "instance_group { kind: KIND_GPU gpus: [ 0 ] count: 2000000000 }"))
+    machine.load("c", model(400, "instance_group { kind: KIND_CPU }"))
+    with pytest.raises(OutOfMemory, match="gpu:1"):
+        machine.load("d", model(400))  # nothing written: an instance on each GPU
+
+
+def test_what_a_model_took_of_a_gpu_counts() -> None:
+    machine = Machine([MemoryRoom(8 * GIB, 6 * GIB)])
+    with machine.budget.room_for("a", url("a"), model(10)):
+        machine.gpus[0] = MemoryRoom(8 * GIB, 3 * GIB)
+    assert machine.budget.taken(url("a")) == {HOST: 0, "gpu:0": 3 * GIB}
+    with pytest.raises(OutOfMemory, match="needs about 3,072 MiB of gpu:0 memory"):
+        machine.load("a", model(10))
+
+
+def test_a_gpu_that_does_not_exist_is_the_engines_to_refuse() -> None:
+    Machine().load("a", model(10, "instance_group { kind: KIND_GPU gpus: [ 3 ] }"))
+
+
+def test_what_nobody_can_tell_is_not_checked() -> None:
+    with MemoryBudget(lambda: None, lambda: [None], gpu_ids=[0]).room_for("a", url("a"), model(10_000_000)):
+        pass
+    machine = Machine([None])
+    machine.load("a", model(10))
+    assert machine.budget.taken(url("a")) == {HOST: 0}
+
+
+@pytest.mark.parametrize(
+    ("total", "reserve"), [(GIB, 64 * MIB), (4 * GIB, GIB // 5), (64 * GIB, 512 * MIB), (0, 64 * MIB)]
+)
+def test_the_reserve(total: int, reserve: int) -> None:
+    assert reserve_of(total) == reserve
+
+
+def test_the_budget_of_this_machine() -> None:
+    with MemoryBudget.of_machine().room_for("a", url("a"), model(1)):
+        pass
+    with pytest.raises(OutOfMemory), MemoryBudget.of_machine().room_for("a", url("a"), model(1 << 30)):
+        pass
+    limited = MemoryBudget.of_machine(limit=GPU_EXTRA)
+    with pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"), limited.room_for("a", "", model(1)):
+        pass

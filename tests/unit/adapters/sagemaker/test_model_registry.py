@@ -1,0 +1,370 @@
+"""The life of the models of a multi-model endpoint, on real engines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from adapters.sagemaker.memory import HOST, MemoryBudget
+from adapters.sagemaker.model_registry import LoadedModel, LoadedModels
+from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from core.observability.host_memory import MemoryRoom, resident_bytes, trim_heap
+from tests.unit import onnx_models
+from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
+from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
+from tests.unit.onnx_serving import tensor_text
+from tests.waiting import until
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Endpoint:
+    """The registry over a folder of unpacked archives, on an engine with the fake backend."""
+
+    def __init__(self, root: Path, bench: Bench, memory: MemoryBudget | None = None) -> None:
+        self.root = root
+        self.bench = bench
+        self.models = LoadedModels(bench.engine, str(root), memory or MemoryBudget(lambda: None))
+
+    def url(self, name: str) -> str:
+        return f"{self.root}/{name}/model"
+
+    def load(self, name: str) -> None:
+        self.models.load(name, self.url(name))
+
+    def unpack(self, name: str, weight: int | str) -> Path:
+        """An archive with a flat model that answers with `weight`. Returns the model's folder."""
+        return write(self.root / name, "model", weight)
+
+    def ask(self, name: str) -> int:
+        with self.models.invocation(name) as engine_name:
+            return self.bench.ask(engine_name)
+
+    def names(self) -> list[str]:
+        page, _ = self.models.names_after(None)
+        return [model.name for model in page]
+
+
+def waiting(method: str) -> int:
+    """How many threads wait in this method of the registry for what another one does."""
+    return sum({method, "wait_for"} <= _functions(frame) for frame in sys._current_frames().values())
+
+
+def _functions(frame: FrameType | None) -> set[str]:
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    root = tmp_path / "models"
+    root.mkdir()
+    with living(control_mode="explicit") as bench:
+        yield Endpoint(root, bench)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def test_two_models_of_one_inner_name(endpoint: Endpoint) -> None:
+    for name, weight in (("a1-b2", 3), ("c3", 5)):
+        write(endpoint.root / name / "model", "same", weight)
+        endpoint.load(name)
+    assert (endpoint.ask("a1-b2"), endpoint.ask("c3")) == (3, 5)
+    url = endpoint.url("c3")
+    assert endpoint.models.get("c3") == LoadedModel("c3", url, "c3")
+    endpoint.models.unload("a1-b2")
+    assert endpoint.names() == ["c3"]
+    assert endpoint.ask("c3") == 5
+    with pytest.raises(ModelNotFound, match=r"^model 'a1-b2' is not loaded$"):
+        endpoint.ask("a1-b2")
+
+
+def test_the_url_comes_back_as_it_was_sent(endpoint: Endpoint) -> None:
+    write(endpoint.root / "x" / "model", "sub", 3)
+    url = f"{endpoint.root}/x/model/sub/"
+    endpoint.models.load("name", url)
+    assert endpoint.models.get("name").url == url
+    assert endpoint.ask("name") == 3
+
+
+def test_twice_is_a_conflict(endpoint: Endpoint) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    with pytest.raises(AlreadyLoaded, match=r"^model 'a' is loaded already$") as caught:
+        endpoint.load("a")
+    assert caught.value.code is ErrorCode.ALREADY_EXISTS
+    assert endpoint.ask("a") == 1
+
+
+def test_twice_at_once_one_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    with endpoint.bench.backend.holding("a"):
+        first = pool.submit(endpoint.load, "a")
+        until(lambda: endpoint.bench.backend.loads == ["a:1=1"])
+        with pytest.raises(AlreadyLoaded, match=r"^model 'a' is being loaded already$"):
+            endpoint.load("a")
+        with pytest.raises(ModelNotFound) as caught:
+            endpoint.models.get("a")
+        assert caught.value.hint == "it is being loaded"
+        assert endpoint.names() == []
+    first.result(LIMIT_S)
+    assert endpoint.ask("a") == 1
+
+
+def test_models_are_loaded_side_by_side(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("slow", 1)
+    endpoint.unpack("quick", 2)
+    with endpoint.bench.backend.holding("slow"):
+        slow = pool.submit(endpoint.load, "slow")
+        until(lambda: endpoint.bench.backend.loads == ["slow:1=1"])
+        endpoint.load("quick")
+        assert endpoint.ask("quick") == 2
+        endpoint.models.unload("quick")
+    slow.result(LIMIT_S)
+    assert endpoint.names() == ["slow"]
+
+
+def test_an_unload_waits_for_the_load(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    with endpoint.bench.backend.holding("a"):
+        load = pool.submit(endpoint.load, "a")
+        until(lambda: endpoint.bench.backend.loads == ["a:1=1"])
+        unload = pool.submit(endpoint.models.unload, "a")
+        until(lambda: waiting("unload") == 1)
+    load.result(LIMIT_S)
+    unload.result(LIMIT_S)
+    assert endpoint.names() == []
+    assert endpoint.bench.backend.models[0].is_closed
+
+
+def test_an_unload_of_a_load_that_fails(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", BROKEN)
+    with endpoint.bench.backend.holding("a"):
+        load = pool.submit(endpoint.load, "a")
+        until(lambda: endpoint.bench.backend.loads != [])
+        unload = pool.submit(endpoint.models.unload, "a")
+        until(lambda: waiting("unload") == 1)
+    with pytest.raises(ServerError, match="the weights are broken"):
+        load.result(LIMIT_S)
+    with pytest.raises(ModelNotFound):
+        unload.result(LIMIT_S)
+
+
+def test_an_unload_waits_for_the_invocations_that_began(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    with endpoint.models.invocation("a") as engine_name, endpoint.models.invocation("a"):
+        unload = pool.submit(endpoint.models.unload, "a")
+        until(lambda: endpoint.names() == [])
+        assert endpoint.bench.ask(engine_name) == 1
+        with pytest.raises(ModelNotFound) as caught:
+            endpoint.ask("a")
+        assert caught.value.hint == "it is being unloaded"
+        assert not unload.done()
+    unload.result(LIMIT_S)
+    endpoint.load("a")
+    assert endpoint.ask("a") == 1
+
+
+def test_a_load_waits_for_the_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    with endpoint.bench.running("a") as responses:
+        unload = pool.submit(endpoint.models.unload, "a")
+        until(lambda: endpoint.names() == [])
+        with pytest.raises(ModelNotFound) as caught:
+            endpoint.models.get("a")
+        assert caught.value.hint == "it is being unloaded"
+        load = pool.submit(endpoint.load, "a")
+        until(lambda: waiting("load") == 1)
+        assert endpoint.bench.backend.loads == ["a:1=1"]
+    unload.result(LIMIT_S)
+    load.result(LIMIT_S)
+    assert responses.get(timeout=LIMIT_S).error is None  # what was in flight is answered
+    assert [model.is_closed for model in endpoint.bench.backend.models] == [True, False]
+    assert endpoint.ask("a") == 1
+
+
+def test_an_unload_waits_for_another_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    with endpoint.bench.running("a"):
+        first = pool.submit(endpoint.models.unload, "a")
+        until(lambda: endpoint.names() == [])
+        second = pool.submit(endpoint.models.unload, "a")
+        until(lambda: waiting("unload") == 1)
+    first.result(LIMIT_S)
+    second.result(LIMIT_S)
+    assert endpoint.bench.backend.models[0].is_closed
+    with pytest.raises(ModelNotFound):
+        endpoint.models.unload("a")
+
+
+def test_an_unload_that_the_engine_refuses_changes_nothing(endpoint: Endpoint) -> None:
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    endpoint.bench.engine.begin_exit()
+    with pytest.raises(ServerError, match="Server not ready"):
+        endpoint.models.unload("a")
+    assert endpoint.names() == ["a"]
+
+
+def test_unknown(endpoint: Endpoint) -> None:
+    for ask in (endpoint.models.get, endpoint.ask, endpoint.models.unload):
+        with pytest.raises(ModelNotFound, match=r"^model 'none' is not loaded$"):
+            ask("none")
+
+
+def test_a_failed_load_leaves_nothing_behind(endpoint: Endpoint) -> None:
+    folder = endpoint.unpack("a", BROKEN)
+    with pytest.raises(ServerError, match="the weights are broken"):
+        endpoint.load("a")
+    with pytest.raises(InvalidRequest, match="there is no folder"):
+        endpoint.load("none")
+    assert endpoint.names() == []
+    assert endpoint.bench.engine.repository_index(False) == []
+    assert endpoint.bench.engine.is_ready()
+    put(folder / "1" / "model.fake", "7")
+    endpoint.load("a")
+    assert endpoint.ask("a") == 7
+
+
+def test_names_cannot_leave_their_folder(endpoint: Endpoint) -> None:
+    endpoint.unpack("a", 1)
+    for name, url in (("../a", endpoint.url("a")), ("a", f"{endpoint.root}/../models/a/model"), ("a", "/dev/model")):
+        with pytest.raises(InvalidRequest):
+            endpoint.models.load(name, url)
+    assert endpoint.bench.backend.loads == []
+
+
+def loaded(endpoint: Endpoint, count: int) -> LoadedModels:
+    """The registry, with models m0, m1, …"""
+    for number in range(count):
+        endpoint.unpack(f"m{number}", number)
+        endpoint.load(f"m{number}")
+    return endpoint.models
+
+
+def pages(models: LoadedModels, limit: int) -> list[list[str]]:
+    found = []
+    token: str | None = None
+    while True:
+        page, token = models.names_after(token, limit)
+        found.append([model.name for model in page])
+        if token is None:
+            return found
+
+
+def test_pages(endpoint: Endpoint) -> None:
+    assert endpoint.models.names_after(None) == ([], None)
+    models = loaded(endpoint, 5)
+    assert pages(models, 2) == [["m0", "m1"], ["m2", "m3"], ["m4"]]
+    assert pages(models, 5) == [["m0", "m1", "m2", "m3", "m4"]]
+    assert pages(models, 1) == [["m0"], ["m1"], ["m2"], ["m3"], ["m4"]]
+    assert models.names_after("") == models.names_after(None)
+
+
+def test_a_page_goes_on_where_the_one_before_ended(endpoint: Endpoint) -> None:
+    models = loaded(endpoint, 5)
+    _, token = models.names_after(None, 2)
+    models.unload("m0")
+    models.unload("m1")  # the one that the token stands for
+    models.unload("m3")
+    page, token = models.names_after(token, 2)
+    assert ([model.name for model in page], token) == (["m2", "m4"], None)
+
+
+@pytest.mark.parametrize("token", ["!", "m1", "a", "Li4", "YS9i", "/w==", "-w", "é", "x" * 5000])
+def test_tokens_that_no_page_gave(endpoint: Endpoint, token: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^invalid next_page_token$"):
+        endpoint.models.names_after(token)
+
+
+def test_a_limit_below_one(endpoint: Endpoint) -> None:
+    with pytest.raises(InvalidRequest, match="limit must be at least 1, not 0"):
+        endpoint.models.names_after(None, 0)
+
+
+def test_full_evict_and_retry(tmp_path: Path) -> None:
+    """A container of 1 GiB, models that take 400 MiB."""
+    with living(control_mode="explicit") as bench:
+
+        def room() -> MemoryRoom:
+            return MemoryRoom(GIB, GIB - 400 * MIB * len(full.names()))
+
+        full = Endpoint(tmp_path, bench, MemoryBudget(room))
+        for number in range(3):
+            with open(full.unpack(f"m{number}", number) / "1" / "weights", "wb") as weights:
+                weights.truncate(300 * MIB)  # a hole: takes nothing of the disk
+        full.load("m0")
+        full.load("m1")
+        with pytest.raises(OutOfMemory, match=r"^out of memory: model 'm2' needs about 466 MiB of container memory"):
+            full.load("m2")
+        assert full.names() == ["m0", "m1"]
+        full.models.unload("m0")
+        full.load("m2")
+        assert (full.ask("m1"), full.ask("m2")) == (1, 2)
+
+
+@pytest.mark.parametrize("layout", ["model", "model/1", "model/inner", "model/inner/1"])
+def test_real_models_in_every_layout(tmp_path: Path, layout: str) -> None:
+    onnx_models.write(onnx_models.add_sub(), tmp_path / "models" / "hash" / layout / "model.onnx")
+    if "inner" in layout:
+        put(tmp_path / "models" / "hash" / "model" / "inner" / "config.pbtxt", 'name: "other"' + CONFIG)
+    (tmp_path / "repository").mkdir()
+    with serving(tmp_path / "repository", control_mode="explicit") as engine:
+        models = LoadedModels(engine, str(tmp_path / "models"), MemoryBudget())
+        models.load("hash", f"{tmp_path}/models/hash/model")
+        assert infer(engine, models.get("hash").engine_name, ones(), ones()).error is None
+
+
+def test_memory_that_runs_out_while_a_model_is_loaded(tmp_path: Path) -> None:
+    """Its warmup asks for more than there is."""
+    onnx_models.write(onnx_models.allocating(), tmp_path / "hash" / "model" / "1" / "model.onnx")
+    warmup = (
+        'model_warmup { name: "w" batch_size: 1 inputs { key: "SIZE" '
+        'value { data_type: TYPE_INT64 dims: [ 1 ] input_data_file: "size" } } }'
+    )
+    tensors = tensor_text("input", "SIZE", "INT64", [1]) + tensor_text("output", "ZEROS", "FP32", [-1])
+    put(tmp_path / "hash" / "model" / "config.pbtxt", tensors + warmup)
+    put(tmp_path / "hash" / "model" / "warmup" / "size", np.array([1 << 46]).tobytes())
+    with living(control_mode="explicit") as bench:
+        endpoint = Endpoint(tmp_path, bench)
+        with pytest.raises(OutOfMemory, match="Failed to allocate memory for requested buffer"):
+            endpoint.load("hash")
+        assert bench.engine.is_ready()
+
+
+def test_a_model_gives_its_memory_back(tmp_path: Path) -> None:
+    weights = onnx_models.constant("W", np.ones((2048, 4096)), "FP32")
+    node = helper.make_node("MatMul", ["INPUT0", "W"], ["OUTPUT0"])
+    sides = [onnx_models.tensor("INPUT0", "FP32", ["b", 2048])], [onnx_models.tensor("OUTPUT0", "FP32", ["b", 4096])]
+    onnx_models.write(onnx_models.build([node], *sides, [weights]), tmp_path / "hash" / "model" / "model.onnx")
+    del weights
+    with living(control_mode="explicit") as bench:
+        memory = MemoryBudget()
+        endpoint = Endpoint(tmp_path, bench, memory)
+        endpoint.load("hash")  # what ONNX Runtime takes once is taken now
+        endpoint.models.unload("hash")
+        trim_heap()
+        before = resident_bytes()
+        endpoint.load("hash")
+        assert 24 * MIB < memory.taken(endpoint.url("hash"))[HOST] < 64 * MIB
+        assert resident_bytes() > before + 24 * MIB
+        endpoint.models.unload("hash")
+        assert resident_bytes() < before + 12 * MIB

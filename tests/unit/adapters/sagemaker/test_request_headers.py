@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adapters.sagemaker.request_headers import adopt_headers, parameter_headers
+from core.errors import BackendFailed, InvalidRequest
+from core.inference.request import InferenceRequest, Parameter
+
+ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")
+
+
+def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = None, request_id: str = "") -> Any:
+    request = InferenceRequest("m", [], id=request_id)
+    if parameters is not None:
+        request.parameters = parameters
+    environ = {f"HTTP_X_AMZN_SAGEMAKER_{k.upper().replace('-', '_')}": v for k, v in headers.items()}
+    adopt_headers(environ | {"HTTP_ACCEPT": "*/*"}, request)
+    return request
+
+
+def test_without_headers_nothing_is_added() -> None:
+    request = adopted({})
+    assert request.parameters is None
+    assert request.id == ""
+
+
+def test_headers_are_parameters_under_their_names() -> None:
+    request = adopted(dict.fromkeys(NAMES, "value") | {"Unknown-Header": "x"})
+    assert request.parameters == {f"X-Amzn-SageMaker-{name}": "value" for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "pairs"),
+    [
+        ("a=1,b = two words ,c=x=y", {"a": "1", "b": "two words", "c": "x=y"}),
+        ("c000b4f9-df62-4c85-a0bf", {}),
+        ("=1,,a", {}),
+        ("a=", {"a": ""}),
+        ("priority=1,timeout=2,sequence_id=3,binary_data_output=true,triton_x=1,mine=2", {"mine": "2"}),
+    ],
+)
+def test_custom_attributes_are_parameters_whole_and_in_pairs(attributes: str, pairs: dict[str, str]) -> None:
+    request = adopted({"Custom-Attributes": attributes})
+    assert request.parameters == {ATTRIBUTES: attributes, **pairs}
+    assert (request.priority, request.timeout_us, request.correlation_id) == (0, 0, 0)
+
+
+def test_the_body_counts_more() -> None:
+    request = adopted({"Custom-Attributes": "a=1,b=2", "Inference-Id": "header"}, {"a": 7}, "body")
+    assert request.parameters == {ATTRIBUTES: "a=1,b=2", "a": 7, "b": "2"}
+    assert request.id == "body"
+
+
+def test_the_inference_id_is_the_id_of_a_request_without() -> None:
+    assert adopted({"Inference-Id": "x" * 64}).id == "x" * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("Custom-Attributes", 1024),
+        ("Inference-Id", 64),
+        ("Session-Id", 256),
+        ("Target-Model", 1024),
+        ("Target-Variant", 63),
+        ("Enable-Explanations", 64),
+    ],
+)
+def test_limits(name: str, limit: int) -> None:
+    adopted({name: "x" * limit})
+    with pytest.raises(InvalidRequest, match=f"X-Amzn-SageMaker-{name} has {limit + 1} characters, at most {limit}"):
+        adopted({name: "x" * (limit + 1)})
+    with pytest.raises(InvalidRequest, match="visible ASCII"):
+        adopted({name: "caf\xe9"})
+
+
+def test_the_model_answers_with_headers() -> None:
+    parameters: dict[str, Parameter] = {
+        ATTRIBUTES: "a=1",
+        "X-Amzn-SageMaker-New-Session-Id": "id; Expires=2030-01-01T00:00:00Z",
+        "X-Amzn-SageMaker-Closed-Session-Id": 7,
+        "X-Amzn-SageMaker-Target-Model": "no answer",
+        "Set-Cookie": "no",
+    }
+    assert parameter_headers(parameters) == [
+        (ATTRIBUTES, "a=1"),
+        ("X-Amzn-SageMaker-New-Session-Id", "id; Expires=2030-01-01T00:00:00Z"),
+        ("X-Amzn-SageMaker-Closed-Session-Id", "7"),
+    ]
+    assert parameter_headers({}) == []
+
+
+@pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "caf\xe9", "x" * 1025])
+def test_no_header_is_made_of_what_none_can_hold(value: str) -> None:
+    with pytest.raises(BackendFailed, match=ATTRIBUTES):
+        parameter_headers({ATTRIBUTES: value})

@@ -1,0 +1,97 @@
+"""The container as an application: what it has of the v2 core, and what it makes different."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from adapters.vertex.application import VertexApplication
+from adapters.vertex.errors import RedirectForbidden, RedirectUnknown, RouteAbsent
+from adapters.vertex.settings import VertexSettings
+from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from core.frontend.bridge import ThreadBridge
+from core.http.errors import UnsupportedEncoding
+from core.http.options import HttpOptions
+from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from core.inference.request import ServingPhase
+from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
+from tests.unit.fake_engine import FakeEngine
+
+INFER = "/v2/models/simple/infer"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RouteAbsent("x"), 404),
+        (RedirectUnknown("x"), 400),
+        (RedirectForbidden("x"), 403),
+        (UnsupportedMediaType("x"), 415),
+        (UnsupportedEncoding(), 415),
+        (NotAcceptable("x"), 406),
+        (InvalidRequest("x"), 400),
+        (ModelNotFound("x"), 404),
+        (OutOfMemory("x"), 503),
+        (ValueError("x"), 500),
+    ],
+)
+def test_statuses(error: Exception, status: int) -> None:
+    assert VertexBench().application.status_of(error) == status
+
+
+def test_an_error_that_nobody_foresaw_tells_nothing() -> None:
+    bench = VertexBench()
+    bench.error = ServerError("x")
+    bench.engine.model_spec = lambda name, version=-1: 1 / 0  # type: ignore[method-assign,assignment]
+    answer = bench.post()
+    assert (answer.status_code, answer.mimetype) == (500, "application/json")
+    assert answer.json == {"error": "unexpected error in the server, its log says more"}
+
+
+def test_the_v2_routes_are_as_everywhere() -> None:
+    bench = VertexBench()
+    assert bench.post(V2, path=INFER).json["outputs"][0]["data"] == [1, 2]
+    tensor = {"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    body = header + struct.pack("<2i", 5, 6)
+    length = str(len(header))
+    answer = bench.post(body, "application/octet-stream", path=INFER, Inference_Header_Content_Length=length)
+    assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [5, 6])
+    content_type = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={length}"
+    assert bench.post(body, content_type, path=INFER).json["outputs"][0]["data"] == [5, 6]
+
+
+def test_the_limits_are_those_of_the_predict_route() -> None:
+    assert VertexBench(max_request_size=1).post(V2, path=INFER).status_code == 200
+    assert VertexBench(max_request_size=1).post(V2).status_code == 400
+
+
+@pytest.mark.parametrize("phase", ["starting", "loading"])
+def test_while_models_load_a_request_says_so(phase: str) -> None:
+    bench = VertexBench()
+    bench.engine.serving = ServingPhase(name=phase)
+    answer = bench.post()
+    assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
+
+
+def test_metrics_are_made_anew_each_time() -> None:
+    pages = iter([b"first", b"second"])
+    application = VertexApplication(
+        FakeEngine(),
+        HttpOptions(),
+        ThreadBridge(),
+        VertexSettings(predict_route=PREDICT, health_route=HEALTH, public_groups=("metrics",)),
+        lambda: next(pages),
+    )
+    client: Any = application.test_client()
+    assert client.get("/metrics").data == b"first"
+    answer = client.post(PREDICT, headers={"X-Vertex-Ai-Triton-Redirect": "metrics"})
+    assert (answer.data, answer.content_type) == (b"second", "text/plain; charset=utf-8")
+
+
+def test_a_route_whose_version_can_be_none() -> None:
+    with pytest.raises(InvalidRequest, match="version"):
+        VertexBench(predict_route="/v2/models/simple/versions/0/infer")

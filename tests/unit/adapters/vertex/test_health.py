@@ -1,0 +1,38 @@
+"""The health probe: exactly 200, or 503 with the reason."""
+
+from __future__ import annotations
+
+from core.inference.request import ServingPhase
+from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
+
+
+def test_an_unready_server_says_how_far_it_is() -> None:
+    bench = VertexBench()
+    bench.engine.ready = False
+    bench.engine.serving = ServingPhase(name="loading", model="big", done=1, total=3)
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.mimetype) == (503, "application/json")
+    assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
+    bench.engine.serving = ServingPhase(name="exiting")
+    assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
+
+
+def test_a_server_without_the_default_model_is_not_healthy() -> None:
+    bench = VertexBench(default_model="absent")
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.json["error"]) == (503, "the default model 'absent' is not loaded")
+    bench.engine.versions["absent"] = (1,)
+    assert bench.get(HEALTH).status_code == 200
+    bench = VertexBench(predict_route="/v2/models/absent/infer")
+    assert bench.get(HEALTH).json["error"] == "the default model 'absent' is not loaded"
+
+
+def test_a_server_without_any_model_is_not_healthy_unless_one_can_be_loaded_through_it() -> None:
+    for groups, status in ((PUBLIC, 503), (("model-repository",), 200)):
+        bench = VertexBench(public_groups=groups)
+        bench.engine.versions = {}
+        bench.engine.repository_index = lambda ready_only: []  # type: ignore[method-assign]
+        answer = bench.get(HEALTH)
+        assert answer.status_code == status
+        if status == 503:
+            assert answer.json["error"] == "no model is loaded"

@@ -1,0 +1,386 @@
+"""A request on the predict route: what its body is, whom it asks, and what its errors say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapters.vertex.predict import BINARY, wants_stream
+from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
+from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
+from core.http.options import HttpOptions
+from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
+
+JSON = "application/json"
+INSTANCES = b'{"instances":[[1,2]]}'
+PREDICTION = {"predictions": [[1, 2]]}
+OUTPUTS = [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}]
+HEADER = json.dumps(
+    {
+        "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}],
+        "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+    }
+).encode()
+TENSOR = struct.pack("<2i", 1, 2)
+
+
+def kind_of(answer: Any) -> str:
+    """How a body was read, by what came back."""
+    assert answer.status_code == 200, answer.data
+    return "v2" if "outputs" in answer.json else "instances"
+
+
+# --- what a body is
+
+
+@pytest.mark.parametrize(
+    "content_type", [JSON, "application/json; charset=utf-8", "text/plain", "x/y", "application/octet-stream", None]
+)
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (INSTANCES, "instances"),
+        (b' \n{ "instances" : [[1,2]] }', "instances"),
+        (b'{"parameters":{"a":1},"instances":[[1,2]]}', "instances"),
+        (b'{"parameters":{"inputs":"x"},"instances":[[1,2]]}', "instances"),
+        (V2, "v2"),
+        (b'{"id":"instances",' + V2[1:], "v2"),
+        (b'{"parameters":{"a":"\\"instances\\""},' + V2[1:], "v2"),
+    ],
+)
+def test_the_body_says_what_it_is_under_any_type(body: bytes, kind: str, content_type: str | None) -> None:
+    assert kind_of(VertexBench().post(body, content_type)) == kind
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "outcome"),
+    [
+        ("auto", INSTANCES, "instances"),
+        ("auto", V2, "v2"),
+        ("instances", INSTANCES, "instances"),
+        ("instances", V2, "expected a JSON object with 'instances'"),
+        ("v2", V2, "v2"),
+        ("v2", INSTANCES, "Unable to parse 'inputs'"),
+    ],
+)
+@pytest.mark.parametrize("content_type", [JSON, None])
+def test_an_option_decides_it_otherwise(payload: str, body: bytes, outcome: str, content_type: str | None) -> None:
+    answer = VertexBench(payload=payload).post(body, content_type)
+    if answer.status_code == 200:
+        assert kind_of(answer) == outcome
+    else:
+        assert (answer.status_code, list(answer.json)) == (400, ["error"])
+        assert outcome in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"5", b"null", b'"instances"', b" ", b"\xff\xfe\x00", b'{"input":[1]}', b'{"Instances":[1]}']
+)
+def test_what_is_neither_is_told_both(body: bytes) -> None:
+    answer = VertexBench().post(body)
+    assert (answer.status_code, answer.mimetype) == (400, JSON)
+    assert "{'instances': [...]}" in answer.json["error"]
+    assert "'inputs'" in answer.json["error"]
+
+
+def test_an_empty_body() -> None:
+    for content_type in (JSON, "text/csv", BINARY.of(0), None):
+        answer = VertexBench().post(b"", content_type)
+        assert (answer.status_code, answer.json) == (400, {"error": "the body is empty"})
+        assert "instances" in answer.headers[HINT_HEADER]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "accept", "expected"),
+    [
+        (b"1,2\n", "text/csv", "text/csv", b"1,2\n"),
+        (b"1,2\n", "text/csv", None, b'{"predictions":[[1,2]]}'),
+        (b"[1,2]\n[3,4]\n", "application/jsonlines", "application/jsonlines", b"[1,2]\n[3,4]\n"),
+        (TENSOR, "application/octet-stream", "text/csv", b"1,2\n"),
+        (INSTANCES, JSON, "text/csv", b'{"predictions":[[1,2]]}'),
+        (b"[[1,2],[3,4]]", JSON, "application/jsonlines", b"[1,2]\n[3,4]\n"),
+    ],
+)
+def test_other_formats(body: bytes, content_type: str, accept: str | None, expected: bytes) -> None:
+    headers = {} if accept is None else {"Accept": accept}
+    answer = VertexBench().post(body, content_type, **headers)
+    assert (answer.status_code, answer.data) == (200, expected)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "accept", "status", "text"),
+    [
+        ("image/png", "*/*", 415, "application/vnd.vertex-ai-triton.binary+json;json-header-size=N, application/json"),
+        ("text/csv; charset=utf-16", "*/*", 415, "charset"),
+        (";;;", "*/*", 400, "Content-Type"),
+        ("text/csv", "image/png", 406, "text/csv"),
+        ("text/csv", ";;;", 400, "Accept"),
+    ],
+)
+def test_what_is_not_understood_lists_what_is(content_type: str, accept: str, status: int, text: str) -> None:
+    answer = VertexBench().post(b"1,2\n", content_type, Accept=accept)
+    assert (answer.status_code, answer.mimetype, list(answer.json)) == (status, JSON, ["error"])
+    assert text in answer.json["error"]
+
+
+# --- binary tensors
+
+
+def test_binary_tensors_come_back_as_those_of_the_v2_protocol() -> None:
+    answer = VertexBench().post(HEADER + TENSOR, BINARY.of(len(HEADER)))
+    assert (answer.status_code, answer.mimetype) == (200, "application/octet-stream")
+    size = int(answer.headers["Inference-Header-Content-Length"])
+    assert answer.data[size:] == TENSOR
+    assert json.loads(answer.data[:size])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+
+
+def test_a_length_of_0_means_that_all_is_one_tensor() -> None:
+    answer = VertexBench().post(TENSOR, BINARY.of(0))
+    assert answer.data.endswith(TENSOR)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1e3", "0x10", "٣".encode().decode("latin-1"), "5;a=b", " 5", "+5", "9" * 30, "5,5"]
+)
+def test_a_length_that_is_no_number(text: str) -> None:
+    answer = VertexBench().post(HEADER + TENSOR, f"{BINARY.prefix}{text}")
+    assert answer.status_code == 400
+    assert answer.json["error"].startswith(f"Content-Type must be '{BINARY.prefix}N'")
+
+
+@pytest.mark.parametrize("size", [-1, -999999999, len(HEADER + TENSOR) + 1, 999999999])
+def test_a_length_that_cannot_be(size: int) -> None:
+    answer = VertexBench().post(HEADER + TENSOR, BINARY.of(size))
+    assert answer.status_code == 400
+    assert f"got: {size}" in answer.json["error"]
+
+
+def test_the_header_of_the_v2_protocol_is_ignored() -> None:
+    bench = VertexBench()
+    assert bench.post(HEADER + TENSOR, BINARY.of(len(HEADER)), Inference_Header_Content_Length="3").status_code == 200
+    assert bench.post(INSTANCES, Inference_Header_Content_Length="3").json == PREDICTION
+    assert bench.post(V2, Inference_Header_Content_Length="x").json["outputs"] == OUTPUTS
+    assert bench.post(HEADER + TENSOR, JSON, Inference_Header_Content_Length=str(len(HEADER))).status_code == 400
+
+
+# --- whom it asks
+
+
+def test_parameters_choose_and_the_others_are_passed_on() -> None:
+    bench = VertexBench()
+    parameters = {
+        "model": "simple",
+        "version": "1",
+        "id": "r7",
+        "outputs": ["OUT"],
+        "priority": 2.0,
+        "a": "b",
+        "c": 1.5,
+    }
+    assert bench.post({"instances": [[1]], "parameters": parameters}).json == {"predictions": [[1]]}
+    (request,) = bench.seen
+    assert (request.model_name, request.model_version, request.id) == ("simple", 1, "r7")
+    assert (request.outputs, request.priority, request.parameters) == (("OUT",), 2, {"a": "b", "c": 1.5})
+
+
+def test_each_request_of_many_is_like_the_first() -> None:
+    bench = VertexBench()
+    body = {"instances": [[1], [2], [3]], "parameters": {"version": 3, "id": "r7", "a": "b"}}
+    assert bench.post(body).json == {"predictions": [[1], [2], [3]]}
+    assert {(each.model_version, each.id, str(each.parameters)) for each in bench.seen} == {(3, "r7", "{'a': 'b'}")}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"model": "absent"}, 404),
+        ({"version": 2}, 404),
+        ({"model": 5}, 400),
+        ({"version": "x"}, 400),
+        ({"outputs": 5}, 400),
+        (5, 400),
+        ([], 400),
+    ],
+)
+def test_what_cannot_be_asked(parameters: Any, status: int) -> None:
+    bench = VertexBench()
+    answer = bench.post({"instances": [[1]], "parameters": parameters})
+    assert (answer.status_code, list(answer.json)) == (status, ["error"])
+    assert bench.seen == []
+
+
+def test_there_need_be_no_parameters() -> None:
+    for parameters in (None, {}):
+        assert VertexBench().post({"instances": [[1]], "parameters": parameters}).json == {"predictions": [[1]]}
+
+
+def test_several_models_and_none_is_meant() -> None:
+    bench = VertexBench()
+    bench.engine.repository_index = lambda ready_only: [{"name": "b"}, {"name": "simple"}]  # type: ignore[method-assign]
+    answer = bench.post(INSTANCES)
+    assert (answer.status_code, answer.json) == (400, {"error": "there are several models: b, simple"})
+    assert "--vertex-ai-default-model" in answer.headers[HINT_HEADER]
+    assert "'parameters.model'" in answer.headers[HINT_HEADER]
+    assert bench.post({"instances": [[1]], "parameters": {"model": "simple"}}).status_code == 200
+    assert bench.post(V2).status_code == 400
+
+
+def test_a_version_in_the_predict_route_is_the_one_that_serves() -> None:
+    path = "/v2/models/simple/versions/1/infer"
+    bench = VertexBench(predict_route=path)
+    for body in (INSTANCES, V2):
+        assert bench.post(body, path=path).status_code == 200
+    assert bench.post({"instances": [[1]], "parameters": {"version": 3}}, path=path).status_code == 200
+    assert bench.post({"instances": [[1]], "parameters": {"model": "simple"}}, path=path).status_code == 200
+    assert [each.model_version for each in bench.seen] == [1, 1, 3, -1]
+
+
+# --- instances
+
+
+@pytest.mark.parametrize(
+    ("key_field", "instance", "status"),
+    [
+        ("key", {"IN": [1], "key": 7}, 200),
+        ("key", {"IN": [1], "id": 7}, 400),
+        ("id", {"IN": [1], "id": {"a": 1}}, 200),
+        ("id", {"IN": [1], "key": 7}, 400),
+        ("", {"IN": [1], "key": 7}, 400),
+        ("IN", {"IN": [1]}, 200),
+    ],
+)
+def test_the_key_field_is_no_input(key_field: str, instance: dict[str, Any], status: int) -> None:
+    answer = VertexBench(key_field=key_field).post({"instances": [instance]})
+    assert answer.status_code == status
+    if status == 400:
+        assert "instance 0: '" in answer.json["error"]
+
+
+def test_one_wrong_instance_and_nothing_is_run() -> None:
+    bench = VertexBench()
+    answer = bench.post({"instances": [[1], [2], ["x"], [4]]})
+    assert (answer.status_code, list(answer.json)) == (400, ["error"])
+    assert answer.json["error"].startswith("instance 2, input 'IN', element [0]: expected an integer")
+    assert bench.seen == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(InvalidRequest("no"), 400), (QueueFull("no"), 503), (BackendFailed("no"), 500)]
+)
+def test_one_instance_fails_and_there_are_no_predictions(error: ServerError, status: int) -> None:
+    bench = VertexBench()
+    answered = bench._respond
+
+    def respond(request: Any) -> Any:
+        bench.error = error if len(bench.seen) == 2 else None
+        return answered(request)
+
+    bench.engine.respond = respond
+    answer = bench.post({"instances": [[1], [2], [3], [4]], "parameters": {"id": "r7"}})
+    assert (answer.status_code, answer.json) == (status, {"error": "no"})
+    assert answer.headers[REQUEST_ID_HEADER] == "r7"
+
+
+# --- streams
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (None, False),
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("text/event-stream", True),
+        ("text/event-stream, application/json", True),
+        ("application/json, text/event-stream", False),
+        ("application/json;q=0.5, text/event-stream", True),
+        ("*/*, text/event-stream;q=0", False),
+        ("text/event-stream;q=0.1, */*", False),
+    ],
+)
+def test_who_would_rather_have_a_stream(accept: str | None, wanted: bool) -> None:
+    assert wants_stream(accept) is wanted
+
+
+def test_there_are_none_yet() -> None:
+    bench = VertexBench()
+    for answer in (
+        bench.post(INSTANCES, Accept="text/event-stream"),
+        bench.post(V2, Accept="text/event-stream"),
+        bench.post({"instances": [[1]], "parameters": {"stream": True}}),
+    ):
+        assert (answer.status_code, answer.mimetype) == (501, JSON)
+        assert answer.json == {"error": "this server does not stream predictions yet"}
+        assert "'parameters.stream'" in answer.headers[HINT_HEADER]
+    assert bench.seen == []
+    assert bench.post({"instances": [[1]], "parameters": {"stream": False}}).status_code == 200
+    assert bench.post({"instances": [[1]], "parameters": {"stream": "no"}}).status_code == 400
+
+
+# --- limits
+
+
+def test_what_is_too_large_is_not_run() -> None:
+    bench = VertexBench(max_request_size=len(INSTANCES))
+    assert bench.post(INSTANCES).status_code == 200
+    for headers, body in (({}, INSTANCES + b" "), ({"Content_Encoding": "gzip"}, gzip.compress(INSTANCES + b" "))):
+        answer = bench.post(body, **headers)
+        assert (answer.status_code, list(answer.json)) == (400, ["error"])
+        assert f"the request has {len(INSTANCES) + 1} bytes" in answer.json["error"]
+    assert len(bench.seen) == 1
+
+
+@pytest.mark.parametrize("body", [INSTANCES, V2])
+def test_an_answer_that_is_too_large_is_an_error(body: bytes) -> None:
+    bench = VertexBench()
+    size = len(bench.post(body).data)
+    assert VertexBench(max_response_size=size).post(body).status_code == 200
+    answer = VertexBench(max_response_size=size - 1).post(body)
+    assert (answer.status_code, answer.json) == (
+        400,
+        {"error": f"the response has {size} bytes, at most {size - 1} are allowed"},
+    )
+
+
+@pytest.mark.parametrize("body", [INSTANCES, V2, b'{"instances":[[1],[2],[3]]}'])
+def test_an_answer_that_is_late_is_an_error_and_the_request_is_cancelled(body: bytes) -> None:
+    bench = VertexBench(timeout_s=0.05)
+    bench.engine.respond = lambda request: None
+    answer = bench.post(body)
+    assert (answer.status_code, answer.json) == (503, {"error": "there was no answer within 0.05 seconds"})
+    assert bench.engine.calls
+    assert set(bench.engine.calls) == {("cancel", "simple")}
+    assert not bench.engine._pending
+
+
+def test_the_servers_own_limit_holds_too() -> None:
+    bench = VertexBench(HttpOptions(max_input_size=len(INSTANCES) - 1))
+    answer = bench.post(INSTANCES)
+    assert answer.status_code == 400
+    assert "--http-max-input-size" in answer.json["error"]
+
+
+# --- compression
+
+
+def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs() -> None:
+    bench = VertexBench()
+    spec = bench.engine.model_spec("simple")
+    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
+    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
+    answer = bench.post(b"1,2\n", "text/csv", Accept="application/x-npy")
+    assert (answer.status_code, bench.seen) == (406, [])
+
+
+def test_both_ways_compressed() -> None:
+    answer = VertexBench().post(gzip.compress(INSTANCES), Content_Encoding="gzip", Accept_Encoding="gzip")
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(answer.data)) == PREDICTION
+    refused = VertexBench().post(INSTANCES, Content_Encoding="br")
+    assert (refused.status_code, list(refused.json)) == (415, ["error"])

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.commands.emulate.sagemaker import read_sagemaker_options
+from app.emulators.sagemaker.emulator import EmulatorOptions
+from app.settings.option import BadOption
+
+
+def read(*arguments: str) -> EmulatorOptions:
+    return read_sagemaker_options(arguments, {"HERE": "1"})
+
+
+def options(**more: Any) -> EmulatorOptions:
+    return EmulatorOptions(command=(sys.executable, "-P", "-m", "app"), environment={"HERE": "1"}, **more)
+
+
+def test_a_model_is_enough() -> None:
+    assert read("sagemaker", "m.tar.gz") == options(model=Path("m.tar.gz"))
+
+
+def test_everything_that_can_be_given() -> None:
+    found = read("sagemaker", "--multi-model", "--port=8199", "--env=A=1", "--env", "B=x=y", "--env=C=", "folder")
+    variables = {"A": "1", "B": "x=y", "C": ""}
+    assert found == options(model=Path("folder"), multi_model=True, api_port=8199, variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["sagemaker"], "one model must be named"),
+        (["sagemaker", "a", "b"], "one model must be named"),
+        (["sagemaker", "a", "--port=x"], "--port"),
+        (["sagemaker", "a", "--port=65536"], "--port"),
+        (["sagemaker", "a", "--env=A"], "NAME=VALUE"),
+        (["sagemaker", "a", "--env==1"], "NAME=VALUE"),
+        (["sagemaker", "a", f"--env=A={'x' * 1025}"], "at most 1024 bytes"),
+        (["sagemaker", "a", *(f"--env=A{n}=1" for n in range(101))], "at most 100 variables"),
+        (["sagemaker", "a", *(f"--env=A{n}={'x' * 1000}" for n in range(40))], "32768 in all"),
+        (["sagemaker", "a", "--multi-modal"], "did you mean --multi-model?"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], text: str) -> None:
+    with pytest.raises(BadOption) as refusal:
+        read(*arguments)
+    assert text in str(refusal.value)

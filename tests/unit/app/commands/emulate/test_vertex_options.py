@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.commands.emulate.vertex import example
+from app.commands.emulate.vertex_options import ACCEPTED, read_vertex_options
+from app.emulators.vertex.batch_input import InstancesFormat
+from app.emulators.vertex.batch_instance import InstanceConfig, InstanceType
+from app.emulators.vertex.batch_job import BatchOptions
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.emulator import EmulatorOptions
+from app.emulators.vertex.limits import EndpointType, PlatformLimits, batch_limits
+from app.settings.option import BadOption
+from app.settings.usage import usage
+
+
+def read(*arguments: str) -> EmulatorOptions:
+    return read_vertex_options(["vertex", *arguments], {"HERE": "1"})
+
+
+def test_a_model_is_enough() -> None:
+    options = read("gs://bucket/mine/")
+    assert options.model == "gs://bucket/mine/"
+    assert options.deployment == Deployment(display_name="mine")
+    assert options.limits == PlatformLimits()
+    assert (options.api_port, options.arguments, options.variables, options.batch) == (0, (), {}, None)
+    assert options.environment == {"HERE": "1"}
+    assert list(options.command[-2:]) == ["app", "serve"]
+
+
+def test_the_containers_arguments_are_after_two_dashes_and_in_args() -> None:
+    options = read("m", "--args=--a=1", "--args", "--b", "--", "--port=1", "--", "c")
+    assert options.arguments == ("--a=1", "--b", "--port=1", "--", "c")
+    assert options.api_port == 0
+
+
+def test_routes_and_variables() -> None:
+    options = read("m", "--env=A=1", "--env", "B_2=x=y", "--predict-route=/predict", "--health-route=/health")
+    assert options.variables == {"A": "1", "B_2": "x=y"}
+    assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")
+
+
+def test_limits_are_those_of_the_endpoints_type() -> None:
+    assert (read("m").limits.body_bytes, read("m").limits.inference_s) == (10_000_000, 600.0)
+    shared = read("m", "--endpoint-type=shared")
+    assert (shared.limits.body_bytes, shared.limits.inference_s) == (1_500_000, 60.0)
+    assert shared.deployment.endpoint_type is EndpointType.SHARED
+    longer = read("m", "--inference-timeout=3600", "--deployment-timeout=7200")
+    assert (longer.limits.inference_s, longer.limits.deployment_s) == (3600.0, 7200.0)
+
+
+def test_an_invoke_route_prefix() -> None:
+    options = read("m", "--invoke-route-prefix=/*")
+    assert options.deployment.is_invoked
+    assert "/invoke/" in example(options.deployment, "http://h:1")
+    assert "PredictionServiceClient" in example(read("m").deployment, "http://h:1")
+
+
+def test_a_batch_job() -> None:
+    options = read("m", "--batch=in.csv", "--output", "out", "--key-field=id", "--batch-size=8")
+    assert options.batch == BatchOptions(
+        input=Path("in.csv"),
+        output=Path("out"),
+        instances_format=InstancesFormat.CSV,
+        config=InstanceConfig(key_field="id"),
+        batch_size=8,
+    )
+    assert options.limits == batch_limits()
+
+
+def test_the_forms_of_a_batch_job() -> None:
+    arguments = [
+        "--instances-format=jsonl",
+        "--instance-type=array",
+        "--included-fields=b,a",
+        '--model-parameters={"x": 1}',
+    ]
+    options = read("m", "--batch=in", "--output=out", *arguments)
+    assert options.batch is not None
+    assert options.batch.instances_format is InstancesFormat.JSONL
+    assert options.batch.config == InstanceConfig(instance_type=InstanceType.ARRAY, included_fields=("b", "a"))
+    assert options.batch.parameters == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "one model must be named"),
+        (["a", "b"], "one model must be named"),
+        (["a", "--port=x"], "--port"),
+        (["a", "--env=A"], "NAME=VALUE"),
+        (["a", "--env=AIP_MODE=x"], "names that begin with AIP_"),
+        (["a", "--env=a-b=x"], "'a-b' is no name"),
+        (["a", "--endpoint-type=private"], "dedicated, shared"),
+        (["a", "--inference-timeout=3601"], "at most 3600 s"),
+        (["a", "--inference-timeout=10", "--endpoint-type=shared"], "cannot be set"),
+        (["a", "--deployment-timeout=7201"], "at most 7200 s"),
+        (["a", "--predict-route=predict"], "the path of a URL"),
+        (["a", "--invoke-route-prefix=/v2"], "takes only /*"),
+        (["a", "--invoke-route-prefix=/*", "--predict-route=/p"], "not both"),
+        (["a", "--invoke-route-prefix=/*", "--endpoint-type=shared"], "needs a dedicated endpoint"),
+        (["a", "--output=out"], "goes with --batch"),
+        (["a", "--batch=in.csv"], "--output"),
+        (["a", "--batch=in.csv", "--output=out", "--port=1"], "has no endpoint"),
+        (["a", "--batch=in.csv", "--output=out", "--batch-size=0"], "--batch-size"),
+        (["a", "--batch=in.csv", "--output=out", "--model-parameters={"], "JSON document"),
+        (["a", "--multi-model"], "unknown option"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], text: str) -> None:
+    with pytest.raises(BadOption) as refusal:
+        read(*arguments)
+    assert text in str(refusal.value)
+
+
+def test_every_option_is_in_the_help_text() -> None:
+    text = usage("emulate").partition("Vertex AI:")[2]
+    for option in ACCEPTED:
+        assert f"  --{option.flag}=" in text

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.commands.validate import ValidateOptions, examine, golden_problems, read_validate_options, validate
+from app.settings.option import BadOption
+from core.backends.base import BackendModel, LoadContext, ModelSignature
+from core.config.golden import GoldenRequest
+from core.config.problem import Problem
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig, ModelInstanceGroup
+from core.errors import OutOfMemory
+from core.observability.logging import close_log
+from core.repository.layout import ModelDirectory
+from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.core.engine.test_in_process import serving
+
+GOLDEN_DOCUMENT = ROOT / "docs" / "golden-requests.md"
+GOLDEN_EXAMPLE = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    loggers = [logging.getLogger(), logging.getLogger("trident")]
+    levels = [logger.level for logger in loggers]
+    yield
+    close_log()
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def repository(folder: Path, *models: str) -> str:
+    for model in models:
+        (folder / model).mkdir(parents=True)
+    return str(folder)
+
+
+def bad_names(directory: ModelDirectory) -> Sequence[Problem]:
+    """Finds two problems in a model called bad, none in others."""
+    if directory.name != "bad":
+        return []
+    return [Problem("name", "is bad", "call it good"), Problem("input[0]", "is worse")]
+
+
+def test_options() -> None:
+    assert read_validate_options(["a", "--format", "json", "b", "--disable-auto-complete-config"]) == ValidateOptions(
+        repositories=("a", "b"), format="json", auto_complete=False
+    )
+    assert read_validate_options(
+        ["a", "--model-config-name=x", "--backend-config=k=v", "--backend-config=onnxruntime,k=w"]
+    ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])
+def test_bad_options(arguments: list[str]) -> None:
+    with pytest.raises(BadOption):
+        read_validate_options(arguments)
+
+
+def test_every_problem_of_every_model_is_found(tmp_path: Path) -> None:
+    report = examine([repository(tmp_path, "bad", "good")], bad_names)
+    assert report.models == 2
+    assert [(each.model, each.path, each.message, each.hint) for each in report.findings] == [
+        ("bad", "name", "is bad", "call it good"),
+        ("bad", "input[0]", "is worse", ""),
+    ]
+
+
+def test_a_repository_that_is_none_is_a_problem_and_the_others_are_still_examined(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    report = examine([missing, repository(tmp_path / "models", "good")], bad_names)
+    assert report.models == 1
+    assert [(each.path, each.message) for each in report.findings] == [
+        (missing, "repository path is not a valid directory")
+    ]
+
+
+def test_a_model_in_two_repositories_is_a_problem(tmp_path: Path) -> None:
+    one, two = repository(tmp_path / "one", "a", "b"), repository(tmp_path / "two", "b")
+    (found,) = examine([one, two], bad_names).findings
+    assert (found.repository, found.model, found.message) == (two, "b", "model appears in two or more repositories")
+    assert found.hint == f"the other one is {tmp_path / 'one' / 'b'}"
+
+
+def test_the_exit_status_says_whether_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = repository(tmp_path / "one", "good"), repository(tmp_path / "two", "bad")
+    assert validate([good], check=bad_names) == 0
+    assert capsys.readouterr().out == "1 model, no problems\n"
+    assert validate([good, bad], check=bad_names) == 1
+    assert capsys.readouterr().out.endswith("2 problems, in 1 of 2 models\n")
+    assert validate([good, bad, "--format=json"], check=bad_names) == 1
+    assert [each["path"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["name", "input[0]"]
+
+
+def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(shipped_models)]) == 0
+    assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"
+
+
+def test_a_broken_graph_and_a_broken_configuration_are_both_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, unreadable = tmp_path / "broken" / "1", tmp_path / "unreadable"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"this is no graph")
+    unreadable.mkdir()
+    (unreadable / "config.pbtxt").write_text('max_batch_sise: 3\nplatform: "onnxruntime_onnx"\n')
+    assert validate([str(tmp_path), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [each["model"] for each in problems] == ["broken", "unreadable"]
+    assert problems[1]["hint"] == "did you mean 'max_batch_size'?"
+
+
+@pytest.fixture
+def simple(shipped_models: Path, tmp_path: Path) -> Path:
+    """A repository with a copy of the model `simple`, whose golden request is the one of the documents."""
+    copy = tmp_path / "models" / "simple"
+    shutil.copytree(shipped_models / "simple", copy)
+    (copy / "golden").mkdir(exist_ok=True)
+    (copy / "golden" / "sixteen.json").write_text(GOLDEN_EXAMPLE.findall(GOLDEN_DOCUMENT.read_text())[0])
+    return copy
+
+
+def serve_all_versions(model: Path) -> None:
+    path = model / "config.pbtxt"
+    path.write_text(path.read_text() + "version_policy { all { } }\n")
+
+
+def test_golden_requests_are_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(simple.parent)]) == 0
+    assert capsys.readouterr().out == "1 model, no problems\n"
+
+
+def test_a_golden_request_that_differs_is_reported_as_documented(
+    simple: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = simple / "golden" / "sixteen.json"
+    path.write_text(path.read_text().replace("15,16]", "15,17]"))
+    assert validate([str(simple.parent)]) == 1
+    report = capsys.readouterr().out.replace(str(simple.parent), "/models")
+    assert f"```text\n{report}```" in GOLDEN_DOCUMENT.read_text()
+
+
+def test_every_golden_request_of_every_version_is_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve_all_versions(simple)
+    shutil.copytree(simple / "1", simple / "2")
+    text = (simple / "golden" / "sixteen.json").read_text().replace("15,16]", "15,17]")
+    (simple / "golden" / "both.json").write_text(text)
+    (simple / "golden" / "second.json").write_text(text.replace("{", '{"versions": [2],', 1))
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [(each["path"], each["message"].split(": ")[0]) for each in problems] == [
+        ("golden/both.json", "golden request 'both.json' of model 'simple' version 1"),
+        ("golden/both.json", "golden request 'both.json' of model 'simple' version 2"),
+        ("golden/second.json", "golden request 'second.json' of model 'simple' version 2"),
+    ]
+
+
+def test_golden_requests_that_cannot_be_right_are_each_named_once(
+    simple: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve_all_versions(simple)
+    (simple / "2").mkdir()
+    (simple / "2" / "model.onnx").write_bytes(b"this is no graph")
+    (simple / "golden" / "a.json").write_text('{"request": {}, "respond": {}}')
+    (simple / "golden" / "b.json").write_text("{")
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [each["path"] for each in problems] == [str(simple / "2"), "golden/a.json", "golden/b.json"]
+    assert problems[1]["hint"] == "did you mean 'response'?"
+
+
+def test_golden_requests_are_not_run_where_a_graph_is_broken(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (simple / "1" / "model.onnx").write_bytes(b"this is no graph")
+    assert validate([str(simple.parent), "--format=json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["path"] == str(simple / "1")
+
+
+SIDES = "".join(
+    f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }} '
+    for side in ("input", "output")
+    for n in range(2)
+)
+ACCELERATED = 'optimization {{ execution_accelerators {{ cpu_execution_accelerator [ {{ name: "{}" }} ] }} }}'
+WARMUP = (
+    'model_warmup [ {{ name: "w" batch_size: {} '
+    'inputs {{ key: "{}" value {{ data_type: {} dims: [ {} ] zero_data: true }} }} '
+    'inputs {{ key: "INPUT1" value {{ data_type: TYPE_INT32 dims: [ 16 ] zero_data: true }} }} }} ]'
+)
+# Models that the server cannot load, each for one reason.
+UNLOADABLE = {
+    "accelerator_missing": ACCELERATED.format("openvino"),
+    "accelerator_unknown": ACCELERATED.format("abacus"),
+    "warmup_batch": WARMUP.format(9, "INPUT0", "TYPE_INT32", 16),
+    "warmup_dims": WARMUP.format(1, "INPUT0", "TYPE_INT32", 3),
+    "warmup_datatype": WARMUP.format(1, "INPUT0", "TYPE_FP32", 16),
+    "warmup_input": WARMUP.format(1, "X", "TYPE_INT32", 16),
+    "warmup_inputs": 'model_warmup [ { name: "w" batch_size: 1 } ]',
+    "backend": 'backend: "none"',
+    "runtime": 'runtime: "libtriton_none.so"',
+    "runtime_elsewhere": 'runtime: "../libtriton_onnxruntime.so"',
+    "datatype": SIDES.replace("data_type: TYPE_INT32", "", 1),
+    "one_side": SIDES.split("output")[0].replace('name: "INPUT1"', ""),
+}
+
+
+def test_it_says_what_the_server_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, config in UNLOADABLE.items():
+        onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
+    with serving(tmp_path) as engine:
+        said = {entry["name"]: entry["reason"].partition(": ")[2] for entry in engine.repository_index(False)}
+    assert said.keys() == UNLOADABLE.keys()
+    capsys.readouterr()
+    assert validate([str(tmp_path), "--format=json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {each["model"]: each["message"] for each in problems} == said
+    assert len(problems) == len(said)
+
+
+def test_versions_that_differ_have_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx_models.write_version(onnx_models.identity(), tmp_path, "m", "version_policy { all {} }")
+    onnx_models.write(onnx_models.add_sub(), tmp_path / "m" / "2" / "model.onnx")
+    with serving(tmp_path) as engine:
+        assert [entry["state"] for entry in engine.repository_index(False)] == ["READY", "READY"]
+    capsys.readouterr()
+    assert validate([str(tmp_path)]) == 0, capsys.readouterr().out
+
+
+class Unloadable:
+    """A backend that can look at a model but not load it."""
+
+    name = "onnxruntime"
+
+    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+        return ModelSignature((), ())
+
+    def load(self, context: LoadContext) -> BackendModel:
+        raise OutOfMemory("no memory left", hint="buy some")
+
+
+def test_a_version_that_does_not_load_has_that_as_its_problem(tmp_path: Path) -> None:
+    config = ModelConfig(name="m", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)])
+    spec = resolve_model_spec(config, 1, {})
+    golden = [GoldenRequest("a.json", "", (), (), ())]
+    found = golden_problems(Unloadable(), {}, tmp_path / "1", config, spec, golden)
+    assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+from app.commands.validation_report import Finding, Report, json_report, text_report
+
+
+def test_a_good_repository_is_one_line() -> None:
+    assert text_report(Report(models=3)) == "3 models, no problems\n"
+    assert text_report(Report(models=1)) == "1 model, no problems\n"
+
+
+def test_problems_are_aligned_under_their_model() -> None:
+    report = Report(
+        models=3,
+        findings=[
+            Finding("/models", "digits", "input[0].dims", "is wrong", "make it right"),
+            Finding("/models", "digits", "name", "is missing", ""),
+            Finding(
+                "/models", "other", "/models/other/1/a/very/long/path/to/a/file/model.onnx", "is broken", "mend it"
+            ),
+            Finding("/nowhere", "", "/nowhere", "is not a directory", ""),
+        ],
+    )
+    assert text_report(report) == (
+        "digits (/models)\n"
+        "  input[0].dims  is wrong\n"
+        "                 hint: make it right\n"
+        "  name           is missing\n"
+        "\n"
+        "other (/models)\n"
+        "  /models/other/1/a/very/long/path/to/a/file/model.onnx\n"
+        "    is broken\n"
+        "    hint: mend it\n"
+        "\n"
+        "/nowhere\n"
+        "  /nowhere  is not a directory\n"
+        "\n"
+        "4 problems, in 2 of 3 models\n"
+    )
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    text = text_report(Report(models=1, findings=[Finding("/m", "a\x1b[2J", "b\r", "c\nd", "e\x9b")]))
+    assert text.replace("\n", "").isprintable()
+    assert text.count("\n") == 5
+
+
+def test_json_has_everything() -> None:
+    report = Report(models=2, findings=[Finding("/models", "digits", "name", "is missing", "")])
+    assert json.loads(json_report(report)) == {
+        "models": 2,
+        "problems": [{"repository": "/models", "model": "digits", "path": "name", "message": "is missing", "hint": ""}],
+    }

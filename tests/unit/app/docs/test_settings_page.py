@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from app.docs.settings_page import settings_page
+from tests.project import ROOT
+
+PAGE = ROOT / "docs" / "settings.md"
+
+
+def test_the_page_is_what_the_settings_say() -> None:
+    assert PAGE.read_text() == settings_page(), "run: python -m app.docs.settings_page > docs/settings.md"
+
+
+def test_every_row_of_a_table_has_its_four_cells() -> None:
+    rows = [line for line in settings_page().split("\n") if line.startswith("|")]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {5}

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from app.emulators.common.container_client import ClientClosed, ContainerClient, ContainerFault
+from app.emulators.sagemaker.limits import PlatformLimits
+from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+
+LIMITS = PlatformLimits(body_bytes=100_000)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Connections are accepted by the system, and nobody reads them."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def fault(client: ContainerClient, **more: float) -> ContainerFault:
+    with pytest.raises(ContainerFault) as found:
+        client.ask("POST", "/invocations", body=b"x", **{"within_s": LIMIT_S, **more})
+    return found.value
+
+
+def test_an_exchange_carries_what_was_given_and_nothing_else() -> None:
+    with ScriptedContainer(lambda call: Answer(201, b"there", {"X-Mine": "1"})) as container:
+        answer = ContainerClient(container.port, LIMITS).ask(
+            "POST", "/invocations", headers={"Content-Type": "text/csv"}, body=b"here", within_s=LIMIT_S
+        )
+    assert (answer.status, answer.body) == (201, b"there")
+    assert ("X-Mine", "1") in answer.headers
+    (call,) = container.calls
+    assert call.body == b"here"
+    assert {name.lower() for name in call.headers} == {"host", "content-type", "content-length"}
+
+
+def test_a_container_that_is_silent_is_late(silent_port: int) -> None:
+    found = fault(ContainerClient(silent_port, LIMITS), within_s=0.05)
+    assert str(found) == "did not answer within 50 ms"
+    assert found.is_late
+
+
+def test_a_body_that_comes_too_slowly_is_late() -> None:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        client = ContainerClient(listener.getsockname()[1], LIMITS)
+        held = threading.Event()
+        thread = answering_raw(listener, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nsome", held)
+        found = fault(client, within_s=0.1)
+        held.set()
+        thread.join()
+    assert str(found) == "did not answer within 100 ms"
+    assert found.is_late
+
+
+def test_a_backlog_that_is_full_is_no_connection() -> None:
+    limits = PlatformLimits(connect_s=0.05)
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen(0)
+        waiting = []
+        try:
+            for _ in range(4):  # the system holds one or two more than were asked for
+                each = socket.socket()
+                waiting.append(each)
+                each.setblocking(False)
+                each.connect_ex(listener.getsockname())
+            found = fault(ContainerClient(listener.getsockname()[1], limits))
+        finally:
+            for each in waiting:
+                each.close()
+    assert str(found) == "did not accept a connection within 50 ms"
+
+
+def test_no_listener_is_a_fault() -> None:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        found = fault(ContainerClient(probe.getsockname()[1], LIMITS))
+    assert "did not accept a connection" in str(found)
+
+
+def test_an_answer_that_breaks_off_is_a_fault() -> None:
+    with ScriptedContainer(lambda call: Answer(200, b"some", length=10)) as container:
+        assert str(fault(ContainerClient(container.port, LIMITS))) == "broke its answer off"
+
+
+def test_an_answer_that_is_too_large_is_a_fault() -> None:
+    with ScriptedContainer(lambda call: Answer(200, bytes(LIMITS.body_bytes + 1))) as container:
+        assert str(fault(ContainerClient(container.port, LIMITS))) == "answered with more than 100000 bytes"
+    with ScriptedContainer(lambda call: Answer(200, bytes(LIMITS.body_bytes))) as container:
+        client = ContainerClient(container.port, LIMITS)
+        assert len(client.ask("GET", "/", within_s=LIMIT_S).body) == LIMITS.body_bytes
+
+
+def answering_raw(listener: socket.socket, content: bytes, held: threading.Event | None = None) -> threading.Thread:
+    """Answer one request with `content`, and hold the connection until `held` is set, if there is one."""
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(content)
+            if held is not None:
+                held.wait(LIMIT_S)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [(b"", "closed the connection"), (b"SSH-2.0-x\r\n\r\n", "did not answer in HTTP")]
+)
+def test_what_is_no_answer_is_a_fault(content: bytes, text: str) -> None:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        thread = answering_raw(listener, content)
+        found = fault(ContainerClient(listener.getsockname()[1], LIMITS))
+        thread.join()
+    assert text in str(found)
+
+
+def test_a_stream_is_read_as_it_comes() -> None:
+    def answer(call: Call) -> Answer:
+        return Answer(200, b"a" * 200_000)
+
+    with (
+        ScriptedContainer(answer) as container,
+        ContainerClient(container.port, LIMITS).open("POST", "/", body=b"", within_s=LIMIT_S) as stream,
+    ):
+        parts = list(stream.parts())
+    assert len(parts) > 1
+    assert sum(map(len, parts)) == 200_000  # a stream may be larger than another answer
+
+
+def test_once_closed_it_asks_nothing_new() -> None:
+    with ScriptedContainer(lambda call: Answer(200, b"whole")) as container:
+        client = ContainerClient(container.port, LIMITS)
+        with client.open("GET", "/first", within_s=LIMIT_S) as stream:
+            client.close()
+            assert stream.whole(10).body == b"whole"
+        with pytest.raises(ClientClosed):
+            client.ask("GET", "/second", within_s=LIMIT_S)
+    assert container.paths() == ["GET /first"]

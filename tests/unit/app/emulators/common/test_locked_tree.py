@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.emulators.common.locked_tree import lock_tree, remove_tree
+
+
+def made(folder: Path) -> Path:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "file").write_text("x")
+    return folder
+
+
+def test_nobody_may_write_in_a_locked_tree(tmp_path: Path) -> None:
+    tree = made(tmp_path / "tree")
+    lock_tree(tree)
+    modes = [path.stat().st_mode for path in (tree, *tree.rglob("*"))]
+    assert len(modes) == 4
+    assert not any(mode & 0o222 for mode in modes)
+    assert (tree / "a" / "b" / "file").read_text() == "x"
+
+
+def test_a_locked_tree_can_be_removed(tmp_path: Path) -> None:
+    tree = made(tmp_path / "tree")
+    lock_tree(tree)
+    remove_tree(tree)
+    assert not tree.exists()
+    remove_tree(tree)  # no tree is no error

@@ -1,0 +1,228 @@
+"""The runtime API, called by the real SDK; behind it an endpoint of the test's."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError, EventStreamError
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import (
+    HOST,
+    ClientClosed,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerStream,
+)
+from app.emulators.sagemaker.api_error import model_error, model_not_ready
+from app.emulators.sagemaker.api_server import RuntimeApi
+from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
+from app.emulators.sagemaker.limits import PlatformLimits
+from core.errors import ConfigInvalid
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
+
+LIMITS = PlatformLimits(body_bytes=100_000)
+JSON = [("Content-Type", "application/json")]
+
+
+class Echo:
+    """Answers with the body, and streams what `answer` says."""
+
+    def __init__(self) -> None:
+        self.invocations: list[Invocation] = []
+        self.error: Exception | None = None
+        self.headers = JSON
+        self.answer = Answer()
+
+    def invoke(self, invocation: Invocation) -> ContainerAnswer:
+        self.invocations.append(invocation)
+        if self.error is not None:
+            raise self.error
+        return ContainerAnswer(200, self.headers, invocation.body)
+
+    @contextmanager
+    def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
+        self.invocations.append(invocation)
+        with ScriptedContainer(lambda call: self.answer) as container:
+            client = ContainerClient(container.port, LIMITS)
+            with client.open("POST", "/invocations", body=b"", within_s=LIMIT_S) as stream:
+                yield stream
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def report() -> BreachReport:
+    return BreachReport()
+
+
+@pytest.fixture
+def server(echo: Echo, report: BreachReport) -> Iterator[RuntimeApi]:
+    with RuntimeApi(echo, 0, LIMITS, report) as made:
+        yield made
+
+
+@pytest.fixture
+def sdk(server: RuntimeApi) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
+        client = boto3.client(
+            "sagemaker-runtime",
+            endpoint_url=server.url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"max_attempts": 0}, proxies={}),
+        )
+    with contextlib.closing(client):
+        yield client
+
+
+def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: RuntimeApi) -> None:
+    echo.headers = [("Content-Type", "text/csv"), (CUSTOM_ATTRIBUTES, "b=2"), ("Server", "secret")]
+    answer = sdk.invoke_endpoint(
+        EndpointName="any", ContentType="text/csv", Accept="*/*", CustomAttributes="a=1", InferenceId="id-1", Body="1,2"
+    )
+    assert answer["Body"].read() == b"1,2"
+    assert (answer["ContentType"], answer["CustomAttributes"]) == ("text/csv", "b=2")
+    assert answer["InvokedProductionVariant"] == "AllTraffic"
+    (invocation,) = echo.invocations
+    assert invocation.headers == {
+        "Content-Type": "text/csv",
+        "Accept": "*/*",
+        CUSTOM_ATTRIBUTES: "a=1",
+        PREFIX + "Inference-Id": "id-1",
+    }
+    assert server.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [(model_error(400, "bad row"), "ModelError", 424), (model_not_ready("loading"), "ModelNotReadyException", 429)],
+)
+def test_an_error_is_the_sdks_own(sdk: Any, echo: Echo, error: Exception, kind: str, status: int) -> None:
+    echo.error = error
+    with pytest.raises(ClientError) as refusal:
+        sdk.invoke_endpoint(EndpointName="any", Body=b"x")
+    assert isinstance(refusal.value, getattr(sdk.exceptions, kind))
+    assert refusal.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+    if kind == "ModelError":
+        assert refusal.value.response["OriginalStatusCode"] == 400
+        assert refusal.value.response["OriginalMessage"] == "bad row"
+
+
+def test_a_body_over_the_limit_is_refused_and_reported(sdk: Any, echo: Echo, report: BreachReport) -> None:
+    sdk.invoke_endpoint(EndpointName="any", Body=bytes(LIMITS.body_bytes))
+    with pytest.raises(ClientError, match="at most 100000 bytes"):
+        sdk.invoke_endpoint(EndpointName="any", Body=bytes(LIMITS.body_bytes + 1))
+    assert len(echo.invocations) == 1
+    (breach,) = report.breaches
+    assert breach.startswith("the caller sent a request body of 100001 bytes")
+
+
+def test_a_header_over_the_limit_is_refused(sdk: Any, echo: Echo) -> None:
+    with pytest.raises(ClientError, match="X-Amzn-SageMaker-Inference-Id"):
+        sdk.invoke_endpoint(EndpointName="any", Body=b"x", InferenceId="i" * 65)
+    assert echo.invocations == []
+
+
+def parts(answer: Any) -> list[bytes]:
+    with contextlib.closing(answer["Body"]) as events:
+        return [event["PayloadPart"]["Bytes"] for event in events]
+
+
+def test_a_stream_and_its_parts(sdk: Any, echo: Echo, report: BreachReport) -> None:
+    body = bytes(range(256)) * 12_000
+    echo.answer = Answer(200, body, {"Content-Type": "text/plain", CUSTOM_ATTRIBUTES: "b=2"})
+    answer = sdk.invoke_endpoint_with_response_stream(
+        EndpointName="any", ContentType="text/csv", Accept="a/b", Body=b"x"
+    )
+    assert (answer["ContentType"], answer["CustomAttributes"]) == ("text/plain", "b=2")
+    received = parts(answer)
+    assert b"".join(received) == body  # no limit for what is streamed
+    assert len(received) > 1
+    assert echo.invocations[0].headers == {"Content-Type": "text/csv", "Accept": "a/b"}
+    assert report.breaches == {}
+
+
+def test_a_stream_that_breaks_off_says_so(sdk: Any, echo: Echo, report: BreachReport) -> None:
+    echo.answer = Answer(200, b"some", length=10)
+    answer = sdk.invoke_endpoint_with_response_stream(EndpointName="any", Body=b"x")
+    with pytest.raises(EventStreamError, match="ModelStreamError"):
+        parts(answer)
+    assert list(report.breaches) == ["a streamed answer: the container broke its answer off"]
+
+
+def raw(server: RuntimeApi, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=LIMIT_S)
+    with contextlib.closing(connection):
+        connection.putrequest(method, path)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        return response.status, response.headers["x-amzn-ErrorType"] + " " + response.read().decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/invocations", "/endpoints/a_b/invocations", "/endpoints/a/async-invocations"])
+def test_what_is_no_operation_is_refused(server: RuntimeApi, path: str) -> None:
+    status, text = raw(server, "POST", path, {"Content-Length": "1"}, b"x")
+    assert (status, text.split()[0]) == (400, "ValidationError")
+    assert "InvokeEndpoint" in text
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Content-Length": "-1"}, {"Content-Length": "x"}, {"Content-Length": "9" * 99}]
+)
+def test_a_body_of_unknown_length_is_refused(server: RuntimeApi, headers: dict[str, str]) -> None:
+    status, text = raw(server, "POST", "/endpoints/a/invocations", headers)
+    assert status == 400
+    assert "length of its body" in text
+
+
+def test_a_browser_learns_what_this_is(server: RuntimeApi) -> None:
+    assert raw(server, "GET", "/", {})[0] == 404
+
+
+def test_a_call_after_the_end_has_begun_is_refused(sdk: Any, echo: Echo) -> None:
+    echo.error = ClientClosed()
+    with pytest.raises(ClientError, match="The endpoint is being deleted"):
+        sdk.invoke_endpoint(EndpointName="any", Body=b"x")
+
+
+def test_half_a_body_never_reaches_the_container(server: RuntimeApi, echo: Echo) -> None:
+    with socket.create_connection((HOST, int(server.url.rpartition(":")[2])), LIMIT_S) as caller:
+        caller.sendall(b"POST /endpoints/a/invocations HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf")
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(100) == b""
+    assert echo.invocations == []
+
+
+def test_a_port_that_is_taken_is_said_at_once(server: RuntimeApi, echo: Echo, report: BreachReport) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with pytest.raises(ConfigInvalid, match=f"cannot listen at {HOST}:{port}: Address already in use") as refusal:
+        RuntimeApi(echo, port, LIMITS, report)
+    assert "--port" in (refusal.value.hint or "")
+
+
+def test_nobody_is_heard_before_the_container_is_ready(echo: Echo, report: BreachReport) -> None:
+    with contextlib.closing(RuntimeApi(echo, 0, LIMITS, report)) as api:
+        address = (HOST, int(api.url.rpartition(":")[2]))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, LIMIT_S)
+        with api:
+            socket.create_connection(address, LIMIT_S).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, LIMIT_S)

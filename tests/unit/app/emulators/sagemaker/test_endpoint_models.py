@@ -1,0 +1,220 @@
+"""The life of a multi-model endpoint's models, against a container of which the test decides what fits."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import ContainerClient
+from app.emulators.sagemaker.api_error import ApiError
+from app.emulators.sagemaker.endpoint_models import EndpointModels
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.model_archives import ModelArchives, name_of
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+
+KEYS = ("a", "b", "c", "d")
+
+
+class Shelf:
+    """Holds `places` models; a load waits for the gate."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.loaded: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.unload_status = 200
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> Answer:
+        if call.method == "DELETE":
+            with self._lock:
+                self.loaded.remove(call.path.removeprefix("/models/"))
+            return Answer(self.unload_status)
+        assert (call.method, call.path) == ("POST", "/models")
+        assert self.gate.wait(LIMIT_S)
+        document = json.loads(call.body)
+        assert Path(document["url"], "file").is_file()
+        with self._lock:
+            if len(self.loaded) >= self.places:
+                return Answer(507, b"full")
+            self.loaded.append(document["model_name"])
+        return Answer()
+
+
+class Bench:
+    """Four archives, and the models of an endpoint of them."""
+
+    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits) -> None:
+        (tmp_path / "archives").mkdir()
+        (tmp_path / "models").mkdir()
+        (tmp_path / "file").write_text("x")
+        for key in KEYS:
+            with tarfile.open(tmp_path / "archives" / key, "w:gz") as tar:
+                tar.add(tmp_path / "file", "file")
+        self.report = BreachReport()
+        self.folders = tmp_path / "models"
+        self.container = ScriptedContainer(shelf)
+        self.client = ContainerClient(self.container.port, limits)
+        archives = ModelArchives(tmp_path / "archives", self.folders, 1 << 20)
+        self.models = EndpointModels(self.client, archives, limits, self.report)
+
+    def use(self, *keys: str) -> None:
+        for key in keys:
+            with self.models.use(key) as name:
+                assert name == name_of(key)
+
+    def unpacked(self) -> set[str]:
+        return {folder.name for folder in self.folders.iterdir()}
+
+
+LIMITS = PlatformLimits(invoke_s=LIMIT_S, load_s=LIMIT_S)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(2)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, shelf: Shelf) -> Iterator[Bench]:
+    made = Bench(tmp_path, shelf, LIMITS)
+    with made.container:
+        yield made
+
+
+def names(*keys: str) -> list[str]:
+    return [name_of(key) for key in keys]
+
+
+def test_a_model_is_loaded_when_it_is_first_asked_for(bench: Bench) -> None:
+    bench.use("a", "a", "b", "a")
+    assert bench.container.paths() == ["POST /models"] * 2
+    assert bench.models.loaded() == {name_of(key): str(bench.folders / name_of(key) / "model") for key in "ab"}
+
+
+def test_without_memory_the_model_that_was_used_longest_ago_goes(bench: Bench, shelf: Shelf) -> None:
+    bench.use("a", "b", "a", "c")
+    assert shelf.loaded == names("a", "c")
+    assert bench.unpacked() == set(names("a", "c"))
+    assert bench.models.evictions == 1
+    bench.use("b")
+    assert shelf.loaded == names("c", "b")
+    assert bench.report.breaches == {}
+
+
+def test_callers_of_one_model_share_its_load(bench: Bench, shelf: Shelf) -> None:
+    shelf.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        uses = [pool.submit(bench.use, "a") for _ in range(4)]
+        until(lambda: bench.container.calls)
+        shelf.gate.set()
+        for use in uses:
+            use.result(LIMIT_S)
+    assert bench.container.paths() == ["POST /models"]
+
+
+def test_a_model_in_use_is_not_evicted(bench: Bench, shelf: Shelf) -> None:
+    with ThreadPoolExecutor(1) as pool, bench.models.use("a"):
+        bench.use("b", "c")  # b goes, though a was used longer ago
+        assert shelf.loaded == names("a", "c")
+        with bench.models.use("c"):
+            waiting = pool.submit(bench.use, "d")
+            until(lambda: len(bench.container.calls) == 6)  # c was refused once, and so is d now
+            assert shelf.loaded == names("a", "c")
+        waiting.result(LIMIT_S)
+    assert shelf.loaded == names("a", "d")
+
+
+def test_who_has_a_model_in_use_does_not_wait_for_others(bench: Bench) -> None:
+    with bench.models.use("a"), bench.models.use("b"):
+        assert not bench.models.evict_for("a")
+
+
+def test_what_does_not_fit_at_all_is_the_callers_to_know(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Shelf(0), LIMITS)
+    with bench.container, pytest.raises(ApiError) as refusal:
+        bench.use("a")
+    assert refusal.value.members == {"OriginalStatusCode": 507, "OriginalMessage": "full"}
+    assert bench.unpacked() == set()
+
+
+def test_a_load_that_takes_too_long_goes_on_without_its_caller(tmp_path: Path, shelf: Shelf) -> None:
+    bench = Bench(tmp_path, shelf, replace(LIMITS, invoke_s=0.05))
+    shelf.gate.clear()
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        assert (refusal.value.status, refusal.value.kind) == (429, "ModelNotReadyException")
+        shelf.gate.set()
+        until(bench.models.loaded)
+        bench.use("a")
+    assert bench.container.paths() == ["POST /models"]
+
+
+def test_a_load_that_fails_leaves_nothing_and_may_be_tried_again(tmp_path: Path) -> None:
+    answers = [Answer(400, b'{"error":"bad model"}'), Answer()]
+    bench = Bench(tmp_path, lambda call: answers.pop(0), LIMITS)
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        assert refusal.value.status == 424
+        assert refusal.value.members["OriginalStatusCode"] == 400
+        assert bench.unpacked() == set()
+        bench.use("a")
+    assert bench.report.breaches == {}
+
+
+def test_a_load_that_is_not_answered_is_a_breach(tmp_path: Path) -> None:
+    held = threading.Event()
+    bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(LIMITS, load_s=0.05))
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        held.set()
+    assert refusal.value.members["OriginalStatusCode"] == 0
+    assert list(bench.report.breaches) == ["POST /models: the container did not answer within 50 ms"]
+
+
+def test_a_load_that_the_end_cuts_off_is_no_breach(tmp_path: Path) -> None:
+    def cut_off(call: Call) -> Answer:
+        bench.client.close()
+        raise ConnectionResetError
+
+    bench = Bench(tmp_path, cut_off, LIMITS)
+    with bench.container:
+        for key in ("a", "b"):  # the second comes too late to be asked for at all
+            with pytest.raises(ApiError, match="being deleted"):
+                bench.use(key)
+    assert bench.container.paths() == ["POST /models"]
+    assert bench.report.breaches == {}
+
+
+def test_a_model_that_was_loaded_already_serves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda call: Answer(409), LIMITS)
+    with bench.container:
+        bench.use("a")
+    assert list(bench.models.loaded()) == names("a")
+
+
+def test_an_unload_that_fails_is_a_breach(bench: Bench, shelf: Shelf) -> None:
+    shelf.unload_status = 404
+    bench.use("a", "b", "c")
+    assert list(bench.report.breaches) == [
+        f"DELETE /models/{name_of('a')}: the container answered 404 for a model that is loaded"
+    ]
+
+
+def test_an_archive_that_is_not_there_asks_nothing_of_the_container(bench: Bench) -> None:
+    with pytest.raises(ApiError, match="no archive"):
+        bench.use("z")
+    assert bench.container.calls == []

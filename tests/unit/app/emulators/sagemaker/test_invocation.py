@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.sagemaker.api_error import ApiError
+from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, TARGET_MODEL, passed_back, read_invocation
+
+PASSED = {
+    "Content-Type": "text/csv",
+    "Accept": "application/json",
+    CUSTOM_ATTRIBUTES: "a=1,b=2",
+    PREFIX + "Inference-Id": "id 1",
+    TARGET_MODEL: "sub/a.tar.gz",
+    PREFIX + "Target-Variant": "blue",
+    PREFIX + "Target-Container-Hostname": "first",
+    PREFIX + "Inference-Component": "part-1",
+    PREFIX + "Enable-Explanations": "`true`",
+    PREFIX + "Session-Id": "NEW_SESSION",
+}
+STRIPPED = {
+    "Authorization": "secret",
+    "X-Amz-Date": "now",
+    "Host": "somewhere",
+    "User-Agent": "SDK",
+    "Content-Encoding": "gzip",
+    "Expect": "100-continue",
+    "X-Mine": "1",
+    "Inference-Header-Content-Length": "5",
+    PREFIX + "Accept": "text/csv",
+}
+
+
+def test_the_platforms_headers_pass_and_all_others_are_stripped() -> None:
+    invocation = read_invocation({**PASSED, **STRIPPED}, b"1,2")
+    assert invocation.headers == PASSED
+    assert invocation.body == b"1,2"
+    assert invocation.target_model == "sub/a.tar.gz"
+
+
+def test_names_of_headers_have_no_case() -> None:
+    assert read_invocation({"content-type": "text/csv"}, b"").headers == {"Content-Type": "text/csv"}
+
+
+def test_a_stream_has_names_of_its_own_for_two_headers() -> None:
+    given = {"Content-Type": "text/csv", "Accept": "*/*", PREFIX + "Accept": "text/plain"}
+    assert read_invocation(given, b"", is_stream=True).headers == {"Content-Type": "text/csv", "Accept": "text/plain"}
+    given[PREFIX + "Content-Type"] = "application/json"
+    assert read_invocation(given, b"", is_stream=True).headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Content-Type", "a" * 1025),
+        ("Accept", "tëxt/csv"),
+        (CUSTOM_ATTRIBUTES, "a" * 1025),
+        (CUSTOM_ATTRIBUTES, "a\x01"),
+        (PREFIX + "Inference-Id", "a" * 65),
+        (PREFIX + "Inference-Id", ""),
+        (TARGET_MODEL, "a" * 1025),
+        (PREFIX + "Target-Variant", "a" * 64),
+        (PREFIX + "Target-Variant", "-a"),
+        (PREFIX + "Enable-Explanations", "a" * 65),
+        (PREFIX + "Session-Id", "a" * 257),
+        (PREFIX + "Session-Id", "a b"),
+    ],
+)
+def test_a_header_over_the_platforms_limits_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ApiError) as refusal:
+        read_invocation({name: value}, b"")
+    assert (refusal.value.status, refusal.value.kind) == (400, "ValidationError")
+    assert name in refusal.value.message
+
+
+def test_of_the_answer_the_caller_gets_what_the_sdk_knows() -> None:
+    report = BreachReport()
+    answered = [
+        ("content-type", "text/csv"),
+        ("Server", "gunicorn"),
+        (CUSTOM_ATTRIBUTES.lower(), "c=3"),
+        (PREFIX + "New-Session-Id", "a-1; Expires=2030-01-02T03:04:05Z"),
+        (PREFIX + "Closed-Session-Id", "a-0"),
+    ]
+    assert passed_back(answered, report) == {
+        "Content-Type": "text/csv",
+        CUSTOM_ATTRIBUTES: "c=3",
+        PREFIX + "New-Session-Id": "a-1; Expires=2030-01-02T03:04:05Z",
+        PREFIX + "Closed-Session-Id": "a-0",
+    }
+    assert report.breaches == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (CUSTOM_ATTRIBUTES, "a" * 1025),
+        ("Content-Type", "ä"),
+        (PREFIX + "New-Session-Id", "a"),
+        (PREFIX + "New-Session-Id", "a; Expires=2030-01-02T03:04:05.000Z"),
+        (PREFIX + "Closed-Session-Id", "a b"),
+    ],
+)
+def test_a_malformed_header_of_the_answer_is_a_breach_and_is_dropped(name: str, value: str) -> None:
+    report = BreachReport()
+    assert passed_back([(name, value)], report) == {}
+    (breach,) = report.breaches
+    assert name in breach

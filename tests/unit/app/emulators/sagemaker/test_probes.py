@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container import Container
+from app.emulators.common.container_client import ContainerClient
+from app.emulators.sagemaker.endpoint_models import EndpointModels
+from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.sagemaker.probes import Probes
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+
+QUICK = PlatformLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
+
+
+class Probed:
+    """Probes of a scripted container that "runs" until it is given an exit status."""
+
+    def __init__(
+        self, answer: Callable[[Call], Answer], limits: PlatformLimits = QUICK, loaded: dict[str, str] | None = None
+    ) -> None:
+        self.scripted = ScriptedContainer(answer)
+        self.running = SimpleNamespace(exit_status=None)
+        self.report = BreachReport()
+        client = ContainerClient(self.scripted.port, limits)
+        models = None if loaded is None else cast(EndpointModels, SimpleNamespace(loaded=lambda: loaded))
+        self.probes = Probes(cast(Container, self.running), client, limits, self.report, models)
+
+    def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+        with self.scripted:
+            return self.probes.wait_until_ready(is_stopped)
+
+    def watch_until(self, condition: Callable[[], Any]) -> list[str]:
+        """The breaches that were found until then."""
+        stopped = threading.Event()
+        with self.scripted:
+            thread = threading.Thread(target=self.probes.watch, args=[stopped])
+            thread.start()
+            try:
+                until(condition)
+            finally:
+                stopped.set()
+                thread.join()
+        return list(self.report.breaches)
+
+    def first_breach(self) -> str:
+        (breach,) = self.watch_until(lambda: self.report.breaches)
+        return breach
+
+
+def test_ready_is_200() -> None:
+    answers = [Answer(503), Answer(503), Answer()]
+    probed = Probed(lambda call: answers.pop(0), PlatformLimits())
+    assert probed.is_ready()
+    assert probed.scripted.paths() == ["GET /ping"] * 3
+    assert probed.report.breaches == {}
+
+
+def test_a_start_that_takes_too_long_is_a_breach_with_the_last_answer() -> None:
+    probed = Probed(lambda call: Answer(503, b"loading"))
+    assert not probed.is_ready()
+    assert list(probed.report.breaches) == [
+        "the container was not ready 100 ms after its start: at the last probe it answered 503: loading"
+    ]
+
+
+def test_a_container_that_ends_is_not_waited_for() -> None:
+    probed = Probed(lambda call: Answer(503), PlatformLimits())
+    probed.running.exit_status = 3
+    assert not probed.is_ready()
+    assert list(probed.report.breaches) == ["the container ended by itself, with status 3"]
+
+
+def test_whoever_stops_the_emulator_does_not_wait_for_the_start() -> None:
+    probed = Probed(lambda call: Answer(503), PlatformLimits())
+    assert not probed.is_ready(lambda: len(probed.scripted.calls) > 0)
+    assert probed.report.breaches == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Answer(503, b"busy"), "GET /ping: the container answered 503: busy"),
+        (Answer(200, b"pong"), "GET /ping: the container answered 200 with a body, which must be empty: pong"),
+    ],
+)
+def test_a_bad_probe_of_a_container_that_serves_is_a_breach(answer: Answer, text: str) -> None:
+    assert Probed(lambda call: answer).first_breach() == text
+
+
+def test_a_late_probe_is_a_breach() -> None:
+    def late(call: Call) -> Answer:
+        time.sleep(0.1)
+        return Answer()
+
+    limits = PlatformLimits(ping_s=0.02, probe_interval_s=0.005)
+    assert Probed(late, limits).first_breach() == "GET /ping: the container did not answer within 20 ms"
+
+
+def test_the_end_of_a_container_that_serves_is_a_breach() -> None:
+    probed = Probed(lambda call: Answer())
+    probed.running.exit_status = -9
+    assert probed.first_breach() == "the container ended by itself, with status -9"
+
+
+def listing(*models: tuple[str, str]) -> Callable[[Call], Answer]:
+    body = json.dumps({"models": [{"modelName": name, "modelUrl": url} for name, url in models]}).encode()
+    return lambda call: Answer() if call.path == "/ping" else Answer(body=body)
+
+
+def test_a_list_that_is_right_is_no_breach() -> None:
+    probed = Probed(listing(("a", "/a"), ("leaving", "/x")), loaded={"a": "/a"})
+    assert probed.watch_until(lambda: probed.scripted.paths().count("GET /models") > 2) == []
+
+
+def test_a_loaded_model_that_is_not_listed_is_a_breach() -> None:
+    breach = Probed(listing(), loaded={"a": "/a"}).first_breach()
+    assert breach == "GET /models: model a is loaded and not in the container's list"
+
+
+def test_another_url_than_the_one_that_was_sent_is_a_breach() -> None:
+    breach = Probed(listing(("a", "/b")), loaded={"a": "/a"}).first_breach()
+    assert breach == "GET /models: the container lists another url for model a: /b"
+
+
+def test_no_list_is_a_breach() -> None:
+    probed = Probed(lambda call: Answer() if call.path == "/ping" else Answer(404), loaded={})
+    assert probed.first_breach() == "GET /models: the container answered 404"

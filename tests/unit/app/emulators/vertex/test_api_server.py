@@ -1,0 +1,300 @@
+"""The prediction API over the wire, in front of a container of the test's."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import ContainerClient
+from app.emulators.vertex.api_server import VertexApi
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.endpoint import Endpoint
+from app.emulators.vertex.limits import EndpointType, PlatformLimits
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+
+LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)
+DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", display_name="mine")
+ENDPOINT = "/v1/projects/p/locations/l/endpoints/12"
+PREDICT_ROUTE = "/v1/endpoints/12/deployedModels/34:predict"
+SDK = "?%24alt=json%3Benum-encoding%3Dint"
+JSON = {"Content-Type": "application/json"}
+
+
+class Platform:
+    """An endpoint and its container, which answers with `answer`. A context manager."""
+
+    def __init__(self, deployment: Deployment = DEPLOYMENT, limits: PlatformLimits = LIMITS) -> None:
+        self.answer = Answer(body=b'{"predictions": [1, 2]}', headers=JSON)
+        self.report = BreachReport()
+        self.said: list[str] = []
+        self.has_traffic = True
+        self.container = ScriptedContainer(lambda call: self.answer)
+        self.client = ContainerClient(self.container.port, limits)
+        endpoint = Endpoint(self.client, deployment, limits, self.report, lambda: self.has_traffic)
+        self.api = VertexApi(endpoint, deployment, 0, limits, self.report, self.said.append)
+
+    def __enter__(self) -> Platform:
+        self.container.__enter__()
+        self.api.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.__exit__()
+        self.container.__exit__()
+
+    @property
+    def breaches(self) -> list[str]:
+        return list(self.report.breaches)
+
+    @property
+    def call(self) -> Call:
+        (call,) = self.container.calls
+        return call
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, bytes]:
+        connection = http.client.HTTPConnection(self.api.address, timeout=LIMIT_S)
+        with closing(connection):
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+
+    def post(self, path: str, document: Any) -> tuple[int, Any]:
+        status, _, body = self.ask("POST", path, json.dumps(document).encode())
+        return status, json.loads(body)
+
+    def error(self, path: str, document: Any) -> tuple[int, str, str]:
+        status, answer = self.post(path, document)
+        assert set(answer) == {"error"}
+        assert answer["error"]["code"] == status
+        return status, answer["error"]["status"], answer["error"]["message"]
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with Platform() as made:
+        yield made
+
+
+def test_predict(platform: Platform) -> None:
+    status, answer = platform.post(f"{ENDPOINT}:predict", {"instances": [1, 2], "parameters": {"a": 1}})
+    assert status == 200
+    assert answer == {
+        "predictions": [1, 2],
+        "deployedModelId": "34",
+        "model": DEPLOYMENT.model,
+        "modelDisplayName": "mine",
+        "modelVersionId": "1",
+    }
+    assert (platform.call.method, platform.call.path) == ("POST", PREDICT_ROUTE)
+    assert json.loads(platform.call.body) == {"instances": [1, 2], "parameters": {"a": 1}}
+    assert platform.call.headers["Content-Type"] == "application/json"
+    assert platform.breaches == []
+    assert platform.api.calls == 1
+
+
+def test_headers_of_a_predict_call_stay_outside(platform: Platform) -> None:
+    platform.ask("POST", f"{ENDPOINT}:predict", b'{"instances": [1, 2]}', X_Mine="1", Authorization="Bearer secret")
+    assert {name.lower() for name in platform.call.headers} == {"host", "content-type", "content-length"}
+
+
+def test_too_few_predictions_are_a_breach_and_reach_the_caller(platform: Platform) -> None:
+    assert platform.post(f"{ENDPOINT}:predict", {"instances": [1]})[1]["predictions"] == [1, 2]
+    assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered 1 instances with 2 predictions"]
+
+
+def test_no_predictions_are_a_breach_and_an_error(platform: Platform) -> None:
+    platform.answer = Answer(body=b"<html>")
+    assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
+    assert "what is no JSON" in platform.breaches[0]
+
+
+def test_the_containers_refusal_is_an_error_and_no_breach(platform: Platform) -> None:
+    platform.answer = Answer(400, b'{"error": "bad instance"}')
+    found = platform.error(f"{ENDPOINT}:predict", {"instances": [1]})
+    assert found == (400, "INVALID_ARGUMENT", '{"error": "bad instance"}')
+    platform.answer = Answer(503)
+    assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
+    platform.answer = Answer(302)
+    assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
+    assert platform.breaches == []
+
+
+def test_explain_has_an_explanation_for_each_instance_and_says_once_that_it_is_empty(platform: Platform) -> None:
+    for _ in range(2):
+        _, answer = platform.post(f"{ENDPOINT}:explain", {"instances": [1, 2]})
+        assert answer["predictions"] == [1, 2]
+        assert answer["explanations"] == [{"attributions": []}] * 2
+        assert answer["deployedModelId"] == "34"
+    (note,) = platform.said
+    assert note.startswith("explain:")
+
+
+def test_without_traffic_nothing_reaches_the_container(platform: Platform) -> None:
+    platform.has_traffic = False
+    for verb in ("predict", "rawPredict", "streamRawPredict", "explain"):
+        assert platform.error(f"{ENDPOINT}:{verb}", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
+    assert platform.container.calls == []
+    assert platform.breaches == []
+
+
+def test_a_container_that_is_told_to_end_is_asked_nothing_new(platform: Platform) -> None:
+    platform.client.close()
+    for verb in ("predict", "rawPredict", "streamRawPredict"):
+        assert platform.error(f"{ENDPOINT}:{verb}", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
+    assert (platform.container.calls, platform.breaches) == ([], [])
+
+
+def test_a_request_over_the_limit_is_refused_and_reported(platform: Platform) -> None:
+    assert platform.ask("POST", f"{ENDPOINT}:rawPredict", bytes(10_000))[0] == 200
+    for verb in ("rawPredict", "predict"):
+        status, _, body = platform.ask("POST", f"{ENDPOINT}:{verb}", bytes(10_001))
+        assert (status, json.loads(body)["error"]["status"]) == (400, "FAILED_PRECONDITION")
+        assert b"The request size (10001 bytes) exceeds 0.010MB limit." in body
+    assert len(platform.container.calls) == 1
+    assert platform.breaches == ["the caller sent a request body of 10001 bytes, where the endpoint takes 10000"]
+
+
+def test_an_answer_over_the_limit_is_refused_and_reported(platform: Platform) -> None:
+    platform.answer = Answer(body=bytes(10_001))
+    status, name, text = platform.error(f"{ENDPOINT}:rawPredict", {})
+    assert (status, name) == (400, "INVALID_ARGUMENT")
+    assert "endpoint_id: 12, deployed_model_id: 34 with error: `Response size too large" in text
+    assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered with more than 10000 bytes"]
+
+
+def test_an_answer_that_takes_too_long_is_a_breach() -> None:
+    with Platform(limits=PlatformLimits(inference_s=0.1)) as platform:
+        over = threading.Event()
+
+        def answer(call: Call) -> Answer:
+            over.wait(LIMIT_S)
+            return Answer()
+
+        platform.container.answer = answer
+        status, _, _ = platform.ask("POST", f"{ENDPOINT}:rawPredict", b"")
+        over.set()
+    assert status == 504
+    assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container did not answer within 100 ms"]
+
+
+def test_a_container_that_breaks_off_is_a_breach(platform: Platform) -> None:
+    platform.answer = Answer(body=b"some", length=10)
+    assert platform.error(f"{ENDPOINT}:rawPredict", {})[:2] == (503, "UNAVAILABLE")
+    assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container broke its answer off"]
+
+
+def test_raw_predict_carries_any_body_and_headers_both_ways(platform: Platform) -> None:
+    platform.answer = Answer(418, b"\x00answer", {"Content-Type": "c/d", "X-Theirs": "2"})
+    status, headers, body = platform.ask(
+        "POST", f"{ENDPOINT}:rawPredict", b"\xffbody", Content_Type="a/b", X_Mine="1", Authorization="Bearer secret"
+    )
+    assert (status, body) == (418, b"\x00answer")
+    assert (headers["Content-Type"], headers["X-Theirs"]) == ("c/d", "2")
+    assert headers["X-Vertex-AI-Endpoint-Id"] == "12"
+    assert headers["X-Vertex-AI-Deployed-Model-Id"] == "34"
+    assert (platform.call.method, platform.call.path, platform.call.body) == ("POST", PREDICT_ROUTE, b"\xffbody")
+    assert (platform.call.headers["Content-Type"], platform.call.headers["X-Mine"]) == ("a/b", "1")
+    assert "Authorization" not in platform.call.headers
+    assert platform.breaches == []
+
+
+def test_raw_predict_in_the_sdks_form(platform: Platform) -> None:
+    platform.answer = Answer(200, b"\x00answer", {"Content-Type": "c/d"})
+    held = {"httpBody": {"contentType": "a/b", "data": base64.b64encode(b"\xffbody").decode()}}
+    _, answer = platform.post(f"{ENDPOINT}:rawPredict{SDK}", held)
+    assert answer == {"contentType": "c/d", "data": base64.b64encode(b"\x00answer").decode()}
+    assert (platform.call.body, platform.call.headers["Content-Type"]) == (b"\xffbody", "a/b")
+    platform.answer = Answer(400, b"bad")
+    assert platform.error(f"{ENDPOINT}:rawPredict{SDK}", held) == (400, "INVALID_ARGUMENT", "bad")
+
+
+def test_the_limit_is_that_of_the_body_in_the_sdks_form(platform: Platform) -> None:
+    def held(size: int) -> dict[str, Any]:
+        return {"httpBody": {"data": base64.b64encode(bytes(size)).decode()}}
+
+    assert platform.post(f"{ENDPOINT}:rawPredict{SDK}", held(10_000))[0] == 200
+    assert platform.error(f"{ENDPOINT}:rawPredict{SDK}", held(10_001))[1] == "FAILED_PRECONDITION"
+    assert platform.error(f"{ENDPOINT}:rawPredict{SDK}", held(100_000))[1] == "FAILED_PRECONDITION"
+    assert len(platform.container.calls) == 1
+
+
+def test_a_stream_may_be_larger_than_another_answer(platform: Platform) -> None:
+    content = bytes(range(256)) * 1000
+    platform.answer = Answer(200, content, {"Content-Type": "c/d"})
+    status, headers, body = platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")
+    assert (status, body) == (200, content)
+    assert (headers["Content-Type"], headers["Transfer-Encoding"]) == ("c/d", "chunked")
+    held = {"httpBody": {"data": ""}}
+    parts = platform.post(f"{ENDPOINT}:streamRawPredict{SDK}", held)[1]
+    assert b"".join(base64.b64decode(part["data"]) for part in parts) == content
+    assert platform.breaches == []
+
+
+def test_a_stream_that_is_refused_keeps_its_status(platform: Platform) -> None:
+    platform.answer = Answer(501, b'{"error": "no stream"}', JSON)
+    assert platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")[0::2] == (501, b'{"error": "no stream"}')
+    found = platform.error(f"{ENDPOINT}:streamRawPredict{SDK}", {"httpBody": {}})
+    assert found == (501, "UNIMPLEMENTED", '{"error": "no stream"}')
+
+
+def test_a_stream_that_breaks_off_has_no_end(platform: Platform) -> None:
+    platform.answer = Answer(200, b"some", length=10)
+    with pytest.raises(http.client.IncompleteRead):
+        platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")
+    assert platform.breaches == ["a streamed answer: the container broke its answer off"]
+
+
+def test_invoke_reaches_every_path_with_every_method() -> None:
+    with Platform(Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)) as platform:
+        platform.answer = Answer(404, b"none", {"X-Theirs": "2"})
+        status, headers, body = platform.ask("GET", f"{ENDPOINT}/invoke/v2/models/a%20b?x=1", X_Mine="1")
+        assert (status, body, headers["X-Theirs"]) == (404, b"none", "2")
+        assert (platform.call.method, platform.call.path) == ("GET", "/v2/models/a%20b?x=1")
+        assert (platform.call.headers["X-Mine"], "Content-Length" in platform.call.headers) == ("1", False)
+        platform.ask("POST", f"{ENDPOINT}/deployedModels/34/invoke/foo", b"body")
+        assert platform.container.calls[1].body == b"body"
+        assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (400, "FAILED_PRECONDITION")
+        assert len(platform.container.calls) == 2
+
+
+def test_a_refused_request_leaves_the_connection_usable(platform: Platform) -> None:
+    connection = http.client.HTTPConnection(platform.api.address, timeout=LIMIT_S)
+    with closing(connection):
+        for path, expected in (("/nowhere", 404), (f"{ENDPOINT}:rawPredict", 200)):
+            connection.request("POST", path, b"x" * 1000)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == expected
+    assert len(platform.container.calls) == 1
+
+
+def test_the_endpoint_tells_of_itself() -> None:
+    def resource(endpoint_type: EndpointType) -> tuple[Any, str]:
+        deployment = Deployment(endpoint_id="12", deployed_model_id="34", endpoint_type=endpoint_type)
+        with Platform(deployment) as platform:
+            return json.loads(platform.ask("GET", f"{ENDPOINT}{SDK}")[2]), platform.api.address
+
+    dedicated, address = resource(EndpointType.DEDICATED)
+    assert dedicated["name"] == DEPLOYMENT.endpoint
+    assert dedicated["deployedModels"][0]["id"] == "34"
+    assert (dedicated["dedicatedEndpointEnabled"], dedicated["dedicatedEndpointDns"]) == (True, address)
+    assert "dedicatedEndpointDns" not in resource(EndpointType.SHARED)[0]
+
+
+def test_a_body_of_unknown_length_is_refused(platform: Platform) -> None:
+    connection = http.client.HTTPConnection(platform.api.address, timeout=LIMIT_S)
+    with closing(connection):
+        connection.putrequest("POST", f"{ENDPOINT}:rawPredict")
+        connection.putheader("Content-Length", "-1")
+        connection.endheaders()
+        response = connection.getresponse()
+        assert (response.status, b"length of its body" in response.read()) == (400, True)

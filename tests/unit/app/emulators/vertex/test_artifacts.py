@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.emulators.vertex.artifacts import provided
+from core.errors import ConfigInvalid
+
+
+def test_an_address_goes_through_untouched(tmp_path: Path) -> None:
+    assert provided("gs://bucket/some/model/", tmp_path / "copy") == "gs://bucket/some/model/"
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_folder_is_copied_and_cannot_be_changed(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.onnx").write_bytes(b"x")
+    (model / "link.onnx").symlink_to(model / "1" / "model.onnx")
+    copy = Path(provided(str(model), tmp_path / "copy"))
+    assert copy == tmp_path / "copy"
+    (model / "1" / "model.onnx").write_bytes(b"changed")
+    assert (copy / "1" / "model.onnx").read_bytes() == b"x"
+    assert not (copy / "link.onnx").is_symlink()
+    assert not (copy / "1").stat().st_mode & 0o222
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), [("nothing", "is not there"), ("file", "is a file"), ("gs://", "no bucket")]
+)
+def test_what_is_no_artifact_is_refused(model: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigInvalid, match=text):
+        provided(model if model.startswith("gs:") else str(tmp_path / model), tmp_path / "copy")
+
+
+def test_a_folder_that_cannot_be_copied_says_why(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(ConfigInvalid, match="No such file"):
+        provided(str(model), tmp_path / "copy")

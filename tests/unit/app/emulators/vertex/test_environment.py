@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.vertex.settings import read_routes
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.environment import (
+    container_arguments,
+    container_environment,
+    expanded,
+    machine_variables,
+    platform_variables,
+)
+
+DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", project_number="56")
+
+
+def test_the_platforms_variables_are_all_there_in_their_forms() -> None:
+    assert platform_variables(DEPLOYMENT, 8080, "gs://b/m") == {
+        "AIP_HTTP_PORT": "8080",
+        "AIP_PREDICT_ROUTE": "/v1/endpoints/12/deployedModels/34:predict",
+        "AIP_HEALTH_ROUTE": "/v1/endpoints/12/deployedModels/34",
+        "AIP_STORAGE_URI": "gs://b/m",
+        "AIP_MODE": "PREDICTION",
+        "AIP_MODE_VERSION": "1.0.0",
+        "AIP_FRAMEWORK": "CUSTOM_CONTAINER",
+        "AIP_ENDPOINT_ID": "12",
+        "AIP_DEPLOYED_MODEL_ID": "34",
+        "AIP_MODEL_NAME": "12",
+        "AIP_VERSION_NAME": "34",
+        "AIP_MACHINE_TYPE": "n1-standard-4",
+        "AIP_PROJECT_NUMBER": "56",
+    }
+
+
+def test_the_server_makes_the_same_routes_of_the_ids() -> None:
+    found = platform_variables(DEPLOYMENT, 1, "")
+    routes = (found.pop("AIP_PREDICT_ROUTE"), found.pop("AIP_HEALTH_ROUTE"))
+    assert read_routes(found)[:2] == routes
+
+
+def test_routes_of_the_model_take_the_place_of_the_platforms() -> None:
+    own = Deployment(predict_route="/predict", health_route="/health")
+    found = platform_variables(own, 1, "")
+    assert (found["AIP_PREDICT_ROUTE"], found["AIP_HEALTH_ROUTE"]) == ("/predict", "/health")
+
+
+def test_a_container_knows_nothing_of_the_persons_servers() -> None:
+    inherited = {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "h", "AIP_MODE": "x", "TRIDENT_A": "x", "SAGEMAKER_B": "x"}
+    found = container_environment(
+        inherited,
+        machine_variables(8002, Path("/disk")),
+        {"AIP_PORT": "1"},
+        {"MINE": "$(AIP_PORT)", "OTHER": "$(MINE)2"},
+    )
+    assert found == {
+        "PATH": "/bin",
+        "STORAGE_EMULATOR_HOST": "h",
+        "AIP_PORT": "1",
+        "MINE": "1",
+        "OTHER": "12",
+        "TRIDENT_HTTP_ADDRESS": "127.0.0.1",
+        "TRIDENT_METRICS_PORT": "8002",
+        "TRIDENT_MODEL_CACHE_DIRECTORY": "/disk/cache",
+        "TMPDIR": "/disk",
+    }
+
+
+def test_the_model_may_set_what_the_image_sets() -> None:
+    found = container_environment(
+        {"PATH": "/bin"}, machine_variables(8002, Path("/disk")), {}, {"PATH": "/mine", "TRIDENT_METRICS_PORT": "9"}
+    )
+    assert (found["PATH"], found["TRIDENT_METRICS_PORT"]) == ("/mine", "9")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("plain", "plain"),
+        ("$(A)-$(A)", "1-1"),
+        ("$(B)", "$(B)"),
+        ("$$(A)", "$(A)"),
+        ("$$", "$"),
+        ("$A ${A} $(A", "$A ${A} $(A"),
+    ],
+)
+def test_references(text: str, value: str) -> None:
+    assert expanded(text, {"A": "1"}) == value
+
+
+def test_arguments_see_the_platforms_variables_and_the_models() -> None:
+    arguments = ["--a=$(AIP_PORT)", "--b=$(MINE)", "--c=$(PATH)"]
+    assert container_arguments(arguments, {"AIP_PORT": "1"}, {"MINE": "<$(AIP_PORT)>"}) == [
+        "--a=1",
+        "--b=<1>",
+        "--c=$(PATH)",
+    ]

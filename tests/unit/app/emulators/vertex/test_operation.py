@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.google_error import GoogleError
+from app.emulators.vertex.limits import EndpointType
+from app.emulators.vertex.operation import Operation, Verb, read_operation
+
+DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34")
+INVOKED = Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)
+ENDPOINT = "/v1/projects/p/locations/l/endpoints/12"
+
+
+@pytest.mark.parametrize(
+    ("target", "operation"),
+    [
+        (f"{ENDPOINT}:predict", Operation(Verb.PREDICT)),
+        (f"{ENDPOINT}:explain", Operation(Verb.EXPLAIN)),
+        (f"{ENDPOINT}:rawPredict?x=1", Operation(Verb.RAW_PREDICT)),
+        (f"{ENDPOINT}:streamRawPredict", Operation(Verb.STREAM_RAW_PREDICT)),
+        (
+            f"{ENDPOINT}:rawPredict?%24alt=json%3Benum-encoding%3Dint",
+            Operation(Verb.RAW_PREDICT, from_sdk=True),
+        ),
+        (ENDPOINT.replace("/v1/", "/v1beta1/") + ":predict", Operation(Verb.PREDICT)),
+    ],
+)
+def test_calls(target: str, operation: Operation) -> None:
+    assert read_operation("POST", target, DEPLOYMENT) == operation
+
+
+def test_what_there_is_can_be_asked() -> None:
+    assert read_operation("GET", f"{ENDPOINT}?%24alt=json", DEPLOYMENT) == Operation(Verb.GET)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("of", ["", "/deployedModels/34"])
+def test_an_invocation_is_a_path_of_the_containers(method: str, of: str) -> None:
+    found = read_operation(method, f"{ENDPOINT}{of}/invoke/foo/b%20r:x?a=1&b", INVOKED)
+    assert found == Operation(Verb.INVOKE, "/foo/b%20r:x?a=1&b")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "deployment", "code", "text"),
+    [
+        ("POST", "/", DEPLOYMENT, 404, "none of the emulator's calls"),
+        ("POST", f"{ENDPOINT}:fetch", DEPLOYMENT, 404, "none of the emulator's calls"),
+        ("POST", ENDPOINT, DEPLOYMENT, 404, "none of the emulator's calls"),
+        ("POST", f"{ENDPOINT}:predict/x", DEPLOYMENT, 404, "none of the emulator's calls"),
+        ("POST", f"{ENDPOINT}:pr\xe4dict", DEPLOYMENT, 404, "none of the emulator's calls"),
+        ("POST", ENDPOINT.replace("12", "13") + ":predict", DEPLOYMENT, 404, "is not found"),
+        ("POST", f"{ENDPOINT}/deployedModels/35/invoke/a", INVOKED, 404, "is not found"),
+        ("GET", f"{ENDPOINT}:predict", DEPLOYMENT, 405, "called with POST"),
+        ("POST", f"{ENDPOINT}:directPredict", DEPLOYMENT, 400, "gRPC"),
+        ("POST", f"{ENDPOINT}/invoke/a", DEPLOYMENT, 400, "needs a model with an invoke route prefix"),
+        ("POST", f"{ENDPOINT}:predict", INVOKED, 400, "is not there for a model with an invoke route prefix"),
+        ("POST", f"{ENDPOINT}:rawPredict", INVOKED, 400, "is not there for a model with an invoke route prefix"),
+        ("GET", f"{ENDPOINT}/invoke/", INVOKED, 404, "none of the emulator's calls"),
+        ("GET", f"{ENDPOINT}/invoke", INVOKED, 404, "none of the emulator's calls"),
+    ],
+)
+def test_refusals(method: str, target: str, deployment: Deployment, code: int, text: str) -> None:
+    with pytest.raises(GoogleError, match=text) as refusal:
+        read_operation(method, target, deployment)
+    assert refusal.value.code == code
+
+
+def test_a_shared_endpoint_does_not_stream() -> None:
+    shared = Deployment(endpoint_id="12", endpoint_type=EndpointType.SHARED)
+    with pytest.raises(GoogleError, match="needs a dedicated endpoint"):
+        read_operation("POST", f"{ENDPOINT}:streamRawPredict", shared)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.emulators.common.breach_report import BreachReport
+from app.emulators.common.container_client import ContainerClient
+from app.emulators.vertex.limits import PlatformLimits
+from app.emulators.vertex.probes import Probes
+from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+
+QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
+PATIENT = PlatformLimits(health_interval_s=0.005)
+HEALTH = "/v1/endpoints/12/deployedModels/34"
+
+
+class Machine:
+    """What runs the container: it "runs" until it is given an exit status."""
+
+    def __init__(self) -> None:
+        self.exit_status: int | None = None
+        self.restarts = 0
+        self.on_restart: Callable[[], None] = lambda: None
+
+    def restart(self, within_s: float, report: BreachReport) -> None:
+        self.exit_status = None
+        self.restarts += 1
+        self.on_restart()
+
+
+class Probed:
+    def __init__(self, port: int, limits: PlatformLimits) -> None:
+        self.machine = Machine()
+        self.report = BreachReport()
+        self.said: list[str] = []
+        client = ContainerClient(port, limits)
+        self.probes = Probes(self.machine, client, port, HEALTH, limits, self.report, self.said.append)
+
+    @property
+    def breaches(self) -> list[str]:
+        return list(self.report.breaches)
+
+    def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+        return self.probes.wait_until_ready(is_stopped)
+
+    def watch_until(self, condition: Callable[[], Any]) -> None:
+        stopped = threading.Event()
+        thread = threading.Thread(target=self.probes.watch, args=[stopped])
+        thread.start()
+        try:
+            until(condition)
+        finally:
+            stopped.set()
+            thread.join()
+
+
+class Script:
+    """A container that answers every probe with `answer`."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.served = ScriptedContainer(self._answer)
+
+    def _answer(self, call: Call) -> Answer:
+        return self.answer
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    made = Script()
+    with made.served:
+        yield made
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    with socket.socket() as held:  # nobody listens, and nobody else can take it
+        held.bind((HOST, 0))
+        yield held.getsockname()[1]
+
+
+def test_healthy_is_200_on_the_health_route(script: Script) -> None:
+    probed = Probed(script.served.port, PATIENT)
+    assert not probed.probes.has_traffic
+    script.answer = Answer(200, b"whatever the body says")
+    assert probed.is_ready()
+    assert probed.probes.has_traffic
+    assert script.served.paths() == [f"GET {HEALTH}"]
+    assert probed.breaches == []
+
+
+@pytest.mark.parametrize("status", [503, 204, 404])
+def test_anything_else_is_not(script: Script, status: int) -> None:
+    script.answer = Answer(status, b"" if status == 204 else b"loading")
+    probed = Probed(script.served.port, QUICK)
+    assert not probed.is_ready()
+    (breach,) = probed.breaches
+    assert breach.startswith(
+        f"the container was not healthy 200 ms after its start: at the last probe it answered {status}"
+    )
+    assert not probed.probes.has_traffic
+
+
+def test_a_port_that_nobody_listens_on_is_a_restart_and_a_breach(silent_port: int) -> None:
+    probed = Probed(silent_port, QUICK)
+    assert not probed.is_ready(lambda: probed.machine.restarts > 0)
+    (breach,) = probed.breaches
+    assert breach.startswith(f"liveness: nobody listened on port {silent_port} in 4 tries 20 ms apart")
+    assert breach.endswith("the container was started again")
+
+
+def test_a_container_that_never_listens_runs_out_of_time(silent_port: int) -> None:
+    probed = Probed(silent_port, QUICK)
+    assert not probed.is_ready()
+    assert probed.breaches[-1].endswith(f"at the last probe it did not listen on port {silent_port}")
+
+
+def test_a_container_that_listens_is_not_restarted_however_long_it_loads(script: Script) -> None:
+    script.answer = Answer(503)
+    probed = Probed(script.served.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
+    assert not probed.is_ready()
+    assert probed.machine.restarts == 0
+
+
+def test_a_container_that_ends_before_it_is_healthy_has_failed(silent_port: int) -> None:
+    probed = Probed(silent_port, PATIENT)
+    probed.machine.exit_status = 3
+    assert not probed.is_ready()
+    assert probed.breaches == ["the container ended by itself, with status 3"]
+    assert probed.machine.restarts == 0
+
+
+def test_whoever_stops_the_emulator_does_not_wait_for_the_start(silent_port: int) -> None:
+    probed = Probed(silent_port, PATIENT)
+    assert not probed.is_ready(lambda: True)
+    assert probed.breaches == []
+
+
+def test_four_bad_probes_in_a_row_end_the_traffic_and_a_good_one_brings_it_back(script: Script) -> None:
+    probed = Probed(script.served.port, PATIENT)
+    assert probed.is_ready()
+    script.answer = Answer(503, b"busy")
+    probed.watch_until(lambda: not probed.probes.has_traffic)
+    assert len(script.served.calls) >= 5
+    assert probed.breaches == [
+        "health: 4 bad probes in a row, so that no calls reached the container any more: at the last one it "
+        "answered 503: busy"
+    ]
+    script.answer = Answer()
+    probed.watch_until(lambda: probed.probes.has_traffic)
+    assert probed.said == ["the container is healthy again: calls reach it"]
+    assert probed.machine.restarts == 0
+    assert len(probed.breaches) == 1
+
+
+def test_three_bad_probes_do_not(script: Script) -> None:
+    bad = 0
+
+    def answer(call: Call) -> Answer:
+        nonlocal bad
+        bad = (bad + 1) % 4
+        return Answer(503) if bad else Answer()
+
+    probed = Probed(script.served.port, PATIENT)
+    assert probed.is_ready()
+    script.served.answer = answer
+    probed.watch_until(lambda: len(script.served.calls) > 40)
+    assert probed.probes.has_traffic
+    assert probed.breaches == []
+
+
+def test_a_late_answer_is_a_bad_probe(script: Script) -> None:
+    over = threading.Event()
+    limits = PlatformLimits(health_interval_s=0.005, health_s=0.02)
+    probed = Probed(script.served.port, limits)
+    probed.probes._has_traffic = True
+
+    def answer(call: Call) -> Answer:
+        over.wait(LIMIT_S)
+        return Answer()
+
+    script.served.answer = answer
+    probed.watch_until(lambda: not probed.probes.has_traffic)
+    over.set()
+    assert probed.breaches[0].endswith("it did not answer within 20 ms")
+
+
+def test_a_container_that_ends_while_it_serves_is_started_again(script: Script) -> None:
+    probed = Probed(script.served.port, PATIENT)
+    assert probed.is_ready()
+    seen = []
+    probed.machine.on_restart = lambda: seen.append(probed.probes.has_traffic)
+    probed.machine.exit_status = -9
+    probed.watch_until(lambda: probed.said)
+    assert seen == [False]
+    assert probed.probes.has_traffic
+    assert probed.breaches == ["the container ended by itself, with status -9, and was started again"]

@@ -1,0 +1,176 @@
+"""On which platform the server was started, and whose word counts for its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.settings.option import BadOption
+from app.settings.server import ServerSettings, SettingRow, read_settings
+
+
+class Container:
+    """A container of SageMaker's, with its model directories in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model_root = folder / "model"
+        self.models_root = folder / "models"
+        self.environ = {
+            "TRIDENT_SAGEMAKER_MODEL_ROOT": str(self.model_root),
+            "TRIDENT_SAGEMAKER_MODELS_ROOT": str(self.models_root),
+        }
+
+    def holds(self, *paths: str) -> None:
+        for path in paths:
+            (self.model_root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.model_root / path).touch()
+
+    def settings(self, *arguments: str, **environ: str) -> ServerSettings:
+        return read_settings(arguments, {**self.environ, **environ})
+
+    def refusal(self, *arguments: str, **environ: str) -> str:
+        with pytest.raises(BadOption) as refusal:
+            self.settings(*arguments, **environ)
+        return str(refusal.value)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container(tmp_path)
+
+
+def test_without_options_it_is_sagemaker_where_its_directory_is(container: Container) -> None:
+    container.holds("cat/1/model.onnx", "code/inference.py")
+    found = container.settings()
+    assert found.platform == "sagemaker"
+    assert found.sources["platform"] == str(container.model_root)
+    assert found.model_repository == (str(container.model_root),)
+    assert (found.any_layout, found.model_control_mode, found.load_model) == (True, "explicit", ("cat",))
+    assert found.services() == {"SageMaker": ("0.0.0.0", 8080)}
+    assert (found.exit_timeout_secs, found.shutdown_grace_secs) == (23, 0.0)
+    assert found.sagemaker is not None
+    assert (found.sagemaker.default_model, found.sagemaker.sources) == ("cat", {"default_model": "platform"})
+    assert SettingRow("allow-http", "false", "platform") in found.describe()
+
+
+def test_without_anything_it_is_a_plain_server_that_wants_a_repository(container: Container) -> None:
+    assert container.refusal() == "--model-repository must be specified"
+
+
+def test_a_directory_does_not_count_where_a_repository_is_given(container: Container) -> None:
+    container.holds("cat/1/model.onnx")
+    found = container.settings("--model-repository=/models")
+    assert (found.platform, found.sagemaker, found.any_layout) == ("auto", None, False)
+    assert found.services().keys() == {"HTTP", "metrics"}
+
+
+def test_a_variable_counts_also_where_a_repository_is_given(container: Container) -> None:
+    found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
+    assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
+    assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))
+
+
+def test_an_empty_variable_does_not_count(container: Container) -> None:
+    assert container.settings("--model-repository=/models", SAGEMAKER_BATCH="").platform == "auto"
+
+
+def test_plain_is_plain(container: Container) -> None:
+    container.holds("cat/1/model.onnx")
+    found = container.settings("--platform=plain", "--model-repository=/models", SAGEMAKER_BATCH="true")
+    assert found.sagemaker is None
+    assert found.services().keys() == {"HTTP", "metrics"}
+    assert container.refusal("--platform=plain") == "--model-repository must be specified"
+
+
+def test_the_listener_can_be_opened_beside_the_plain_one(container: Container) -> None:
+    arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
+    found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
+    assert found.services().keys() == {"HTTP", "SageMaker", "metrics"}
+    assert (found.model_control_mode, found.exit_timeout_secs) == ("none", 30)
+    assert found.sagemaker is not None
+    assert (found.sagemaker.port, found.sagemaker.ping_mode) == (9, "live")
+
+
+def test_whose_word_counts(container: Container) -> None:
+    container.holds("model.onnx")
+    environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_TRITON_LOG_VERBOSE": "true"}
+    found = container.settings(**environ)
+    assert (found.sagemaker_port, found.sources["sagemaker_port"]) == (1, "SAGEMAKER_BIND_TO_PORT")
+    assert (found.log_verbose, found.sources["log_verbose"]) == (1, "SAGEMAKER_TRITON_LOG_VERBOSE")
+    additional = {**environ, "SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--log-verbose=2 --id='a b' --sagemaker-port=2"}
+    found = container.settings(**additional)
+    assert (found.log_verbose, found.server_id, found.sagemaker_port) == (2, "a b", 2)
+    assert found.sources["server_id"] == "SAGEMAKER_TRITON_ADDITIONAL_ARGS"
+    found = container.settings(**additional, TRIDENT_SAGEMAKER_PORT="3")
+    assert (found.sagemaker_port, found.sources["sagemaker_port"]) == (3, "environment")
+    found = container.settings("--sagemaker-port=4", "--allow-http", "true", **additional, TRIDENT_SAGEMAKER_PORT="3")
+    assert (found.sagemaker_port, found.sources["sagemaker_port"]) == (4, "flag")
+    assert found.sagemaker is not None
+    assert found.sagemaker.port == 4
+    assert found.services().keys() == {"HTTP", "SageMaker"}
+
+
+def test_models_named_beside_the_default_one_are_loaded_too(container: Container) -> None:
+    container.holds("cat/1/model.onnx", "dog/1/model.onnx", "cow/1/model.onnx")
+    named = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "dog"}
+    assert container.settings(**named).load_model == ("dog",)
+    more = "--load-model=cat --load-model=dog"
+    assert container.settings(**named, SAGEMAKER_TRITON_ADDITIONAL_ARGS=more).load_model == ("dog", "cat")
+    assert container.settings("--load-model=*", **named).load_model == ("*",)
+    found = container.settings("--model-control-mode=none", **named)
+    assert found.load_model == ()
+    assert found.sagemaker is not None
+    assert found.sagemaker.default_model == "dog"
+
+
+def test_multi_model_mode_has_no_repository_and_no_startup_model(container: Container) -> None:
+    found = container.settings(SAGEMAKER_MULTI_MODEL="true")
+    assert (found.model_repository, found.load_model, found.model_control_mode) == ((), (), "explicit")
+    assert found.sagemaker is not None
+    assert (found.sagemaker.models_root, found.sagemaker.ping_mode) == (str(container.models_root), "live")
+    assert container.refusal("--model-control-mode=none", SAGEMAKER_MULTI_MODEL="true").startswith(
+        'Bad option: "--model-control-mode".'
+    )
+
+
+def test_variables_without_effect_and_misspelled_ones_are_kept_for_the_log(container: Container) -> None:
+    container.holds("model.onnx")
+    names = ("SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE", "SAGEMAKER_TRITON_GRPC_PORT", "SAGEMAKER_TRITON_LOG_INF")
+    found = container.settings(**dict.fromkeys(names, "1"))
+    assert found.without_effect == ("SAGEMAKER_TRITON_GRPC_PORT", "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE")
+    (warning,) = found.warnings
+    assert warning == "unknown variable SAGEMAKER_TRITON_LOG_INF; did you mean SAGEMAKER_TRITON_LOG_INFO?"
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        (
+            {"SAGEMAKER_BIND_TO_PORT": "x"},
+            "the variable SAGEMAKER_BIND_TO_PORT is 'x'; it takes a whole number from 0 to 65535",
+        ),
+        (
+            {"SAGEMAKER_TRITON_LOG_INFO": "x"},
+            'Bad variable: "SAGEMAKER_TRITON_LOG_INFO".\ninvalid value for bool option: x; --log-info takes true|false',
+        ),
+        (
+            {"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--nonsense=1"},
+            'Bad variable: "SAGEMAKER_TRITON_ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option',
+        ),
+        (
+            {"SAGEMAKER_SAFE_PORT_RANGE": "1-2", "SAGEMAKER_TRITON_ALLOW_METRICS": "true"},
+            "The server cannot listen to metrics requests at port 8002, allowed port range is [1, 2]",
+        ),
+    ],
+)
+def test_what_cannot_be_ends_the_start(container: Container, environ: dict[str, str], text: str) -> None:
+    container.holds("model.onnx")
+    assert container.refusal(**environ) == text
+
+
+def test_a_directory_without_a_model_ends_the_start(container: Container) -> None:
+    container.holds("code/inference.py")
+    lines = container.refusal().splitlines()
+    assert lines[0] == f"there is no model in {container.model_root}: it holds 'code'"
+    assert len(lines) == 2

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from app.settings.option import BadOption, Option, option, options_by_field, repeated, variable_of
+from app.settings.option_types import BOOLEAN, FLAG, TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    colour: str = option("red", "main-colour", TEXT, "A colour.", section="Look", own=True)
+    keys: tuple[str, ...] = repeated("key", TEXT, "Keys.", section="Look", aliases=("pass-key",), secret=True)
+    quiet: bool = option(False, "quiet", FLAG, "Say nothing.", section="Look")
+    origin: str = "not an option"
+
+
+def test_the_options_of_a_dataclass_are_found_by_their_field() -> None:
+    options = options_by_field(Sample)
+    assert list(options) == ["colour", "keys", "quiet"]
+    assert options["colour"].variable == "TRIDENT_MAIN_COLOUR"
+    assert options["colour"].default == "red"
+    assert options["keys"].names == ("key", "pass-key")
+    assert options["keys"].variables == ("TRIDENT_KEY", "TRIDENT_PASS_KEY")
+    assert not options["quiet"].takes_value
+
+
+def test_the_field_has_the_default_of_its_option() -> None:
+    assert Sample() == Sample(colour="red", keys=(), quiet=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(True, "true"), (False, "false"), (2.0, "2"), (0.25, "0.25"), (None, ""), (("a", "b"), "a, b"), (8000, "8000")],
+)
+def test_a_value_is_shown_as_a_person_writes_it(value: object, shown: str) -> None:
+    plain = Option(flag="x", kind=BOOLEAN, help="", section="", variable="")
+    assert plain.show(value) == shown
+
+
+def test_a_secret_is_masked_behind_its_name() -> None:
+    secret = options_by_field(Sample)["keys"]
+    assert secret.show(("health:X-Key=s3cret=s3cret", "s3cret")) == "health:X-Key=***, ***"
+    assert secret.show(()) == ""
+
+
+def test_a_refusal_says_whether_it_is_about_an_option_or_a_variable() -> None:
+    assert str(BadOption.of("--http-port", "why")) == 'Bad option: "--http-port".\nwhy'
+    assert str(BadOption.of("TRIDENT_HTTP_PORT", "why")) == 'Bad variable: "TRIDENT_HTTP_PORT".\nwhy'
+
+
+def test_a_variable_is_the_flag_in_capitals() -> None:
+    assert variable_of("http-max-input-size") == "TRIDENT_HTTP_MAX_INPUT_SIZE"

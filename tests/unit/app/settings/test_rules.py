@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import pytest
+
+from app.settings.option import BadOption
+from app.settings.option_types import BadValue
+from app.settings.rules import BACKEND_SETTING, deprecations, split_backend_settings
+from app.settings.server import ServerSettings, read_settings
+
+REPOSITORY = "--model-repository=/models"
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(BadOption) as error:
+        read_settings([REPOSITORY, *arguments], {})
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ["--model-control-mode=some"],
+            'Bad option: "--model-control-mode".\n'
+            "invalid argument for --model-control-mode: 'some' is not one of none, poll, explicit",
+        ),
+        (
+            ["--load-model=a"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            ["--model-control-mode=explicit", "--load-model=a", "--load-model=*"],
+            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+        ),
+        (["--model-config-name="], "Error: empty argument for --model-config-name"),
+        (["--single-model="], 'Bad option: "--single-model".\nthe model\'s name is missing'),
+        (
+            ["--single-model=a/b"],
+            'Bad option: "--single-model".\na name with a slash or a NUL is no name of a model',
+        ),
+        (
+            ["--single-model=a", "--model-repository=/other"],
+            'Bad option: "--single-model".\nthere are several repositories; it names the model of one',
+        ),
+        (
+            ["--http-port=0"],
+            "The server cannot listen to HTTP requests at port 0: name the one that clients use",
+        ),
+        (["--http-max-input-size=0"], "Error: --http-max-input-size must be greater than 0."),
+        (["--http-max-input-size=-1"], "Error: --http-max-input-size must be greater than 0."),
+        (
+            ["--http-port=8002"],
+            "The server cannot listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002",
+        ),
+        (
+            ["--allow-sagemaker=true", "--sagemaker-port=8000"],
+            "The server cannot listen to HTTP requests and SageMaker requests at the same address and port "
+            "0.0.0.0:8000",
+        ),
+        (
+            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"],
+            "The server cannot listen to metrics requests at port 8002, allowed port range is [8000, 8001]",
+        ),
+        (
+            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8001-8002"],
+            "The server cannot listen to HTTP requests at port 8000, allowed port range is [8001, 8002]",
+        ),
+        (
+            ["--sagemaker-safe-port-range=2-1"],
+            'Bad option: "--sagemaker-safe-port-range".\n'
+            "--sagemaker-safe-port-range: the ports of a range go up, from 0 to 65535, not '2-1'",
+        ),
+        (
+            ["--allow-http=false", "--allow-metrics=false"],
+            "Error: --allow-http=false and --allow-metrics=false leave nothing to serve.",
+        ),
+        (
+            ["--http-restricted-api=helth:k=v"],
+            "Bad option: \"--http-restricted-api\".\nunknown restricted api 'helth' (one of health, metadata, "
+            "inference, shared-memory, model-config, model-repository, statistics, trace, logging)",
+        ),
+        (
+            ["--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d"],
+            'Bad option: "--http-restricted-api".\n'
+            "restricted api 'health' can not be specified in multiple config groups",
+        ),
+        (
+            ["--backend-config=onnxruntime,threads"],
+            'Bad option: "--backend-config".\n'
+            "--backend-config option format is '<backend name>,<setting>=<value>'. Got onnxruntime,threads",
+        ),
+    ],
+)
+def test_what_cannot_be_ends_the_start(arguments: list[str], text: str) -> None:
+    assert refusal(*arguments) == text
+
+
+def test_ports_within_the_safe_range_pass() -> None:
+    arguments = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8002", "--sagemaker-port=9"]
+    found = read_settings([REPOSITORY, *arguments], {})
+    assert found.services() == {
+        "HTTP": ("0.0.0.0", 8000),
+        "SageMaker": ("0.0.0.0", 9),
+        "metrics": ("0.0.0.0", 8002),
+    }
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    text = refusal("--http-header-forward-pattern=(")
+    assert text.startswith('Bad option: "--http-header-forward-pattern".\n')
+    assert "is not a regular expression: '('" in text
+
+
+def test_a_refused_secret_is_not_repeated() -> None:
+    assert "s3cret" not in refusal("--http-restricted-api=health:s3cret")
+    assert "s3cret" not in refusal("--http-restricted-api=health=s3cret")
+    assert "s3cret" not in refusal("--http-restricted-api=unknown:key=s3cret")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--model-repository="]])
+def test_a_model_repository_is_needed(arguments: list[str]) -> None:
+    with pytest.raises(BadOption, match=r"^--model-repository must be specified$"):
+        read_settings(arguments, {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--http-port=8002", "--metrics-address=127.0.0.1"],
+        ["--http-port=8002", "--allow-metrics=false"],
+        ["--platform=plain", "--model-control-mode=none"],
+        ["--http-restricted-api=health,metadata:key=value", "--http-header-forward-pattern=my_.*"],
+    ],
+)
+def test_what_can_be_passes(arguments: list[str]) -> None:
+    read_settings([REPOSITORY, *arguments], {})
+
+
+def test_values_out_of_their_range_are_brought_into_it_where_tritonserver_does_so() -> None:
+    settings = ServerSettings(exit_timeout_secs=-1, model_load_thread_count=0, model_load_retry_count=-2)
+    assert settings.exit_timeout_secs == 0
+    assert settings.model_load_thread_count == 1
+    assert settings.model_load_retry_count == 0
+
+
+def test_the_metrics_address_follows_the_http_address() -> None:
+    assert ServerSettings(http_address="::1").metrics_address == "::1"
+    assert ServerSettings(http_address="::1", metrics_address="::").metrics_address == "::"
+
+
+def test_the_deprecated_option_still_works_and_says_so() -> None:
+    deprecated = "'--strict-model-config' has been deprecated"
+    strict = read_settings([REPOSITORY, "--strict-model-config=true"], {})
+    assert strict.disable_auto_complete_config
+    assert [deprecated in text for text in strict.warnings] == [True]
+    lenient = read_settings([REPOSITORY, "--strict-model-config=false"], {})
+    assert not lenient.disable_auto_complete_config
+    assert [deprecated in text for text in lenient.warnings] == [True]
+
+
+def test_the_option_beats_its_deprecated_form() -> None:
+    settings = read_settings([REPOSITORY, "--disable-auto-complete-config", "--strict-model-config=false"], {})
+    assert settings.disable_auto_complete_config
+    assert [text.partition(" is ")[2] for text in settings.warnings][1:] == [
+        "overridden by '--disable-auto-complete-config'."
+    ]
+
+
+def test_nothing_deprecated_means_no_warning() -> None:
+    assert deprecations({"disable_auto_complete_config": True}) == ()
+
+
+def test_backend_settings_go_by_backend_and_the_last_one_counts() -> None:
+    texts = ["onnxruntime,threads=1", "default-max-batch-size=8", "onnxruntime,threads=2", "python,path=a=b,c"]
+    assert split_backend_settings(texts) == {
+        "onnxruntime": {"threads": "2"},
+        "": {"default-max-batch-size": "8"},
+        "python": {"path": "a=b,c"},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "a", "a,b", ",a=b", "a,=b", "a,b=", "=b", "a="])
+def test_a_backend_setting_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="--backend-config option format is"):
+        BACKEND_SETTING.parse(text)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from app.settings.option import BadOption, option_of
+from app.settings.server import SERVER_OPTIONS, ServerSettings, SettingRow, read_settings
+from core.observability.logging import LogOptions
+
+REPOSITORY = "--model-repository=/models"
+
+
+def settings(*arguments: str, **environ: str) -> ServerSettings:
+    return read_settings([REPOSITORY, *arguments], environ)
+
+
+def test_the_defaults_are_tritonservers() -> None:
+    found = settings()
+    assert found.model_repository == ("/models",)
+    assert (found.server_id, found.http_address, found.http_port, found.metrics_port) == (
+        "triton",
+        "0.0.0.0",
+        8000,
+        8002,
+    )
+    assert (found.exit_on_error, found.exit_timeout_secs, found.strict_readiness) == (True, 30, True)
+    assert (found.http_thread_count, found.http_max_input_size) == (8, 67108864)
+    assert (found.model_load_thread_count, found.model_load_retry_count) == (4, 0)
+    assert found.metrics_interval_ms == 2000.0
+
+
+def test_our_own_defaults() -> None:
+    found = settings()
+    assert (found.platform, found.shutdown_grace_secs) == ("auto", 2.0)
+    assert (found.http_request_timeout_secs, found.http_keepalive_secs, found.log_access) == (60.0, 600.0, False)
+
+
+SAMPLES = {
+    "backend_config": "onnxruntime,a=b",
+    "metrics_config": "counter_latencies=false",
+    "http_restricted_api": "health:a=b",
+    "log_format": "json",
+    "platform": "plain",
+    "log_verbose": "3",
+    "sagemaker_safe_port_range": "1-65535",
+    "vertex_ai_payload": "v2",
+    "http_workers": "3",
+    "http_worker_memory_bytes": "2000000",
+    "public_routes": "health,metrics",
+}
+# The first is needed for all others to be read, the other two have one value that is supported so far.
+APART = {"model_repository", "model_control_mode", "load_model"}
+
+
+def sample(name: str, default: object) -> str:
+    if isinstance(default, bool):
+        return "false" if default else "true"
+    return SAMPLES.get(name, "17" if isinstance(default, int | float) else "some")
+
+
+@pytest.mark.parametrize("name", [name for name, each in SERVER_OPTIONS.items() if each.flag and name not in APART])
+def test_every_option_can_be_set_by_flag_and_by_variable(name: str) -> None:
+    each = SERVER_OPTIONS[name]
+    text = sample(name, each.default)
+    by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}")
+    by_variable = settings(**{each.variable: text})
+    assert getattr(by_flag, name) == getattr(by_variable, name) != each.default
+    assert (by_flag.sources[name], by_variable.sources[name]) == ("flag", "environment")
+
+
+def test_the_model_repository_can_be_set_by_variable() -> None:
+    assert read_settings([], {"TRIDENT_MODEL_REPOSITORY": "/a"}).model_repository == ("/a",)
+
+
+def test_every_field_but_the_bookkeeping_is_an_option_with_a_help_text() -> None:
+    without = [each.name for each in fields(ServerSettings) if option_of(each) is None]
+    assert without == ["sources", "warnings", "without_effect", "sagemaker", "vertex", "any_layout"]
+    assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())
+
+
+def test_no_two_options_share_a_name_or_a_variable() -> None:
+    names = [name for each in SERVER_OPTIONS.values() if each.flag for name in each.names]
+    variables = [variable for each in SERVER_OPTIONS.values() for variable in each.variables]
+    assert len(set(names)) == len(names)
+    assert len(set(variables)) == len(variables)
+
+
+def test_variables_of_others() -> None:
+    found = settings(TRITONSERVER_DELAY_SCHEDULER="8", TRITON_SERVER_ESCAPE_LOG_MESSAGES="0", CUDA_VISIBLE_DEVICES="")
+    assert (found.delay_scheduler, found.log_escape, found.visible_gpus) == (8, False, "")
+    assert settings().visible_gpus is None
+
+
+@pytest.mark.parametrize(("text", "escapes"), [("", True), ("1", True), ("no", True), ("false", True), ("0", False)])
+def test_only_0_turns_the_quoting_of_log_messages_off(text: str, escapes: bool) -> None:
+    assert settings(TRITON_SERVER_ESCAPE_LOG_MESSAGES=text).log_escape is escapes
+
+
+def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDENT_ID", "from the process")
+    assert read_settings([REPOSITORY]).server_id == "from the process"
+
+
+def test_a_misspelled_variable_ends_the_start() -> None:
+    with pytest.raises(BadOption, match="did you mean TRIDENT_HTTP_PORT"):
+        settings(TRIDENT_HTP_PORT="1")
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        settings().http_port = 1  # type: ignore[misc]
+
+
+def test_secrets_are_masked_wherever_settings_are_shown() -> None:
+    found = settings("--http-restricted-api=health:X-Key=s3cret", TRIDENT_ID="box")
+    assert found.http_restricted_api == ("health:X-Key=s3cret",)
+    for shown in (repr(found), str(found), str(found.describe())):
+        assert "s3cret" not in shown
+        assert "health:X-Key=***" in shown
+    assert "server_id='box'" in repr(found)
+
+
+def test_describe_says_what_is_in_force_and_where_it_came_from() -> None:
+    rows = settings("--http-port=1", "--log-info", "off", TRIDENT_METRICS_PORT="2").describe()
+    assert len(rows) == len(SERVER_OPTIONS)
+    assert SettingRow("http-port", "1", "flag") in rows
+    assert SettingRow("log-info", "false", "flag") in rows
+    assert SettingRow("metrics-port", "2", "environment") in rows
+    assert SettingRow("metrics-address", "0.0.0.0", "default") in rows
+    assert SettingRow("TRITONSERVER_DELAY_SCHEDULER", "0", "default") in rows
+
+
+def test_backend_settings_and_log_options_are_cut_out() -> None:
+    found = settings("--backend-config=onnxruntime,a=b", "--log-verbose=true", "--log-format=json", "--log-file=x")
+    assert found.backend_settings == {"onnxruntime": {"a": "b"}}
+    assert found.log_options == LogOptions(verbose=1, format="json", file="x")
+
+
+def test_options_without_effect_are_kept_for_the_log() -> None:
+    assert settings("--allow-grpc=false", "--grpc-port=9").without_effect == ("--allow-grpc", "--grpc-port")
+
+
+def test_metrics_settings_are_cut_out_and_those_without_effect_named() -> None:
+    found = settings("--metrics-config=counter_latencies=false", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
+    assert found.metrics_settings == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}
+    assert found.without_effect == ()
+    found = settings(TRIDENT_METRICS_CONFIG="summary_latencies=true;histogram_latencies=false")
+    assert found.without_effect == ("--metrics-config=summary_latencies=true",)
+    with pytest.raises(BadOption, match="--metrics-config option format is"):
+        settings("--metrics-config=counter_latencies")

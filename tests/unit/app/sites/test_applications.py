@@ -1,0 +1,130 @@
+"""Which application answers at which port, before one engine, and what the metrics page is made of."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from werkzeug.test import Client
+
+from app.settings.server import ServerSettings, read_settings
+from app.sites.applications import Applications, http_options
+from core.frontend.bridge import Bridge, ThreadBridge
+from core.http.application import V2Application
+from core.observability.metrics import MetricsSnapshot, ModelMetrics
+from core.observability.statistics import ModelStatistics
+from tests.unit.fake_engine import FakeEngine
+
+HTTP, SAGEMAKER, VERTEX, METRICS = 8000, 8081, 8082, 8002
+ALL = (
+    "--allow-sagemaker=true",
+    f"--sagemaker-port={SAGEMAKER}",
+    "--allow-vertex-ai=true",
+    f"--vertex-ai-port={VERTEX}",
+)
+MODEL = ModelMetrics(model="simple", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=0.1)
+
+
+class Measured(FakeEngine):
+    def metrics(self) -> MetricsSnapshot:
+        return MetricsSnapshot(models=(MODEL,))
+
+
+def settings(*arguments: str) -> ServerSettings:
+    return read_settings(["--model-repository=/m", *arguments], {})
+
+
+def by_port(*arguments: str) -> dict[int, Client]:
+    made = Applications(settings(*arguments), Measured(), lambda _: ThreadBridge()).by_port()
+    return {port: Client(application) for port, application in made.items()}
+
+
+def statuses(clients: dict[int, Client], path: str) -> dict[int, int]:
+    return {port: client.get(path).status_code for port, client in clients.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ports"),
+    [
+        ((), {HTTP, METRICS}),
+        (("--http-port=9", "--metrics-port=10"), {9, 10}),
+        (("--allow-metrics=false",), {HTTP}),
+        (("--allow-http=false",), {METRICS}),
+        (ALL, {HTTP, SAGEMAKER, VERTEX, METRICS}),
+        (("--platform=sagemaker", f"--sagemaker-port={SAGEMAKER}"), {SAGEMAKER}),
+    ],
+)
+def test_a_port_is_there_if_it_is_allowed(arguments: tuple[str, ...], ports: set[int]) -> None:
+    assert by_port(*arguments).keys() == ports
+    assert {port for _, port in settings(*arguments).services().values()} == ports
+
+
+def test_each_port_has_the_routes_of_its_own() -> None:
+    clients = by_port(*ALL)
+    found = {path: statuses(clients, path) for path in ("/v2/health/ready", "/ping", "/metrics")}
+    assert [port for port in (HTTP, SAGEMAKER, VERTEX) if found["/v2/health/ready"][port] == 200] == [HTTP, VERTEX]
+    assert found["/ping"][SAGEMAKER] == 200
+    assert found["/ping"][HTTP] == 404
+    assert found["/metrics"][METRICS] == 200
+    assert found["/metrics"][HTTP] == 404
+
+
+def test_the_metrics_page_is_the_engines_and_that_of_the_requests() -> None:
+    clients = by_port()
+    for _ in range(3):
+        assert clients[HTTP].get("/v2").status_code == 200
+    lines = clients[METRICS].get("/metrics").text.splitlines()
+    assert 'nv_inference_request_success{model="simple",version="1"} 0' in lines
+    assert 'flask_http_request_duration_seconds_count{method="GET",route="/v2",status="200"} 3.0' in lines
+
+
+def test_the_metrics_page_is_as_the_metrics_configuration_says() -> None:
+    page = by_port("--metrics-config=counter_latencies=false")[METRICS].get("/metrics").text
+    assert "nv_inference_request_success" in page
+    assert "nv_inference_queue_duration_us" not in page
+    assert "nv_inference_queue_duration_us" in by_port()[METRICS].get("/metrics").text
+
+
+def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "trident.http")
+    for verbose, lines in ((0, []), (1, ["HTTP request: 0 /v2", "HTTP request: 0 /metrics"])):
+        caplog.clear()
+        clients = by_port(f"--log-verbose={verbose}")
+        assert clients[HTTP].get("/v2").status_code == 200
+        assert clients[METRICS].get("/metrics").status_code == 200
+        assert [message for message in caplog.messages if message.startswith("HTTP request")] == lines
+
+
+def test_a_page_of_the_requests_may_be_made_elsewhere() -> None:
+    asked: list[V2Application] = []
+
+    def page(front_end: V2Application) -> bytes:
+        asked.append(front_end)
+        return b"of all front ends 1\n"
+
+    made = Applications(settings(), Measured(), lambda _: ThreadBridge(), page).by_port()
+    text = Client(made[METRICS]).get("/metrics").text
+    assert text.endswith("of all front ends 1\n")
+    assert "flask_" not in text
+    assert asked == [made[HTTP]]
+
+
+def test_each_port_has_threads_of_its_own() -> None:
+    numbers: list[int] = []
+
+    def bridge(threads: int) -> Bridge:
+        numbers.append(threads)
+        return ThreadBridge()
+
+    threads = ("--http-thread-count=3", "--sagemaker-thread-count=5", "--vertex-ai-thread-count=7")
+    Applications(settings(*ALL, *threads), Measured(), bridge)
+    assert sorted(numbers) == [3, 5, 7]
+
+
+def test_what_the_settings_say_of_http() -> None:
+    arguments = ("--http-max-input-size=1000", "--http-restricted-api=inference:x-key=secret", "--log-verbose=2")
+    options = http_options(settings(*arguments))
+    assert options.max_input_size == 1000
+    assert options.log_settings["log_verbose_level"] == 2
+    client = Client(V2Application(Measured(), options, ThreadBridge()))
+    assert client.post("/v2/models/simple/infer").status_code == 403

@@ -1,0 +1,203 @@
+"""The engine's process, as the main process sees it: real processes, which do next to nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.supervisor.engine_child import EXIT_ENGINE_FAILED, EngineChild
+from app.supervisor.stop_signals import STOP_ENGINE
+from tests.project import ROOT
+from tests.unit.core.remote.remote_parts import LIMIT_S
+from tests.waiting import until
+
+
+class Parent:
+    """Starts and ends children, and leaves none behind."""
+
+    def __init__(self) -> None:
+        self.cleaned = 0
+        self.started: list[EngineChild] = []
+
+    def child(self, run: Callable[[], int], leave_behind: Callable[[], None] = lambda: None) -> EngineChild:
+        child = EngineChild(run, self._clean)
+        self.started.append(child)
+        child.start_if_due(leave_behind)
+        return child
+
+    def _clean(self) -> None:
+        self.cleaned += 1
+
+
+@pytest.fixture
+def parent() -> Iterator[Parent]:
+    parent = Parent()
+    yield parent
+    for child in parent.started:
+        child.stop(0, graceful=False)
+
+
+def wait_for_ever() -> int:
+    while True:
+        time.sleep(1)
+
+
+def status_of(child: EngineChild) -> int:
+    """How the process has ended, once it has; nobody is told."""
+    pid, status = os.waitpid(child.pid, 0)
+    assert pid
+    return os.waitstatus_to_exitcode(status)
+
+
+def says_hello(folder: Path) -> Callable[[], int]:
+    """What a process does that is seen to run, until it is told to stop."""
+
+    def run() -> int:
+        (folder / "running").touch()
+        return wait_for_ever()
+
+    return run
+
+
+def test_its_result_is_the_status(parent: Parent) -> None:
+    child = parent.child(lambda: 7)
+    assert status_of(child) == 7
+    assert child.ended(7)
+    assert child.pid == 0
+
+
+def test_first_of_all_it_leaves_behind_what_is_not_its_own(parent: Parent, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+
+    def run() -> int:
+        return 0 if done.exists() else 1
+
+    assert status_of(parent.child(run, done.touch)) == 0
+    parent.started[0].ended(0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt(), SystemExit(3)])
+def test_one_that_cannot_begin_ends_the_server(parent: Parent, error: BaseException) -> None:
+    def run() -> int:
+        raise error
+
+    child = parent.child(run)
+    assert status_of(child) == EXIT_ENGINE_FAILED
+    assert not child.ended(EXIT_ENGINE_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(-9, "was ended by SIGKILL"), (-35, "was ended by signal 35"), (1, "ended with status 1")]
+)
+def test_one_that_ends_is_started_again(parent: Parent, caplog: Any, code: int, text: str) -> None:
+    child = parent.child(lambda: 0)
+    first = child.pid
+    status_of(child)
+    assert child.ended(code)
+    assert f"the engine {text} and is restarted in 0 s" in caplog.text
+    child.start_if_due(lambda: None)
+    assert child.pid not in (0, first)
+    status_of(child)
+    assert child.ended(code)
+    assert "and is restarted in 1 s" in caplog.text
+    child.start_if_due(lambda: None)  # its turn has not come
+    assert child.pid == 0
+
+
+def test_there_is_never_more_than_one(parent: Parent, tmp_path: Path) -> None:
+    child = parent.child(says_hello(tmp_path))
+    pid = child.pid
+    child.start_if_due(lambda: None)
+    assert child.pid == pid
+
+
+def test_stop_lets_it_end_by_itself(parent: Parent, tmp_path: Path) -> None:
+    def run() -> int:
+        stopped: list[int] = []
+        signal.signal(STOP_ENGINE, lambda number, frame: stopped.append(number))
+        (tmp_path / "running").touch()
+        while not stopped:
+            time.sleep(0.01)
+        return 3
+
+    child = parent.child(run)
+    until((tmp_path / "running").exists)
+    assert child.stop(LIMIT_S) == 3
+    assert (child.pid, parent.cleaned) == (0, 1)
+    assert child.stop(LIMIT_S) == 0
+
+
+def test_stop_kills_one_that_does_not(parent: Parent, tmp_path: Path) -> None:
+    def run() -> int:
+        signal.signal(STOP_ENGINE, signal.SIG_IGN)
+        (tmp_path / "running").touch()
+        return wait_for_ever()
+
+    child = parent.child(run)
+    until((tmp_path / "running").exists)
+    assert child.stop(0.05) == -signal.SIGKILL
+    assert parent.cleaned == 1
+
+
+def test_stop_without_grace(parent: Parent, tmp_path: Path) -> None:
+    child = parent.child(says_hello(tmp_path))
+    until((tmp_path / "running").exists)
+    assert child.stop(LIMIT_S, graceful=False) == -signal.SIGKILL
+
+
+def test_stop_of_one_that_has_ended(parent: Parent) -> None:
+    child = parent.child(lambda: 4)
+    until(lambda: os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
+    assert child.stop(LIMIT_S) == 4
+
+
+def test_a_stop_that_comes_before_it_has_its_own_ways(parent: Parent, tmp_path: Path) -> None:
+    """It ends with 0: nothing was in flight. The main process's own handler, which it has inherited, is not called."""
+    called = tmp_path / "called"
+    before = signal.signal(STOP_ENGINE, lambda number, frame: called.touch())
+    try:
+        for _ in range(5):
+            child = parent.child(wait_for_ever)
+            assert child.stop(LIMIT_S) == 0
+        assert not called.exists()
+    finally:
+        signal.signal(STOP_ENGINE, before)
+
+
+def test_what_others_send_to_all_is_not_for_it(parent: Parent, tmp_path: Path) -> None:
+    child = parent.child(says_hello(tmp_path))
+    until((tmp_path / "running").exists)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTTIN):
+        os.kill(child.pid, number)
+    assert os.waitpid(child.pid, os.WNOHANG) == (0, 0)
+    assert child.stop(LIMIT_S) == 0
+
+
+def test_no_process_is_left_for_it(parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def no_fork() -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fork", no_fork)
+        child = parent.child(lambda: 0)
+        assert child.pid == 0
+    assert "cannot be started" in caplog.text
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGTERM, signal.SIGINT, STOP_ENGINE} == set()
+    child.start_if_due(lambda: None)
+    assert status_of(child) == 0
+    child.ended(0)
+
+
+def test_the_main_process_has_nothing_of_the_backends() -> None:
+    """Nor have the front ends, which are forked from it."""
+    program = "import sys, app.commands.serve, app.supervisor.engine_child; print('onnxruntime' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert ended.stdout == "False\n", ended.stderr

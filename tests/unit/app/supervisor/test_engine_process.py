@@ -1,0 +1,113 @@
+"""The process of the engine: a real one, before a front end that is this process.
+
+What it does when it is killed, and with a real main process, is under test in tests/contract/test_remote_*.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.supervisor.private_directory import PrivateDirectory
+from app.supervisor.stop_signals import STOP_ENGINE
+from core.errors import ModelNotFound
+from core.inference.request import InferenceRequest, InputTensor
+from core.remote.client import RemoteEngine
+from core.remote.load_log import Journal
+from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
+
+pytestmark = pytest.mark.slow
+
+# The parent is this process, which it must not take for gone.
+PROGRAM = """
+import logging, os, sys
+from pathlib import Path
+from app.supervisor.engine_process import EngineProcess
+from app.supervisor.private_directory import PrivateDirectory
+from app.settings.server import read_settings
+logging.basicConfig(level=logging.INFO)
+directory = PrivateDirectory(Path(sys.argv[1]))
+directory._owner = os.getppid()
+sys.exit(EngineProcess(read_settings(sys.argv[2:]), directory, os.getppid(), 1).run())
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[PrivateDirectory]:
+    made = PrivateDirectory.make()  # not in `tmp_path`, which may be too long for a socket
+    yield made
+    made.remove()
+
+
+class Running:
+    """An engine's process; a context manager."""
+
+    def __init__(self, directory: PrivateDirectory, log: Path, *options: str) -> None:
+        self._log = log
+        self._command = [sys.executable, "-c", PROGRAM, str(directory.path), *options]
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def product(remote: RemoteEngine, model: str, values: list[float]) -> list[float]:
+    given = np.array([values], np.float32)
+    request = InferenceRequest(model, [InputTensor("INPUT0", "FP32", given.shape, given)])
+    response = ask(remote, request).get()
+    assert response.error is None, response.error
+    found: list[float] = response.outputs[0].array[0].tolist()
+    return found
+
+
+def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    for name in ("first", "second"):
+        onnx_models.write_version(onnx_models.identity("FP32"), repository, name, "max_batch_size: 8")
+    brought = onnx_models.two_outputs().SerializeToString()
+    journal = Journal(directory.loads)
+    journal.note("unload_model", ["first", False, False])
+    journal.note("load_model", ["brought", {"config": '{"max_batch_size": 3}', "file:1/model.onnx": brought}])
+    journal.note("load_model", ["missing", {}])
+    log = tmp_path / "log"
+    options = ["--model-control-mode=explicit", "--load-model=first", "--load-model=second"]
+    with Running(directory, log, f"--model-repository={repository}", *options) as process:
+        with connected(str(directory.socket)) as remote:
+            assert directory.socket.stat().st_mode & 0o777 == 0o600
+            assert product(remote, "second", [1, 2]) == [1, 2]
+            # What it unpacks lies where it is found again, whatever becomes of it.
+            assert len(list((directory.path / "files").glob("trident-override-*"))) == 1
+            assert product(remote, "brought", [1, 2, 3, 4]) == [-1, -2, -3, -4]
+            with pytest.raises(ModelNotFound):
+                remote.model_spec("first")
+            remote.unload_model("second", False, wait=True)
+            assert [change.arguments[0] for change in Journal(directory.loads).changes()][-1] == "second"
+            process.send_signal(STOP_ENGINE)
+            assert process.wait(LIMIT_S) == 0
+        text = log.read_text()
+    assert "'missing' could not be restored" in text
+    assert "loading: first" not in text
+    assert directory.path.exists()  # it is the main process's to remove
+    assert list((directory.path / "files").iterdir()) == []
+
+
+def test_one_that_cannot_load_says_why(directory: PrivateDirectory, tmp_path: Path) -> None:
+    (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    log = tmp_path / "log"
+    with Running(directory, log, f"--model-repository={tmp_path / 'models'}") as process:
+        assert process.wait(2 * LIMIT_S) == 5
+    assert "error: creating server: Internal - failed to load all models" in log.read_text()

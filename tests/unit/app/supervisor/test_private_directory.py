@@ -1,0 +1,119 @@
+"""The directory of one server: nobody else's, and gone with the last of its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.supervisor.private_directory import NoPrivateDirectory, PrivateDirectory, remove_abandoned
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[PrivateDirectory]:
+    directory = PrivateDirectory.make(tmp_path)
+    yield directory
+    directory.remove()
+
+
+def test_it_is_this_users_alone(made: PrivateDirectory, tmp_path: Path) -> None:
+    assert made.path.parent == tmp_path
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    assert made.path.stat().st_uid == os.getuid()
+    assert made.path.name.startswith(f"trident-{os.getpid()}-")
+    assert made.metrics.is_dir()
+    assert {made.socket.parent, made.loads.parent, made.metrics.parent} == {made.path}
+
+
+def test_two_servers_do_not_meet(made: PrivateDirectory, tmp_path: Path) -> None:
+    other = PrivateDirectory.make(tmp_path)
+    assert other.path != made.path
+    assert made.metrics.is_dir()  # that of a server that lives is not taken for abandoned
+    other.remove()
+    assert made.metrics.is_dir()
+
+
+def test_it_may_be_removed_twice(made: PrivateDirectory) -> None:
+    (made.loads).mkdir()
+    (made.loads / "1").touch()
+    made.remove()
+    made.remove()
+    assert not made.path.exists()
+
+
+def test_it_is_not_orphaned_while_its_maker_lives(made: PrivateDirectory) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            made.remove_if_orphaned()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert made.path.is_dir()
+
+
+def test_each_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> None:
+    files = made.new_files()
+    (files / "unpacked").mkdir()
+    (files / "unpacked" / "model.onnx").touch()
+    assert made.new_files() == files
+    assert list(files.iterdir()) == []
+    assert files.parent == made.path
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from app.supervisor.private_directory import PrivateDirectory
+print(PrivateDirectory.make(Path(sys.argv[1])).path, flush=True)
+time.sleep(600)
+"""
+
+
+def test_that_of_a_killed_server_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True) as killed:
+        try:
+            assert killed.stdout is not None
+            left = Path(killed.stdout.readline().strip())
+            PrivateDirectory.make(tmp_path).remove()
+            assert left.is_dir()
+        finally:
+            killed.send_signal(signal.SIGKILL)
+    assert left.is_dir()
+    PrivateDirectory.make(tmp_path).remove()
+    assert not left.exists()
+
+
+def test_nothing_else_is_taken_for_abandoned(tmp_path: Path) -> None:
+    kept = [tmp_path / name for name in ("trident-model-cache-0", "trident-x-1", "other", "trident-override-abc")]
+    for path in kept:
+        path.mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    link = tmp_path / "trident-1-link"
+    link.symlink_to(outside)
+    remove_abandoned(tmp_path)
+    assert all(path.is_dir() for path in kept)
+    assert (outside / "file").exists()
+    assert link.is_symlink()
+
+
+def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with pytest.raises(NoPrivateDirectory, match="too long for a socket") as refused:
+        PrivateDirectory.make(deep)
+    assert refused.value.hint is not None
+    assert "TMPDIR" in refused.value.hint
+    assert list(deep.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoPrivateDirectory, match="cannot be made"):
+        PrivateDirectory.make(tmp_path / "nothing")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import app.supervisor.temporary_directory
+from app.supervisor.temporary_directory import NoTemporaryDirectory, temporary_directory
+from tests.project import ROOT
+
+# Where every folder that the library would take is none.
+NOWHERE = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere/at/all']; "
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere/at/all"])
+    return monkeypatch
+
+
+def test_it_is_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert temporary_directory() == str(tmp_path)
+
+
+def test_where_no_disk_can_be_written_it_is_memory(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nowhere.setattr(app.supervisor.temporary_directory, "IN_MEMORY", str(tmp_path))
+    assert temporary_directory() == str(tmp_path)
+    with tempfile.NamedTemporaryFile() as file:
+        assert Path(file.name).parent == tmp_path
+
+
+def test_without_any_the_places_are_named(nowhere: pytest.MonkeyPatch) -> None:
+    nowhere.setattr(app.supervisor.temporary_directory, "IN_MEMORY", "/nowhere/either")
+    with pytest.raises(NoTemporaryDirectory, match=r"neither that of TMPDIR, nor /tmp, .* or /nowhere/either"):
+        temporary_directory()
+    assert tempfile.tempdir is None
+
+
+@pytest.mark.parametrize("home", ["", "nowhere"])
+def test_a_server_without_any_does_not_start(home: str, tmp_path: Path) -> None:
+    """It is said in two lines, whatever needs the folder first."""
+    program = f"{NOWHERE} import app.supervisor.temporary_directory as t; t.IN_MEMORY = '/nowhere'; "
+    program += "from app.cli import main; "
+    run = f"{program} raise SystemExit(main(['serve', '--model-repository=deploy/models']))"
+    environment = {**os.environ, "HOME": str(tmp_path / home)}
+    ended = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "no folder for temporary files can be written" in ended.stderr
+    assert "hint: set TMPDIR" in ended.stderr
+    assert "Traceback" not in ended.stderr

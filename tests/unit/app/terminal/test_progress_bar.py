@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import io
+
+from app.terminal.progress_bar import ProgressBar, bar
+from core.inference.request import DownloadPhase
+
+HALF = DownloadPhase(bytes_done=512_000_000, bytes_total=1_024_000_000, objects_done=1, objects_total=3, seconds=4.0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_says_bytes_objects_and_rate() -> None:
+    assert bar(HALF) == "[###############...............]  50%  512 of 1024 MB, 1 of 3 objects, 128 MB/s"
+
+
+def test_a_terminal_gets_one_line_which_goes_away_at_the_end() -> None:
+    terminal = Terminal()
+    shown = ProgressBar(terminal)
+    shown.show(None)
+    assert terminal.getvalue() == ""
+    shown.show(HALF)
+    shown.show(HALF)
+    shown.show(None)
+    shown.show(None)
+    assert terminal.getvalue() == f"\r\033[K{bar(HALF)}\r" * 2 + "\r\033[K"
+
+
+def test_a_file_gets_nothing() -> None:
+    file = io.StringIO()
+    ProgressBar(file).show(HALF)
+    assert file.getvalue() == ""
+
+
+def test_a_download_of_unknown_size_is_no_division_by_zero() -> None:
+    assert " 0%" in bar(DownloadPhase(bytes_done=0, bytes_total=0, objects_done=0, objects_total=0, seconds=0.0))

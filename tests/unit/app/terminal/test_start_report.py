@@ -1,0 +1,86 @@
+"""What is said once loading is over: the log's lines, and whether the default model of a platform can still come."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from app.settings.server import read_settings
+from app.terminal.console_tables import ModelRow
+from app.terminal.start_report import StartReport, default_model_problem
+from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
+from tests.waiting import until
+
+OPTIONS = (
+    "--model-repository=/models",
+    "--http-address=127.0.0.1",
+    "--metrics-address=127.0.0.2",
+    "--allow-sagemaker=true",
+    "--sagemaker-port=8081",
+    "--allow-vertex-ai=true",
+    "--vertex-ai-port=8082",
+)
+STARTED = [
+    "Started HTTPService at 127.0.0.1:8000",
+    "Started Sagemaker HTTPService at 127.0.0.1:8081",
+    "Started Vertex AI HTTPService at 127.0.0.1:8082",
+    "Started Metrics Service at 127.0.0.2:8002",
+]
+ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
+AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}
+
+
+def started(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if message.startswith("Started ")]
+
+
+def test_tools_that_wait_for_tritons_lines_find_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    write(tmp_path, "m", 1)
+    with living(tmp_path) as bench:
+        StartReport(read_settings(OPTIONS, {}), bench.engine, pytest.fail).start()
+        until(lambda: len(started(caplog)) == len(STARTED))
+        assert started(caplog) == STARTED
+
+
+def test_a_server_that_cannot_be_does_not_say_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    write(tmp_path, "m", BROKEN)
+    reasons: list[str] = []
+    with living(tmp_path) as bench:
+        StartReport(read_settings(OPTIONS, {}), bench.engine, reasons.append).start()
+        until(lambda: bool(reasons))
+        (reason,) = reasons
+        assert reason.startswith("Internal - failed to load all models (m: version 1 is UNAVAILABLE: Internal: the wei")
+        assert started(caplog) == []
+
+
+def problem(*arguments: str) -> str:
+    return default_model_problem(read_settings(arguments, AIP), ROWS)
+
+
+@pytest.mark.parametrize("name", ["zzz", "cow"])
+def test_a_default_model_that_was_not_loaded_will_not_come(name: str) -> None:
+    expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
+    assert problem(f"--vertex-ai-default-model={name}") == expected
+    assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--vertex-ai-default-model=dog"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=poll"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--allow-http=true"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
+    ],
+)
+def test_one_that_is_there_or_may_be_loaded_later(arguments: list[str]) -> None:
+    assert problem(*arguments) == ""
+
+
+def test_elsewhere_there_is_none() -> None:
+    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from app.cli import main
+from app.settings.server import ServerSettings
+from app.version import VERSION
+from tests.project import ROOT
+
+# None of these is needed to say which version this is.
+HEAVY = {"numpy", "flask", "gevent", "gunicorn", "onnxruntime", "google.protobuf", "grpc", "werkzeug"}
+
+
+class Served:
+    """Takes the place of serving and keeps the settings that it was given."""
+
+    def __init__(self) -> None:
+        self.settings: list[ServerSettings] = []
+
+    def __call__(self, settings: ServerSettings) -> int:
+        self.settings.append(settings)
+        return 0
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"trident {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--help"], "trident validate REPO"),
+        (["-h"], "trident validate REPO"),
+        (["serve", "--help"], "--http-port=<integer>"),
+        (["serve", "--http-port=1", "-h"], "--http-port=<integer>"),
+        (["--http-port=1", "--help"], "--http-port=<integer>"),
+        (["validate", "--help"], "--format=text|json"),
+    ],
+)
+def test_help(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert text in capsys.readouterr().out
+
+
+def test_nothing_given_is_an_error_that_shows_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Usage: trident serve" in printed.err
+
+
+@pytest.mark.parametrize("command", [["serve"], []])
+def test_options_reach_the_server_with_and_without_a_command(command: list[str]) -> None:
+    served = Served()
+    assert main([*command, "--model-repository=/models", "--http-port", "1"], serve=served) == 0
+    assert [(each.model_repository, each.http_port) for each in served.settings] == [(("/models",), 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["serve"], "--model-repository must be specified\n"),
+        (["serve", "--htp-port=1"], 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?\n'),
+        (["--http-port=x"], 'Bad option: "--http-port".\nInvalid option value. Got x\n'),
+        (["serve", "models"], "Unexpected argument: models\n"),
+        (["serv"], "Unexpected argument: serv\ndid you mean `trident serve`?\n"),
+        (["models"], "Unexpected argument: models\nsee `trident --help`\n"),
+        (["validate"], "a model repository must be named: trident validate REPO\n"),
+    ],
+)
+def test_a_mistake_ends_with_1_and_says_so(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    served = Served()
+    assert main(arguments, serve=served) == 1
+    assert served.settings == []
+    assert capsys.readouterr().err == text
+
+
+def test_a_server_that_cannot_start_ends_with_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ServerSettings(model_repository=("/models",), log_file=str(tmp_path / "missing" / "log"))
+    assert cli.serve(settings) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: creating server: Invalid argument - cannot open the log file ")
+
+
+def test_the_command_imports_nothing_heavy_to_answer() -> None:
+    code = "import sys; from app.cli import main; main(['--version']); main(['serve', '--help']); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert HEAVY & set(run.stdout.split()) == set()
+
+
+def test_the_package_can_be_run() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == f"trident {VERSION}\n"

@@ -1,0 +1,154 @@
+"""One response, from a WSGI application to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.worker.clock import CoarseClock
+from app.worker.http1.request_head import Head
+from app.worker.http1.response import Response
+from app.worker.http1.response_head import ResponseHeads
+from core.inference.tensors import Buffer
+
+
+class Sink:
+    """Collects what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closing = False
+
+    def send(self, parts: list[Buffer], size: int) -> None:
+        whole = b"".join(parts)
+        assert len(whole) == size
+        self.sent.append(whole)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+def answer(
+    status: str, headers: list[tuple[str, str]], parts: Any, *, method: str = "GET", minor_version: int = 1
+) -> tuple[list[bytes], bool]:
+    """What is sent, without the Date header, and whether the connection goes on."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        start_response(status, headers)
+        return parts
+
+    sink = Sink()
+    head = Head({"REQUEST_METHOD": method}, 0, keep_alive=True, minor_version=minor_version)
+    clock = CoarseClock()
+    response = Response(sink, head, ResponseHeads(), clock)
+    response.run(application, {})
+    assert clock.date_end in sink.sent[0]
+    return [part.replace(clock.date_end, b"\r\n") for part in sink.sent], response.keep_alive
+
+
+def test_list_is_sent_at_once_with_its_length() -> None:
+    sent, keep_alive = answer("200 OK", [("A", "b")], [b"one", memoryview(b"two"), b""])
+    assert sent == [b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 6\r\n\r\nonetwo"]
+    assert keep_alive
+
+
+def test_declared_length_must_be_true() -> None:
+    sent, _ = answer("200 OK", [("Content-Length", "3")], [b"one"])
+    assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"]
+    with pytest.raises(ValueError, match="Content-Length of 4 and returned 3"):
+        answer("200 OK", [("Content-Length", "4")], [b"one"])
+    with pytest.raises(ValueError, match="more than the Content-Length"):
+        answer("200 OK", [("Content-Length", "4")], iter([b"one", b"two"]))
+
+
+def test_stream_is_chunked_part_by_part() -> None:
+    sent, keep_alive = answer("200 OK", [], iter([b"one", b"", b"four"]))
+    assert sent == [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n",
+        b"4\r\nfour\r\n",
+        b"0\r\n\r\n",
+    ]
+    assert keep_alive
+
+
+def test_stream_for_1_0_ends_with_the_connection() -> None:
+    sent, keep_alive = answer("200 OK", [], iter([b"one"]), minor_version=0)
+    assert sent == [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\none"]
+    assert not keep_alive
+
+
+def test_empty_stream_has_length_0() -> None:
+    assert answer("200 OK", [], iter([]))[0] == [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
+
+
+def test_stream_that_ends_early_ends_the_connection() -> None:
+    assert not answer("200 OK", [("Content-Length", "9")], iter([b"one"]))[1]
+
+
+@pytest.mark.parametrize("parts", [[b"body"], iter([b"body"])])
+def test_head_request_gets_no_body(parts: Any) -> None:
+    sent, keep_alive = answer("200 OK", [("Content-Length", "4")], parts, method="HEAD")
+    assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"]
+    assert keep_alive
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_status_without_body_gets_none(status: str) -> None:
+    assert answer(status, [], [b"body"])[0] == [f"HTTP/1.1 {status}\r\n\r\n".encode()]
+
+
+def test_stream_is_closed_even_if_it_fails() -> None:
+    closed = []
+
+    def failing() -> Iterator[bytes]:
+        try:
+            yield b"one"
+            raise KeyError("two")
+        finally:
+            closed.append(True)
+
+    with pytest.raises(KeyError):
+        answer("200 OK", [], failing())
+    assert closed == [True]
+
+
+def test_last_response_says_so() -> None:
+    sink = Sink()
+
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        sink.closing = True  # the server stops while the request runs
+        start_response("200 OK", [])
+        return []
+
+    response = Response(sink, Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True), ResponseHeads(), CoarseClock())
+    response.run(application, {})
+    assert b"Connection: close\r\n" in sink.sent[0]
+    assert not response.keep_alive
+
+
+def test_written_parts_come_before_the_returned_ones() -> None:
+    sink = Sink()
+
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "6")])(b"one")
+        return [b"two"]
+
+    head = Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
+    assert b"".join(sink.sent).endswith(b"\r\n\r\nonetwo")
+
+
+def test_start_response_may_be_repeated_for_an_error_only() -> None:
+    head = Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    response = Response(Sink(), head, ResponseHeads(), CoarseClock())
+    response.start_response("200 OK", [])
+    with pytest.raises(AssertionError, match="twice"):
+        response.start_response("200 OK", [])
+    error = ValueError("late")
+    response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]
+    assert response.status.startswith("500")
+    response.write(b"begun")
+    with pytest.raises(ValueError, match="late"):
+        response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]

@@ -1,0 +1,290 @@
+"""The link between a front end and the engine, on a real hub and real sockets.
+
+Each test has a hub of its own, in a thread of its own, so that the main thread never gets one.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+import gevent
+
+from app.worker.gevent_link import HubLink
+from core.remote.transport.link import ThreadGate
+from tests import waiting
+
+LIMIT_S = 30.0
+until = partial(waiting.until, sleep=gevent.sleep)
+
+
+class Engine:
+    """What the link drives: notes what it is called for, and on which thread."""
+
+    def __init__(self) -> None:
+        self.sock, self.peer = socket.socketpair()
+        self.sock.setblocking(False)
+        self.wants_to_write = False
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        self.received = b""
+        self.on_read: Callable[[], None] = lambda: None
+
+    def read(self) -> None:
+        self._note("read")
+        self.received += self.sock.recv(100)
+        self.on_read()
+
+    def flush(self) -> None:
+        self._note("flush")
+
+    def look(self) -> None:
+        self._note("look")
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self.threads.add(threading.get_ident())
+
+    def close(self) -> None:
+        self.sock.close()
+        self.peer.close()
+
+
+def on_a_hub(test: Callable[[HubLink, Engine], None]) -> None:
+    """Run `test` as a greenlet of a new hub, with a link that drives an engine; fail if it hangs or raises."""
+
+    def run() -> None:
+        engine = Engine()
+        link = HubLink()
+        link.start(engine)
+        try:
+            greenlet = gevent.spawn(test, link, engine)
+            greenlet.join(LIMIT_S)
+            assert greenlet.ready(), "the test hangs"
+            greenlet.get()
+            assert engine.threads == {threading.get_ident()}
+        finally:
+            link.close()
+            engine.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result()
+
+
+# --- what is driven
+
+
+def test_it_looks_at_once_and_again_and_again() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        assert engine.calls == ["look"]
+        until(lambda: engine.calls.count("look") >= 3)
+
+    on_a_hub(test)
+
+
+def test_what_comes_is_read() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        engine.peer.send(b"one")
+        until(lambda: engine.received == b"one")
+        engine.peer.send(b"two")
+        until(lambda: engine.received == b"onetwo")
+
+    on_a_hub(test)
+
+
+def test_it_follows_to_another_socket_and_to_none() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        lost, lost_peer = engine.sock, engine.peer
+        engine.sock = None  # type: ignore[assignment]
+        looks = engine.calls.count("look")
+        until(lambda: engine.calls.count("look") > looks)
+        lost_peer.send(b"to nobody")
+        lost.close()
+        lost_peer.close()
+        engine.sock, engine.peer = socket.socketpair()  # perhaps with the same number
+        engine.peer.send(b"new")
+        until(lambda: engine.received == b"new")
+
+    on_a_hub(test)
+
+
+def test_the_engine_is_heard_before_the_clients() -> None:
+    """Both have something at the same time: what the engine says of its models is known when a client asks."""
+
+    def test(link: HubLink, engine: Engine) -> None:
+        loop = gevent.get_hub().loop
+        heard: list[str] = []
+        engine.on_read = lambda: heard.append("engine")
+        pairs = [socket.socketpair() for _ in range(20)]
+        watchers = []
+        for client, _ in pairs:
+            watcher = loop.io(client.fileno(), 1)
+
+            def hear(watcher: object = watcher) -> None:
+                heard.append("client")
+                watcher.stop()  # type: ignore[attr-defined]
+
+            watcher.start(hear)
+            watchers.append(watcher)
+        gevent.sleep(0)  # the loop knows of all of them
+        for _, peer in pairs[:10]:
+            peer.send(b"?")
+        engine.peer.send(b"!")
+        for _, peer in pairs[10:]:
+            peer.send(b"?")
+        until(lambda: len(heard) == 21)
+        for watcher, pair in zip(watchers, pairs, strict=True):
+            watcher.close()
+            for each in pair:
+                each.close()
+        assert heard[0] == "engine"
+
+    on_a_hub(test)
+
+
+# --- what is sent
+
+
+def test_many_wakes_are_one_flush() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        for _ in range(100):
+            link.wake()
+        assert "flush" not in engine.calls  # not before the greenlets of this turn have collected theirs
+        until(lambda: "flush" in engine.calls)
+        gevent.sleep(0)
+        assert engine.calls.count("flush") == 1
+        link.wake()
+        until(lambda: engine.calls.count("flush") == 2)
+
+    on_a_hub(test)
+
+
+def test_any_thread_may_wake_it() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        thread = threading.Thread(target=link.wake)
+        thread.start()
+        until(lambda: "flush" in engine.calls)
+        thread.join()
+
+    on_a_hub(test)
+
+
+def test_no_wake_of_a_thread_is_lost() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        """Each wake comes after something to send: the last flush must find it."""
+        sent = 0
+        found = [0]
+        engine.flush = lambda: found.__setitem__(0, sent)  # type: ignore[method-assign]
+
+        def send() -> None:
+            nonlocal sent
+            for _ in range(2000):
+                sent += 1
+                link.wake()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        until(lambda: found[0] == 2000)
+        thread.join()
+
+    on_a_hub(test)
+
+
+def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        engine.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with suppress(BlockingIOError):
+            while True:
+                engine.sock.send(bytes(4096))
+        engine.wants_to_write = True
+        link.wake()
+        until(lambda: "flush" in engine.calls)
+        looks = engine.calls.count("look")
+        until(lambda: engine.calls.count("look") > looks + 1)
+        assert engine.calls.count("flush") == 1  # it is full: nobody asks in vain
+        engine.peer.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                engine.peer.recv(1 << 16)
+        until(lambda: engine.calls.count("flush") > 1)
+        engine.wants_to_write = False
+        link.wake()
+        gevent.sleep(0.01)
+        flushes = engine.calls.count("flush")
+        looks = engine.calls.count("look")
+        until(lambda: engine.calls.count("look") > looks + 1)
+        assert engine.calls.count("flush") == flushes
+
+    on_a_hub(test)
+
+
+# --- who waits
+
+
+def test_greenlets_wait_and_others_go_on() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        gates = [link.gate() for _ in range(3)]
+        waiting = [gevent.spawn(gate.wait, LIMIT_S) for gate in gates]
+        gevent.sleep(0)
+        engine.on_read = gates[1].open  # as the result of a call does
+        engine.peer.send(b"result")
+        assert waiting[1].get(timeout=LIMIT_S) is True
+        assert [greenlet.ready() for greenlet in waiting] == [False, True, False]
+        for gate in (gates[0], gates[2]):
+            gevent.get_hub().loop.run_callback(gate.open)
+        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == [True] * 3
+
+    on_a_hub(test)
+
+
+def test_a_gate_that_is_open_holds_nobody_up() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        gate = link.gate()
+        gate.open()
+        assert gate.wait(None) is True
+        assert gate.wait(0.0) is True
+
+    on_a_hub(test)
+
+
+def test_who_has_given_up_is_not_woken() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        gate = link.gate()
+        assert gate.wait(0.001) is False
+        gate.open()
+        gevent.sleep(0.001)  # raises if it is ended by what came too late for the gate
+
+    on_a_hub(test)
+
+
+def test_a_native_thread_waits_at_a_gate_of_its_own() -> None:
+    def test(link: HubLink, engine: Engine) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            gate = pool.submit(link.gate).result(LIMIT_S)
+            assert isinstance(gate, ThreadGate)
+            waiting = pool.submit(gate.wait, LIMIT_S)
+            gate.open()
+            assert waiting.result(LIMIT_S) is True
+
+    on_a_hub(test)
+
+
+def test_once_closed_nothing_is_driven() -> None:
+    def run() -> None:
+        engine = Engine()
+        link = HubLink()
+        link.start(engine)
+        link.close()
+        calls = list(engine.calls)
+        engine.peer.send(b"late")
+        link.wake()
+        gevent.sleep(0.06)
+        assert engine.calls == calls
+        engine.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result(LIMIT_S)

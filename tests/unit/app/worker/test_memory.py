@@ -1,0 +1,28 @@
+"""The allocator's options."""
+
+from __future__ import annotations
+
+import platform
+
+from app.worker.memory import IdleTrim, keep_freed_memory
+
+
+def test_options_are_taken_by_glibc() -> None:
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+
+
+def test_memory_is_given_back_once_after_a_rest() -> None:
+    trims: list[int] = []
+    idle = IdleTrim(lambda: trims.append(1), rest_s=5)
+    idle.tick(10.0, 0.0)
+    assert trims == []  # no work yet, nothing to give back
+    idle.tick(11.0, 11.0)
+    idle.tick(15.0, 14.0)
+    idle.tick(19.0, 14.0)
+    assert trims == []
+    idle.tick(19.5, 14.0)
+    idle.tick(60.0, 14.0)
+    assert trims == [1]
+    idle.tick(61.0, 60.5)
+    idle.tick(70.0, 60.5)
+    assert trims == [1, 1]

@@ -1,0 +1,84 @@
+"""The graceful stop, without a process around it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from app.worker.clock import CoarseClock
+from app.worker.http1.connection import Phase
+from app.worker.http1.connections import Connections
+from app.worker.http1.limits import ConnectionLimits
+from app.worker.shutdown import Ports, Shutdown, StopTimes
+
+
+class Busy:
+    """A connection whose request the application has not answered."""
+
+    phase = Phase.APPLICATION
+
+
+class Parts:
+    """A site and two listeners that note what is asked of them."""
+
+    failure: str | None = None
+
+    def __init__(self, drains: bool) -> None:
+        self.applications: dict[int, object] = {}
+        self.calls: list[str] = []
+        self.finished_in: threading.Thread | None = None
+        self._drains = drains
+
+    def begin_exit(self) -> None:
+        self.calls.append("begin_exit")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def close_last(self) -> None:
+        self.calls.append("close last")
+
+    def tick(self) -> None:
+        self.calls.append("tick")
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        self.calls.append("log_in_flight")
+
+    def finish(self, timeout_s: float) -> bool:
+        assert 0 <= timeout_s <= 5
+        self.calls.append("finish")
+        self.finished_in = threading.current_thread()
+        return self._drains
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_order_of_a_stop(drains: bool) -> None:
+    parts = Parts(drains)
+    ports, last_ports = (Ports([], Connections(CoarseClock(), ConnectionLimits(), 10)) for _ in range(2))
+    ports.listeners.append(parts)
+    last_ports.listeners.append(SimpleNamespace(close=parts.close_last))
+    times = StopTimes(drain_grace_s=0.01, exit_timeout_s=5.0)
+    assert Shutdown(parts, ports, last_ports, times, parts.tick).run() is drains  # type: ignore[arg-type]
+    assert [call for call in parts.calls if call != "tick"] == ["begin_exit", "close", "finish", "close last"]
+    assert ports.connections.closing
+    assert last_ports.connections.closing
+    assert parts.finished_in is not threading.main_thread()
+
+
+def test_what_models_have_in_flight_is_said_while_connections_wait_for_it() -> None:
+    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    busy = Busy()
+    connections.add(busy)  # type: ignore[arg-type]
+
+    class Site(Parts):
+        def log_in_flight(self, seconds_left: float) -> None:
+            super().log_in_flight(seconds_left)
+            connections.discard(busy)  # type: ignore[arg-type]
+
+    site = Site(drains=True)
+    ports = Ports([site], connections)
+    none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
+    assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=5.0), site.tick).run()  # type: ignore[arg-type]
+    assert [call for call in site.calls if call != "tick"] == ["begin_exit", "close", "log_in_flight", "finish"]

@@ -1,0 +1,366 @@
+"""The ONNX Runtime backend: loading, inspecting, refusing; on real models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.backends.base import BackendInstance, LoadContext
+from core.backends.onnxruntime.backend import FAILURES, OnnxRuntimeBackend, gpu_ids, supports_gpus
+from core.backends.onnxruntime.execution_providers import CPU
+from core.config.placement import Placement
+from core.config.signature import TensorSignature
+from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
+from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import (
+    ON_CPU,
+    Serving,
+    add_sub_config,
+    config_of,
+    identity_config,
+    serving,
+    spec_of,
+    tensor_text,
+)
+
+EMPTY = config_of("")
+
+
+def load(folder: Path, config_text: str, placement: Placement = ON_CPU, settings: dict[str, str] | None = None) -> None:
+    config = config_of(config_text)
+    context = LoadContext(
+        path=folder, config=config, spec=spec_of(config), placements=(placement,), settings=settings or {}
+    )
+    OnnxRuntimeBackend().load(context).close()
+
+
+def test_inspecting_reads_the_graph(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    signature = OnnxRuntimeBackend().inspect(version, EMPTY, {})
+    assert signature.inputs == (
+        TensorSignature("INPUT0", "INT32", (-1, 16)),
+        TensorSignature("INPUT1", "INT32", (-1, 16)),
+    )
+    assert [tensor.name for tensor in signature.outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert signature.optional_inputs == ()
+
+
+@pytest.mark.parametrize("datatype", onnx_models.ELEMENT_TYPES)
+def test_inspecting_knows_every_datatype(tmp_path: Path, datatype: str) -> None:
+    version = onnx_models.write_version(onnx_models.identity(datatype), tmp_path, "model")
+    assert OnnxRuntimeBackend().inspect(version, EMPTY, {}).inputs[0].datatype == datatype
+
+
+def test_inspecting_tells_what_a_request_may_override(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.with_default(), tmp_path, "model")
+    signature = OnnxRuntimeBackend().inspect(version, EMPTY, {})
+    assert [tensor.name for tensor in signature.inputs] == ["INPUT0"]
+    assert signature.optional_inputs == (TensorSignature("OFFSET", "FP32", (4,)),)
+
+
+def test_inspecting_a_scalar(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.scalar(), tmp_path, "model")
+    assert OnnxRuntimeBackend().inspect(version, EMPTY, {}).inputs[0].shape == ()
+
+
+def test_an_element_type_that_the_protocol_lacks_has_no_name(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.float8_input(), tmp_path, "model")
+    assert OnnxRuntimeBackend().inspect(version, EMPTY, {}).inputs[0].datatype == ""
+
+
+def test_links_that_lead_nowhere_do_not_keep_a_version_from_loading(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    (version / "gone").symlink_to(tmp_path / "nothing")
+    (version / "round").symlink_to(version / "round")
+    (version / "itself").symlink_to(version)
+    load(version, add_sub_config())
+
+
+def test_what_is_not_a_tensor_is_unsupported(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.sequence_output(), tmp_path, "model")
+    with pytest.raises(Unsupported) as caught:
+        OnnxRuntimeBackend().inspect(version, EMPTY, {})
+    assert caught.value.message == (
+        "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'OUTPUT0', expected 'ONNX_TYPE_TENSOR'."
+    )
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for act in (lambda: OnnxRuntimeBackend().inspect(tmp_path, EMPTY, {}), lambda: load(tmp_path, add_sub_config())):
+        with pytest.raises(RepositoryUnavailable) as caught:
+            act()
+        path = tmp_path / "model.onnx"
+        assert caught.value.reason == f"Unavailable: unable to find '{path}' for model instance 'model'"
+
+
+def test_a_file_that_is_no_model_fails_with_triton_s_text(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"this is no model")
+    with pytest.raises(ModelLoadFailed) as caught:
+        load(tmp_path, add_sub_config())
+    assert caught.value.reason == (
+        f"Internal: onnx runtime error 7: Load model from {path} failed:Protobuf parsing failed."
+    )
+
+
+def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    text = "max_batch_size: 8 " + tensor_text("input", "WRONG", "INT32", [16])
+    text += tensor_text("input", "INPUT1", "INT32", [16]) + tensor_text("output", "OUTPUT0", "INT32", [16])
+    with pytest.raises(ConfigInvalid) as caught:
+        load(version, text)
+    assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
+
+
+def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
+    assert supports_gpus() or not gpu_ids()
+    if gpu_ids():
+        pytest.skip("this machine has one")
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    with pytest.raises(ModelLoadFailed) as caught:
+        load(version, add_sub_config(), Placement("model_0", "GPU", 0))
+    assert "CUDAExecutionProvider" in caught.value.message
+    assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
+
+
+def test_what_instances_ask_for_can_be_checked_without_a_session() -> None:
+    backend, on_cpu = OnnxRuntimeBackend(), "instance_group { kind: KIND_CPU count: 1 } "
+    backend.check(config_of(on_cpu))
+    accelerated = on_cpu + 'optimization { execution_accelerators { %s_execution_accelerator { name: "%s" } } }'
+    backend.check(config_of(accelerated % ("gpu", "abacus")))  # no instance is on one
+    for name, error in (("openvino", ModelLoadFailed), ("abacus", ConfigInvalid)):
+        with pytest.raises(error):
+            backend.check(config_of(accelerated % ("cpu", name)))
+
+
+def test_an_unknown_accelerator_is_refused(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    text = add_sub_config() + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }'
+    with pytest.raises(ConfigInvalid, match="unknown Execution Accelerator 'abacus' is requested"):
+        load(version, text)
+
+
+def test_a_library_of_operators_that_is_missing_is_named(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    text = add_sub_config() + 'model_operations { op_library_filename: "none.so" }'
+    with pytest.raises(ModelLoadFailed, match=r"onnx runtime error 1: Failed to load library none.so"):
+        load(version, text)
+
+
+def test_a_bad_parameter_is_refused(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    text = add_sub_config() + 'parameters { key: "intra_op_thread_count" value { string_value: "many" } }'
+    with pytest.raises(ConfigInvalid, match="failed to convert 'many' to integral number"):
+        load(version, text)
+
+
+def test_every_option_is_taken_by_onnx_runtime(tmp_path: Path) -> None:
+    parameters = {
+        "execution_mode": "1",
+        "intra_op_thread_count": "2",
+        "inter_op_thread_count": "2",
+        "enable_mem_arena": "off",
+        "enable_mem_pattern": "FALSE",
+        "session.use_device_allocator_for_initializers": "1",
+        "memory.enable_memory_arena_shrinkage": "cpu:0",
+        "nobody.knows.this": "1",
+    }
+    text = add_sub_config() + "optimization { graph { level: 1 } }\n"
+    for key, value in parameters.items():
+        # Shrinking an arena that is switched off is an error of its own.
+        if key not in ("memory.enable_memory_arena_shrinkage",):
+            text += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+    with serving(onnx_models.add_sub(), text, tmp_path) as model:
+        ones = np.ones((1, 16), np.int32)
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+        assert model.model.describe()["threads"] == "2 intra-op, 2 inter-op"
+
+
+def test_the_arena_may_be_shrunk_after_every_run(tmp_path: Path) -> None:
+    text = add_sub_config()
+    text += 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }'
+    with serving(onnx_models.add_sub(), text, tmp_path) as model:
+        ones = np.ones((1, 16), np.int32)
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT1"] == 0).all()
+
+
+def test_it_says_where_and_how_it_runs(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path, threads=2) as model:
+        assert model.model.describe() == {
+            "device": "cpu",
+            "execution provider": CPU,
+            "threads": "2 intra-op, default inter-op",
+        }
+
+
+def test_a_directory_that_is_named_like_the_file_holds_it(tmp_path: Path) -> None:
+    version = tmp_path / "model" / "1"
+    onnx_models.write(onnx_models.add_sub(), version / "model.onnx" / "model.onnx")
+    load(version, add_sub_config())
+
+
+def test_the_file_may_have_another_name(tmp_path: Path) -> None:
+    onnx_models.write(onnx_models.add_sub(), tmp_path / "other.onnx")
+    load(tmp_path, add_sub_config() + 'default_model_filename: "other.onnx"')
+
+
+def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.slow(), tmp_path, "model")
+    config = config_of(
+        "max_batch_size: 8\n"
+        + tensor_text("input", "INPUT0", "FP32", [256])
+        + tensor_text("output", "OUTPUT0", "FP32", [256])
+    )
+    placements = (Placement("model_0", "CPU"), Placement("model_1", "CPU"))
+    context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements)
+    model = OnnxRuntimeBackend().load(context)
+    assert len(model._sessions) == 1
+    instances = [model.instance(placement) for placement in placements]
+    assert [instance.placement.name for instance in instances] == ["model_0", "model_1"]
+    for instance in instances:
+        instance.close()
+    model.close()
+
+
+def test_a_device_that_has_no_session_gets_one_when_it_is_used(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        described = model.model.describe()
+        model.model.retain(["cpu", "gpu:7"])
+        assert model.model.describe() == described
+        model.model.retain([])
+        assert model.model.describe() == {**described, "device": "", "execution provider": ""}
+        ones = np.ones((1, 16), np.int32)
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # it is in use still
+        again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", "CPU")))
+        assert (again.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+        assert model.model.describe() == described
+        again.instance.close()
+
+
+def test_a_session_that_is_let_go_is_freed_with_its_last_instance(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        session = weakref.ref(model.model._sessions["cpu"])
+        inner = weakref.ref(model.model._sessions["cpu"]._sess)
+        model.model.retain([])
+        assert (session(), inner() is None) == (None, False)
+        model.instance.close()
+        assert inner() is None
+
+
+def test_of_many_threads_that_use_a_new_device_one_makes_its_session(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        model.model.retain([])
+        made: list[Any] = []
+        make_session = model.model._make_session
+
+        def counted(placement: Placement) -> Any:
+            made.append(make_session(placement))
+            return made[-1]
+
+        model.model._make_session = counted
+        barrier = threading.Barrier(4)
+
+        def use(number: int) -> BackendInstance:
+            barrier.wait()
+            return model.model.instance(Placement(f"model_{number}", "CPU"))
+
+        with ThreadPoolExecutor(4) as pool:
+            for instance in pool.map(use, range(4)):
+                instance.close()
+        assert made == [model.model._sessions["cpu"]]
+
+
+def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        described = model.model.describe()
+        if not gpu_ids():
+            with pytest.raises(ModelLoadFailed, match="CUDAExecutionProvider"):
+                model.model.instance(Placement("model_0", "GPU", 0))
+            assert model.model.describe() == described
+        model.model.retain([])
+        onnx_models.write_version(onnx_models.identity(), tmp_path, "model")
+        with pytest.raises(ConfigInvalid, match="configuration expects 2 inputs, model provides 1"):
+            model.model.instance(ON_CPU)
+        assert model.model.describe()["device"] == ""
+
+
+def test_a_closed_model_makes_no_session(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        model.model.close()
+        with pytest.raises(RuntimeError, match="the model is closed"):
+            model.model.instance(ON_CPU)
+
+
+def test_the_global_pool_serves_all_sessions(tmp_path: Path) -> None:
+    """In a process of its own: the pool, once made, is there for all sessions of the process."""
+    program = f"""
+from pathlib import Path
+import numpy as np
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import add_sub_config, serving
+settings = {{"enable-global-threadpool": "1", "intra_op_thread_count": "2"}}
+for name in ("a", "b"):
+    with serving(onnx_models.add_sub(), add_sub_config(), Path({str(tmp_path)!r}) / name, settings=settings) as model:
+        ones = np.ones((1, 16), np.int32)
+        print(model.infer({{"INPUT0": ones, "INPUT1": ones}})["OUTPUT0"][0, 0], model.model.describe()["threads"])
+"""
+    root = ROOT
+    ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
+    assert ran.stderr == ""
+    assert ran.stdout == "2 the global pool\n2 the global pool\n"
+
+
+def test_closing_twice_is_no_harm_and_a_closed_instance_does_not_run(tmp_path: Path) -> None:
+    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
+        request = model.request({"INPUT0": np.ones((1, 2), np.float32)})
+        model.instance.close()
+        with pytest.raises(ServerError, match="the instance is closed"):
+            model.instance.execute([request])
+
+
+def test_every_exception_of_onnx_runtime_is_known() -> None:
+    names = {kind.__name__ for kind in FAILURES}
+    assert {"EPFail", "Fail", "InvalidArgument", "InvalidProtobuf", "NoSuchFile", "RuntimeException"} <= names
+    assert not {"ValueError", "UnicodeDecodeError", "Exception"} & names
+
+
+def test_errors_have_triton_s_codes() -> None:
+    assert ModelLoadFailed.code is ErrorCode.INTERNAL
+    assert RepositoryUnavailable.code is ErrorCode.UNAVAILABLE
+
+
+@pytest.mark.gpu
+def test_it_runs_on_a_gpu(tmp_path: Path) -> None:
+    if not gpu_ids():
+        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
+    placement = Placement("model_0", "GPU", 0)
+    with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path, placement=placement) as model:
+        assert model.model.describe()["execution provider"] == "CUDAExecutionProvider"
+        values = [np.full((1, 16), n, np.float32) for n in range(4)]
+        for _ in range(3):
+            answers = model.execute([model.request({"INPUT0": v, "INPUT1": values[1]}) for v in values])
+            assert [float(answer["OUTPUT0"][0, 0]) for answer in answers] == [1, 2, 3, 4]
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_added_and_let_go_while_the_cpu_serves(tmp_path: Path) -> None:
+    if not gpu_ids():
+        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
+    with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path) as model:
+        on_gpu = Serving(model.spec, model.model, model.model.instance(Placement("model_1", "GPU", 0)))
+        assert model.model.describe()["device"] == "cpu, gpu:0"
+        ones = np.ones((1, 16), np.float32)
+        assert (on_gpu.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+        on_gpu.instance.close()
+        model.model.retain(["cpu"])
+        assert model.model.describe()["device"] == "cpu"
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()

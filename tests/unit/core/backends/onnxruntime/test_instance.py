@@ -1,0 +1,344 @@
+"""Executing batches on real models: datatypes, shapes, strings, batch inputs, failures."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from core.errors import BackendFailed, OutOfMemory
+from core.inference.tensors import BY_NAME, Array
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text, tensors_of
+
+PICKY = (
+    "max_batch_size: 8\n" + tensor_text("input", "INDEX", "INT64", [1]) + tensor_text("output", "VALUE", "FP32", [1])
+)
+RAGGED_INPUT = tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
+SCATTERED = "batch_output { target_name: 'DOUBLED' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }\n"
+NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
+
+
+def samples(datatype: str, shape: tuple[int, ...]) -> Array:
+    """Values that differ, with the datatype's whole width in use."""
+    dtype = BY_NAME[datatype].dtype
+    if datatype == "BOOL":
+        return np.random.default_rng(0).random(shape) < 0.5
+    if dtype.kind == "f":
+        return np.random.default_rng(0).normal(size=shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(0).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def ragged_config(kind: str) -> str:
+    return (
+        "max_batch_size: 8\n"
+        + RAGGED_INPUT
+        + f"batch_input {{ kind: {kind} target_name: 'COUNTS' data_type: TYPE_FP32 source_input: 'INPUT0' }}\n"
+        + tensor_text("output", "DOUBLED", "FP32", [-1])
+        + SCATTERED
+    )
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+@pytest.mark.parametrize("sizes", [(1,), (3,), (1, 1, 1), (2, 1, 3)])
+def test_every_datatype_passes_whole(tmp_path: Path, datatype: str, sizes: tuple[int, ...]) -> None:
+    values = [samples(datatype, (size, 5)) for size in sizes]
+    with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path) as model:
+        answers = model.execute([model.request({"INPUT0": value}) for value in values])
+    for value, answer in zip(values, answers, strict=True):
+        assert answer["OUTPUT0"].dtype == value.dtype
+        assert answer["OUTPUT0"].tobytes() == value.tobytes()
+        assert answer["OUTPUT0"].shape == value.shape
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 1), (3, 1, 2)])
+def test_a_batch_is_cut_as_it_was_put_together(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        ones = {size: np.ones((size, 16), np.int32) for size in sizes}
+        values = [np.full((size, 16), n * 10, np.int32) for n, size in enumerate(sizes)]
+        requests = [model.request({"INPUT0": v, "INPUT1": ones[len(v)]}) for v in values]
+        answers = model.execute(requests)
+    for value, answer in zip(values, answers, strict=True):
+        assert list(answer) == ["OUTPUT0", "OUTPUT1"]
+        assert (answer["OUTPUT0"] == value + 1).all()
+        assert (answer["OUTPUT1"] == value - 1).all()
+        assert answer["OUTPUT0"].shape == value.shape
+
+
+def test_inputs_may_stand_in_any_order(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        three, two = np.full((1, 16), 3, np.int32), np.full((1, 16), 2, np.int32)
+        straight = model.request({"INPUT0": three, "INPUT1": two})
+        crossed = model.request({"INPUT1": two, "INPUT0": three})
+        for answer in model.execute([straight, crossed, straight]):
+            assert answer["OUTPUT1"][0, 0] == 1
+
+
+def test_only_what_was_asked_for_is_answered(tmp_path: Path) -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
+    text += tensor_text("output", "TOTAL", "FP32", [1]) + tensor_text("output", "NEGATED", "FP32", [4])
+    with serving(onnx_models.two_outputs(), text, tmp_path) as model:
+        feed = {"INPUT0": np.ones((1, 4), np.float32)}
+        asked = [("TOTAL",), (), ("NEGATED", "TOTAL"), ("NEGATED",)]
+        expected = [["TOTAL"], ["TOTAL", "NEGATED"], ["TOTAL", "NEGATED"], ["NEGATED"]]
+        answers = model.execute([model.request(feed, outputs) for outputs in asked])
+        assert [list(answer) for answer in answers] == expected
+        assert [list(model.infer(feed, outputs)) for outputs in asked] == expected
+
+
+def test_a_configuration_may_name_some_of_the_outputs(tmp_path: Path) -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
+    text += tensor_text("output", "TOTAL", "FP32", [1])
+    with serving(onnx_models.two_outputs(), text, tmp_path) as model:
+        assert model.infer({"INPUT0": np.ones((1, 4), np.float32)})["TOTAL"].tolist() == [[4]]
+
+
+@pytest.mark.parametrize("width", [4, 40_000])
+def test_answers_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: int) -> None:
+    """Inputs are gathered into memory that is used again; results must not lie in it, even if nothing is computed."""
+    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
+        kept = []
+        for value in range(4):
+            requests = [model.request({"INPUT0": np.full((1, width), value + n, np.float32)}) for n in (0.0, 0.5)]
+            kept.append(model.execute(requests))
+        for value, answers in enumerate(kept):
+            assert [float(a["OUTPUT0"].max()) for a in answers] == [value, value + 0.5]
+            assert [float(a["OUTPUT0"].min()) for a in answers] == [value, value + 0.5]
+
+
+def test_an_answer_is_not_the_caller_s_memory(tmp_path: Path) -> None:
+    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
+        value = np.ones((1, 3), np.float32)
+        assert not np.shares_memory(model.infer({"INPUT0": value})["OUTPUT0"], value)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 2)])
+def test_read_only_inputs_are_fine(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    for datatype in ("FP32", "BF16"):
+        dtype = BY_NAME[datatype].dtype
+        with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path / datatype) as model:
+            values = [np.frombuffer(bytes(range(8)) * size, dtype).reshape(size, -1) for size in sizes]
+            answers = model.execute([model.request({"INPUT0": value}) for value in values])
+            assert [a["OUTPUT0"].tobytes() for a in answers] == [v.tobytes() for v in values]
+
+
+def test_variable_dimensions_differ_from_batch_to_batch(tmp_path: Path) -> None:
+    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
+        for width in (3, 1, 7, 0, 3):
+            value = np.arange(2 * width, dtype=np.float32).reshape(2, width)
+            for answer in model.execute([model.request({"INPUT0": value})] * 2):
+                assert (answer["OUTPUT0"] == value).all()
+                assert answer["OUTPUT0"].shape == (2, width)
+
+
+def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
+    for dims in ([1], [1, 1]):
+        with serving(onnx_models.scalar(), identity_config("FP32", dims, 0), tmp_path / str(len(dims))) as model:
+            answer = model.infer({"INPUT0": np.full(dims, 2.5, np.float32)})["OUTPUT0"]
+            assert answer.shape == tuple(dims)
+            assert float(answer.max()) == 2.5
+
+
+def test_a_scalar_of_text(tmp_path: Path) -> None:
+    with serving(onnx_models.scalar("BYTES"), identity_config("BYTES", [1], 0), tmp_path) as model:
+        for element in (b"text", b"\xff\0\xfe"):
+            answer = model.infer({"INPUT0": strings(element, shape=(1,))})["OUTPUT0"]
+            assert answer.tolist() == [element]
+
+
+def test_reshape_is_applied_to_outputs(tmp_path: Path) -> None:
+    more = "reshape { shape: [2, -1] }"
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [1, 2, -1], more)
+    text += tensor_text("output", "OUTPUT0", "FP32", [-1, 2, 1], "reshape { shape: [2, -1] }")
+    with serving(onnx_models.identity("FP32", ["batch", 2, "n"]), text, tmp_path) as model:
+        value = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+        assert model.infer({"INPUT0": value})["OUTPUT0"].shape == (1, 3, 2, 1)
+        answers = model.execute([model.request({"INPUT0": value + n}) for n in range(2)])
+        for n, answer in enumerate(answers):
+            assert answer["OUTPUT0"].shape == (1, 3, 2, 1)
+            assert answer["OUTPUT0"].ravel().tolist() == (value + n).ravel().tolist()
+
+
+def test_an_empty_reshape_leaves_the_batch_dimension_alone(tmp_path: Path) -> None:
+    text = identity_config("FP32", [1], 8, "reshape { shape: [] }")
+    with serving(onnx_models.rank_one_batch(), text, tmp_path) as model:
+        assert model.infer({"INPUT0": np.ones((3, 1), np.float32)})["OUTPUT0"].shape == (3, 1)
+        answers = model.execute([model.request({"INPUT0": np.full((n, 1), n, np.float32)}) for n in (1, 2)])
+        assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[1]], [[2], [2]]]
+
+
+def test_without_a_batch_dimension_shapes_stay(tmp_path: Path) -> None:
+    with serving(onnx_models.fixed(), identity_config("FP32", [2, 3], 0), tmp_path) as model:
+        assert model.infer({"INPUT0": np.ones((2, 3), np.float32)})["OUTPUT0"].shape == (2, 3)
+
+
+def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
+    text = tensor_text("input", "INPUT0", "FP32", [4]) + tensor_text("input", "OFFSET", "FP32", [4], "optional: true")
+    with serving(onnx_models.with_default(), text + tensor_text("output", "OUTPUT0", "FP32", [4]), tmp_path) as model:
+        ones = np.ones(4, np.float32)
+        assert model.infer({"INPUT0": ones})["OUTPUT0"].tolist() == [11, 21, 31, 41]
+        assert model.infer({"INPUT0": ones, "OFFSET": ones})["OUTPUT0"].tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [b"plain", b""],
+        ["häß日".encode(), b"with \0 in it\0"],
+        [b"\xff\xfe", b"ok"],
+        [b"\xff\0\xfe\0", b"a longer one with \xc3\x28 in it, and a \0"],
+        [b"", b"\x80"],
+        [b"\xed\xa0\x80", b"x" * 100_000],
+    ],
+)
+def test_strings_pass_whole_whatever_is_in_them(tmp_path: Path, elements: list[bytes]) -> None:
+    with serving(onnx_models.strings(), identity_config("BYTES", [-1]), tmp_path) as model:
+        value = strings(*elements)
+        assert model.infer({"INPUT0": value})["OUTPUT0"].tolist() == [elements]
+        plain = strings(b"a", b"b")
+        answers = model.execute([model.request({"INPUT0": v}) for v in (plain, value, plain)])
+        assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[b"a", b"b"]], [elements], [[b"a", b"b"]]]
+
+
+def test_a_model_may_answer_bytes_to_text(tmp_path: Path) -> None:
+    text = tensor_text("input", "INPUT0", "BYTES", [-1]) + tensor_text("output", "OUTPUT0", "BYTES", [-1])
+    text += tensor_text("output", "ANSWER", "BYTES", [1])
+    with serving(onnx_models.answering(b"\xff\0!"), text, tmp_path) as model:
+        answer = model.infer({"INPUT0": strings(b"text", shape=(1,))})
+        assert answer["OUTPUT0"].tolist() == [b"text"]
+        assert answer["ANSWER"].tolist() == [b"\xff\0!"]
+
+
+def test_no_strings_at_all(tmp_path: Path) -> None:
+    with serving(onnx_models.strings(), identity_config("BYTES", [-1]), tmp_path) as model:
+        answer = model.infer({"INPUT0": strings(shape=(1, 0))})["OUTPUT0"]
+        assert answer.shape == (1, 0)
+        assert answer.dtype == object
+
+
+def test_text_becomes_numbers(tmp_path: Path) -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [-1])
+    text += tensor_text("output", "OUTPUT0", "FP32", [-1])
+    with serving(onnx_models.string_to_number(), text, tmp_path) as model:
+        assert model.infer({"INPUT0": strings(b"1.5", b"-2")})["OUTPUT0"].tolist() == [[1.5, -2]]
+        with pytest.raises(BackendFailed):
+            model.infer({"INPUT0": strings(b"many", b"few")})
+        with pytest.raises(BackendFailed):
+            model.infer({"INPUT0": strings(b"\xff", b"few")})
+        assert model.infer({"INPUT0": strings(b"7")})["OUTPUT0"].tolist() == [[7]]
+
+
+def test_a_run_that_fails_says_so_in_triton_s_words(tmp_path: Path) -> None:
+    with serving(onnx_models.picky(), PICKY, tmp_path) as model:
+        with pytest.raises(BackendFailed) as caught:
+            model.infer({"INDEX": np.array([[9]])})
+        assert caught.value.message.startswith("onnx runtime error 2: Non-zero status code returned while running Gat")
+        assert caught.value.reason.startswith("Internal: ")
+        assert caught.value.__cause__ is not None
+        assert model.infer({"INDEX": np.array([[3]])})["VALUE"].tolist() == [[30]]
+
+
+def test_a_failure_on_a_cpu_poisons_nothing(tmp_path: Path) -> None:
+    with serving(onnx_models.picky(), PICKY, tmp_path) as model:
+        with pytest.raises(BackendFailed):
+            model.infer({"INDEX": np.array([[9]])})
+        assert not getattr(model.instance, "poisoned", True)
+
+
+def test_memory_that_cannot_be_had_is_an_error_of_its_own(tmp_path: Path) -> None:
+    text = tensor_text("input", "SIZE", "INT64", [1]) + tensor_text("output", "ZEROS", "FP32", [-1])
+    with serving(onnx_models.allocating(), text, tmp_path) as model:
+        assert model.infer({"SIZE": np.array([3])})["ZEROS"].tolist() == [0, 0, 0]
+        with pytest.raises(OutOfMemory, match="Failed to allocate memory for requested buffer"):
+            model.infer({"SIZE": np.array([1 << 46])})
+        assert model.infer({"SIZE": np.array([1])})["ZEROS"].tolist() == [0]
+
+
+def test_a_batch_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(max_batch_size=4), tmp_path) as model:
+        twos = np.ones((2, 16), np.int32)
+        requests = [model.request({"INPUT0": twos, "INPUT1": twos})] * 3
+        with pytest.raises(BackendFailed) as caught:
+            model.instance.execute(requests)
+        assert caught.value.message == "batch size 6 for 'model', max allowed is 4"
+
+
+def test_a_model_that_changes_its_first_dimension_cannot_batch(tmp_path: Path) -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
+    text += tensor_text("output", "OUTPUT0", "FP32", [-1])
+    with serving(onnx_models.doubling_rows(), text, tmp_path) as model:
+        for requests in (1, 2):
+            batch = [model.request({"INPUT0": np.ones((1, 2), np.float32)}) for _ in range(requests)]
+            with pytest.raises(BackendFailed, match=r"'OUTPUT0' of 'model' has shape \[\d,2\] for a batch of"):
+                model.execute(batch)
+
+
+def test_ragged_outputs_are_cut_by_the_shapes_of_the_inputs(tmp_path: Path) -> None:
+    with serving(onnx_models.ragged(), ragged_config("BATCH_ELEMENT_COUNT"), tmp_path) as model:
+        values = [np.arange(n, dtype=np.float32).reshape(1, n) for n in (2, 4, 1, 3)]
+        answers = model.execute([model.request({"INPUT0": value}) for value in values])
+        for value, answer in zip(values, answers, strict=True):
+            assert answer["DOUBLED"].tolist() == (value * 2).tolist()
+        assert model.infer({"INPUT0": values[1]})["DOUBLED"].tolist() == (values[1] * 2).tolist()
+
+
+def test_every_item_s_shape(tmp_path: Path) -> None:
+    text = (
+        "max_batch_size: 8\n"
+        + tensor_text("input", "INPUT0", "FP32", [-1, -1], "allow_ragged_batch: true")
+        + "batch_input { kind: BATCH_ITEM_SHAPE target_name: 'SHAPES' data_type: TYPE_FP32 source_input: 'INPUT0' }\n"
+        + tensor_text("output", "SHAPES_OUT", "FP32", [2]).replace("[2]", "[-1]")
+    )
+    with serving(onnx_models.ragged_item_shapes(), text, tmp_path) as model:
+        requests = [model.request({"INPUT0": np.ones(shape, np.float32)}) for shape in ((2, 1, 3), (1, 2, 2))]
+        answers = model.execute(requests)
+        assert [answer["SHAPES_OUT"].tolist() for answer in answers] == [[[1, 3], [1, 3]], [[2, 2]]]
+
+
+def test_one_session_runs_on_many_threads(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        instances = [model.model.instance(model.instance.placement) for _ in range(4)]
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            for turn in range(50):
+                value = np.full((2, 16), number * 1000 + turn, np.int32)
+                requests = [model.request({"INPUT0": value, "INPUT1": value}) for _ in range(2)]
+                for outcome in instances[number].execute(requests).outputs:
+                    if isinstance(outcome, Exception) or (tensors_of(outcome)[0].array != 2 * value).any():
+                        wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert wrong == []
+        for instance in instances:
+            instance.close()
+
+
+def test_nothing_of_a_batch_is_kept(tmp_path: Path) -> None:
+    for datatype in ("FP32", "BF16", "BYTES"):
+        config = identity_config(datatype, [-1])
+        with serving(onnx_models.identity(datatype), config, tmp_path / datatype) as model:
+            value = strings(b"\xff", b"x") if datatype == "BYTES" else samples(datatype, (1, 2))
+            requests = [model.request({"INPUT0": value}) for _ in range(2)]
+            arrays = [weakref.ref(tensor.array) for request in requests for tensor in request.inputs]
+            model.execute(requests)
+            model.execute(requests[:1])
+            del requests, value
+            gc.collect()
+            assert [array() for array in arrays] == [None, None]
+
+
+def test_times_are_in_order(tmp_path: Path) -> None:
+    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        ones = np.ones((1, 16), np.int32)
+        execution = model.instance.execute([model.request({"INPUT0": ones, "INPUT1": ones})])
+        assert 0 < execution.input_end_ns < execution.output_start_ns

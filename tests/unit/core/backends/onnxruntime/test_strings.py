@@ -1,0 +1,38 @@
+"""BYTES as text and as C++ strings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.backends.onnxruntime.strings import StringObjects, read_strings, to_bytes, to_text
+from tests.unit.onnx_serving import strings
+
+ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
+
+
+def test_text_and_back() -> None:
+    array = strings("häß".encode(), b"a\0b", shape=(2, 1))
+    text = to_text(array)
+    assert text.tolist() == [["häß"], ["a\0b"]]
+    assert to_bytes(text).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("element", [b"\xff", b"\xed\xa0\x80", b"a\xc3"])
+def test_what_is_no_text_says_so(element: bytes) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        to_text(strings(b"text", element))
+
+
+def test_elements_laid_out_are_read_back() -> None:
+    objects = StringObjects(strings(*ELEMENTS, shape=(2, 3)))
+    assert objects.array.shape == (2, 3)
+    read = read_strings(objects.array.ctypes.data, (2, 3))
+    assert read.shape == (2, 3)
+    assert read.ravel().tolist() == ELEMENTS
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_no_elements(shape: tuple[int, ...]) -> None:
+    assert StringObjects(np.empty(shape, object)).array.shape == shape
+    assert read_strings(0, shape).shape == shape

@@ -1,0 +1,126 @@
+"""Gathering inputs: what is copied, where to, and what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.backends.tensors.batch_inputs import batch_inputs
+from core.backends.tensors.gather import Gatherer, StagingBuffer, batch_total
+from core.errors import BackendFailed
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import Array
+from tests.unit.onnx_serving import config_of, spec_of, strings, tensor_text
+
+VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
+FIXED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
+RAGGED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
+
+
+def request(**arrays: Array) -> InferenceRequest:
+    tensors = []
+    for name, array in arrays.items():
+        tensor = InputTensor(name, "FP32", array.shape, memoryview(b""))
+        tensor.array = array
+        tensors.append(tensor)
+    made = InferenceRequest("model", tensors)
+    made.batch_size = tensors[0].array.shape[0] if tensors else 1
+    return made
+
+
+def rows(count: int, width: int, value: float = 1) -> Array:
+    return np.full((count, width), value, np.float32)
+
+
+def test_one_request_s_arrays_are_not_copied() -> None:
+    array = rows(2, 4)
+    assert Gatherer(spec_of(config_of(FIXED))).gather([request(INPUT0=array)], 2)["INPUT0"] is array
+
+
+@pytest.mark.parametrize("text", [FIXED, VARIABLE])
+@pytest.mark.parametrize("width", [4, 30_000])
+def test_many_are_put_one_after_the_other(text: str, width: int) -> None:
+    gatherer = Gatherer(spec_of(config_of(text.replace("[4]", f"[{width}]"))))
+    feed = gatherer.gather([request(INPUT0=rows(n, width, n)) for n in (1, 2, 3)], 6)
+    assert feed["INPUT0"].shape == (6, width)
+    assert feed["INPUT0"][:, -1].tolist() == [1, 2, 2, 3, 3, 3]
+    assert feed["INPUT0"].flags.c_contiguous
+
+
+def test_the_buffer_is_used_again_and_grows() -> None:
+    gatherer = Gatherer(spec_of(config_of(VARIABLE)))
+    first = gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"]
+    again = gatherer.gather([request(INPUT0=rows(1, 4, 5))] * 3, 3)["INPUT0"]
+    assert np.shares_memory(first, again)
+    larger = gatherer.gather([request(INPUT0=rows(1, 80, 7))] * 3, 3)["INPUT0"]
+    assert larger.shape == (3, 80)
+    assert (larger == 7).all()
+    assert np.shares_memory(larger, gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"])
+
+
+def test_strings_are_not_staged() -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [1])
+    gatherer = Gatherer(spec_of(config_of(text)))
+    feeds = [gatherer.gather([request(INPUT0=strings(e)) for e in pair], 2) for pair in ((b"a", b"b"), (b"c", b"d"))]
+    assert [feed["INPUT0"].tolist() for feed in feeds] == [[[b"a"], [b"b"]], [[b"c"], [b"d"]]]
+
+
+def test_ragged_inputs_are_flattened() -> None:
+    gatherer = Gatherer(spec_of(config_of(RAGGED)))
+    feed = gatherer.gather([request(INPUT0=rows(1, n, n)) for n in (2, 1, 3)], 3)
+    assert feed["INPUT0"].tolist() == [2, 2, 1, 3, 3, 3]
+    assert gatherer.gather([request(INPUT0=rows(1, 2))], 1)["INPUT0"].tolist() == [1, 1]
+
+
+def test_batch_inputs_go_to_all_their_targets() -> None:
+    text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_INT32 "
+    config = config_of(RAGGED + text + "source_input: 'INPUT0' }")
+    gatherer = Gatherer(spec_of(config), batch_inputs=batch_inputs(config, "model"))
+    for requests in (1, 2):
+        feed = gatherer.gather([request(INPUT0=rows(1, 3))] * requests, requests)
+        assert feed["A"].tolist() == feed["B"].tolist() == [3] * requests
+
+
+def test_a_scalar_loses_its_dimension() -> None:
+    spec = spec_of(config_of(tensor_text("input", "INPUT0", "FP32", [1])))
+    gatherer = Gatherer(spec, scalars=frozenset({"INPUT0"}))
+    assert gatherer.gather([request(INPUT0=np.ones(1, np.float32))], 1)["INPUT0"].shape == ()
+
+
+def test_inputs_that_do_not_fit_together_fail() -> None:
+    gatherer = Gatherer(spec_of(config_of(VARIABLE)))
+    with pytest.raises(BackendFailed, match="the inputs 'INPUT0' of a batch for 'model' do not fit together"):
+        gatherer.gather([request(INPUT0=rows(1, 2)), request(INPUT0=rows(1, 3))], 2)
+
+
+def test_a_request_that_lacks_an_input_of_the_first_fails() -> None:
+    gatherer = Gatherer(spec_of(config_of(FIXED)))
+    with pytest.raises(BackendFailed, match="a request in the batch has no input 'INPUT0'"):
+        gatherer.gather([request(INPUT0=rows(1, 4)), request()], 2)
+
+
+def test_more_items_than_the_model_takes_are_refused() -> None:
+    assert batch_total([request(INPUT0=rows(n, 1)) for n in (1, 3)], 4, "model") == 4
+    assert batch_total([request()], 0, "model") == 1
+    with pytest.raises(BackendFailed, match="batch size 5 for 'model', max allowed is 4"):
+        batch_total([request(INPUT0=rows(n, 1)) for n in (2, 3)], 4, "model")
+
+
+def test_a_buffer_is_announced_while_it_is_used() -> None:
+    seen: list[int] = []
+    buffer = StagingBuffer(
+        "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
+    )
+    buffer.view((2, 3))
+    buffer.view((1, 3))
+    buffer.view((4, 3))
+    buffer.close()
+    buffer.close()
+    assert seen == [6, -1, 12, -1]
+
+
+def test_views_are_not_hoarded() -> None:
+    buffer = StagingBuffer("X", np.dtype("float32"))
+    for width in range(1000):
+        assert buffer.view((1, width)).shape == (1, width)
+    assert len(buffer._views) <= 256

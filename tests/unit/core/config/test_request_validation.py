@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.request_validation import RequestValidator
+from core.errors import InvalidRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import BY_NAME, bytes_array, pack_bytes
+
+ID = "[request id: <id_unknown>] "
+NOTE = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+def spec(max_batch_size: int = 8, **inputs: Any) -> ModelSpec:
+    """Inputs by name: (datatype, dims) or (datatype, dims, further fields)."""
+    resolved = {}
+    for name, (datatype, dims, *more) in inputs.items():
+        resolved[name] = InputSpec(name=name, datatype=BY_NAME[datatype], dims=dims, **(more[0] if more else {}))
+    return ModelSpec(
+        name="simple",
+        version=1,
+        platform="onnxruntime_onnx",
+        backend="onnxruntime",
+        max_batch_size=max_batch_size,
+        inputs=resolved,
+        outputs={"OUT": OutputSpec(name="OUT", datatype=BY_NAME["FP32"], dims=(1,))},
+    )
+
+
+SIMPLE = spec(INPUT0=("INT32", (16,)), INPUT1=("INT32", (16,)))
+
+
+def raw(name: str, *shape: int, datatype: str = "INT32", size: int | None = None) -> InputTensor:
+    count = size if size is not None else int(np.prod(shape)) * 4
+    return InputTensor(name, datatype, shape, memoryview(bytes(count)))
+
+
+def check(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = ()) -> InferenceRequest:
+    request = InferenceRequest("simple", list(tensors), outputs=outputs)
+    RequestValidator(model).check(request)
+    return request
+
+
+def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = ()) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        check(model, *tensors, outputs=outputs)
+    return caught.value.message
+
+
+def test_makes_arrays_in_shape_without_copying_aligned_bytes() -> None:
+    content = memoryview(np.arange(32, dtype=np.int32).tobytes())
+    request = check(
+        SIMPLE, InputTensor("INPUT0", "INT32", (2, 16), content), InputTensor("INPUT1", "INT32", (2, 16), content)
+    )
+    assert request.batch_size == 2
+    assert request.batch_key is None
+    array = request.inputs[0].array
+    assert array.shape == (2, 16)
+    assert array[1, 3] == 19
+    assert np.shares_memory(array, np.frombuffer(content, np.uint8))
+
+
+def test_copies_what_came_unaligned() -> None:
+    content = memoryview(bytes(3) + np.arange(16, dtype=np.int32).tobytes())[3:]
+    request = check(SIMPLE, InputTensor("INPUT0", "INT32", (1, 16), content), raw("INPUT1", 1, 16))
+    assert request.inputs[0].array.flags.aligned
+    assert request.inputs[0].array[0, 5] == 5
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (
+            [],
+            ID
+            + "expected 2 inputs but got 0 inputs for model 'simple'. Got input(s) [], but missing required input(s) "
+            "['INPUT0','INPUT1']. Please provide all required input(s).",
+        ),
+        (
+            [raw("INPUT0", 1, 16)],
+            ID + "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['INPUT0'], but missing required "
+            "input(s) ['INPUT1']. Please provide all required input(s).",
+        ),
+        (
+            [raw("INPUT0", 1, 16), raw("INPUT1", 1, 16), raw("FOO", 1, 16)],
+            ID + "expected 2 inputs but got 3 inputs for model 'simple'. Got input(s) ['FOO','INPUT1','INPUT0'], but "
+            "missing required input(s) ]. Please provide all required input(s).",
+        ),
+        ([raw("INPUT0", 1, 16), raw("FOO", 1, 16)], "unexpected inference input 'FOO' for model 'simple'"),
+        ([raw("INPUT0", 1, 16), raw("INPUT0", 1, 16)], ID + "input 'INPUT0' already exists in request"),
+        (
+            [raw("INPUT0", 16), raw("INPUT1", 1, 16)],
+            ID + "input 'INPUT0' batch size does not match other inputs for 'simple'",
+        ),
+        (
+            [raw("INPUT0", 1, 16), raw("INPUT1", size=0)],
+            ID + "input 'INPUT1' has no shape but model requires batch dimension for 'simple'",
+        ),
+        (
+            [raw("INPUT0", 9, 16), raw("INPUT1", 9, 16)],
+            ID + "inference request batch-size must be <= 8 for 'simple'",
+        ),
+        (
+            [raw("INPUT0", 1, 1, 16), raw("INPUT1", 1, 16)],
+            ID + "unexpected shape for input 'INPUT0' for model 'simple'. Expected [-1,16], got [1,1,16]." + NOTE,
+        ),
+        (
+            [raw("INPUT0", 1, 16, datatype="FP32"), raw("INPUT1", 1, 16)],
+            ID + "inference input 'INPUT0' data-type is 'FP32', but model 'simple' expects 'INT32'",
+        ),
+        (
+            [raw("INPUT0", 1, 16, size=60), raw("INPUT1", 1, 16, size=60)],
+            ID + "input byte size mismatch for input 'INPUT1' for model 'simple'. Expected 64, got 60",
+        ),
+        (
+            [raw("INPUT0", 0, 16, size=0), raw("INPUT1", 0, 16, size=0)],
+            ID + "input byte size mismatch for input 'INPUT1' for model 'simple'. Expected 64, got 0",
+        ),
+        (
+            [raw("INPUT0", -1, 16, size=64), raw("INPUT1", -1, 16, size=64)],
+            ID + "All input dimensions should be specified for input 'INPUT1' for model 'simple', got [-1,16]",
+        ),
+    ],
+)
+def test_refusals_have_tritons_texts(tensors: list[InputTensor], message: str) -> None:
+    assert refusal(SIMPLE, *tensors) == message
+
+
+def test_unknown_output_is_refused_first() -> None:
+    assert refusal(SIMPLE, outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'simple'"
+
+
+def test_without_batching_the_note_is_left_out() -> None:
+    model = spec(0, IN=("FP32", (2, 4)))
+    assert refusal(model, raw("IN", 1, 4, datatype="FP32")) == (
+        ID + "unexpected shape for input 'IN' for model 'simple'. Expected [2,4], got [1,4]. "
+    )
+    assert check(model, raw("IN", 2, 4, datatype="FP32")).batch_size == 1
+
+
+def test_counts_beyond_64_bits_are_refused_before_memory_is_taken() -> None:
+    model = spec(8, IN=("INT32", (-1, -1)))
+    assert refusal(model, raw("IN", 1, 2**62, 16, size=64)) == (
+        ID + f"invalid shape for input 'IN': shape [1,{2**62},16] causes total element count to exceed maximum size of "
+        "9223372036854775807"
+    )
+
+
+def test_bytes_elements_are_counted() -> None:
+    model = spec(8, IN=("BYTES", (2,)))
+    packed = pack_bytes([b"a", b"\0b"])
+
+    request = check(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed)))
+    assert request.inputs[0].array.tolist() == [[b"a", b"\0b"]]
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed + pack_bytes([b"c"])))) == (
+        ID + "unexpected number of string elements 3 for inference input 'IN' for model 'simple', expecting 2"
+    )
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:5]))) == (
+        ID + "expected 2 string elements for inference input 'IN' for model 'simple', got 1"
+    )
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:7]))) == (
+        ID + "incomplete string length indicator for inference input 'IN' for model 'simple', expecting 4 bytes but "
+        "only 2 bytes available. Please make sure the string length indicator is in one buffer."
+    )
+    assert refusal(model, InputTensor("IN", "BYTES", (1, 2), memoryview(packed[:-1]))) == (
+        "incomplete string data for inference input 'IN', expecting string of length 2 but only 1 bytes available"
+    )
+    listed = InputTensor("IN", "BYTES", (1, 2), bytes_array([b"a"], (1,)))
+    assert (
+        refusal(model, listed) == ID + "expected 2 string elements for inference input 'IN' for model 'simple', got 1"
+    )
+
+
+def test_reshape_is_what_the_model_sees() -> None:
+    model = spec(8, IN=("INT32", (4, -1), {"model_dims": (-1, 2, 2)}))
+    request = check(model, raw("IN", 3, 4, 5))
+    assert request.inputs[0].array.shape == (3, 5, 2, 2)
+    scalar = spec(8, IN=("INT32", (1,), {"model_dims": ()}))
+    assert check(scalar, raw("IN", 3, 1)).inputs[0].array.shape == (3,)
+
+
+def test_optional_inputs_may_be_left_out_and_then_tell_batches_apart() -> None:
+    model = spec(8, A=("INT32", (1,)), B=("INT32", (1,), {"optional": True}))
+    alone = check(model, raw("A", 1, 1))
+    both = check(model, raw("A", 1, 1), raw("B", 1, 1))
+    assert alone.batch_key != both.batch_key
+    assert refusal(model, raw("B", 1, 1)) == (
+        ID + "expected number of inputs between 1 and 2 but got 1 inputs for model 'simple'. Got input(s) ['B'], but "
+        "missing required input(s) ['A']. Please provide all required input(s)."
+    )
+
+
+def test_variable_shapes_tell_batches_apart_unless_ragged() -> None:
+    model = spec(8, A=("INT32", (-1,)), B=("INT32", (-1,), {"allow_ragged_batch": True}))
+    first = check(model, raw("A", 1, 4), raw("B", 1, 5))
+    same = check(model, raw("A", 2, 4), raw("B", 2, 6))
+    other = check(model, raw("A", 1, 3), raw("B", 1, 5))
+    assert first.batch_key == same.batch_key
+    assert first.batch_key != other.batch_key

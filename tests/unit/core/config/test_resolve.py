@@ -1,0 +1,82 @@
+"""The spec of a version: what the hot path reads."""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+
+from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig
+from core.inference.tensors import BY_NAME
+
+
+def resolved(text: str) -> ModelSpec:
+    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
+    return resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
+
+
+def batching(text: str) -> BatchingSpec | None:
+    return resolved(text).batching
+
+
+def test_a_spec_holds_the_tensors_by_name() -> None:
+    spec = resolved(
+        'max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: [ 1 ] reshape {} optional: true '
+        'allow_ragged_batch: true } input { name: "B" data_type: TYPE_FP32 dims: [ -1, 2 ] } '
+        'output { name: "Z" data_type: TYPE_INT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } } '
+        'metric_tags { key: "team" value: "x" } model_transaction_policy { decoupled: true }'
+    )
+    assert spec == ModelSpec(
+        name="m",
+        version=3,
+        platform="onnxruntime_onnx",
+        backend="onnxruntime",
+        max_batch_size=8,
+        inputs={
+            "A": InputSpec(
+                name="A",
+                datatype=BY_NAME["BYTES"],
+                dims=(1,),
+                model_dims=(),
+                optional=True,
+                allow_ragged_batch=True,
+            ),
+            "B": InputSpec(name="B", datatype=BY_NAME["FP32"], dims=(-1, 2)),
+        },
+        outputs={
+            "Z": OutputSpec(name="Z", datatype=BY_NAME["INT8"], dims=(4,), model_dims=(2, 2), labels=("cat", "dog"))
+        },
+        decoupled=True,
+        metric_tags={"team": "x"},
+    )
+
+
+def test_without_dynamic_batching_there_is_no_batcher() -> None:
+    assert batching("max_batch_size: 8") is None
+
+
+def test_a_batcher_with_its_sizes_in_order_and_times_in_ns() -> None:
+    text = "preferred_batch_size: [ 6, 2, 6 ] max_queue_delay_microseconds: 500 preserve_ordering: true"
+    assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
+        preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
+    )
+
+
+def test_a_model_that_cannot_batch_is_sent_one_at_a_time() -> None:
+    assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
+
+
+def test_each_priority_level_has_its_policy() -> None:
+    spec = batching(
+        "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
+        "default_queue_policy { max_queue_size: 7 } priority_queue_policy { key: 2 value { timeout_action: DELAY "
+        "default_timeout_microseconds: 10 allow_timeout_override: true } } }"
+    )
+    default = QueuePolicy(max_queue_size=7)
+    delayed = QueuePolicy(delay_on_timeout=True, default_timeout_ns=10_000, allow_timeout_override=True)
+    assert spec == BatchingSpec(
+        preferred_batch_sizes=(1,),
+        priority_levels=3,
+        default_priority_level=2,
+        policies=(default, delayed, default),
+    )

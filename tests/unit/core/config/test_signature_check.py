@@ -1,0 +1,141 @@
+"""The configuration against the graph: every text of a mismatch."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature, TensorSignature
+from core.config.signature_check import validate_against_signature
+from core.inference.tensors import Shape
+
+UNABLE = "unable to load model 'm', "
+
+
+def graph(in_shape: Shape = (-1, 16), out_shape: Shape = (-1, 16), datatype: str = "INT32") -> ModelSignature:
+    return ModelSignature(
+        (TensorSignature("IN", datatype, in_shape),),
+        (TensorSignature("OUT", datatype, out_shape),),
+        (TensorSignature("INIT", datatype, (4,)),),
+    )
+
+
+def messages(text: str, signature: ModelSignature) -> list[str]:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    return [problem.message for problem in validate_against_signature(config, signature, "m")]
+
+
+def config_text(in_dims: str = "16", out_dims: str = "16", batch: int = 8, more: str = "") -> str:
+    return (
+        f'max_batch_size: {batch} input {{ name: "IN" data_type: TYPE_INT32 dims: [ {in_dims} ] {more} }} '
+        f'output {{ name: "OUT" data_type: TYPE_INT32 dims: [ {out_dims} ] }} '
+    )
+
+
+def test_a_matching_config_has_no_problem() -> None:
+    assert messages(config_text(), graph()) == []
+    assert messages(config_text("-1, 16", "-1, 16", batch=0), graph()) == []
+
+
+def test_an_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
+    assert messages(config_text("7", "-1"), graph((-1, -1), (-1, -1))) == []
+    [problem] = messages(config_text("7", "7"), graph((-1, -1), (-1, -1)))
+    assert problem.startswith("model 'm', tensor 'OUT': the model expects 2 dimensions (shape [-1,-1]) but ")
+
+
+@pytest.mark.parametrize(("dims", "count"), [("5", 2), ("-1", 2), ("16, 1", 3)])
+def test_wrong_dims_with_batching(dims: str, count: int) -> None:
+    shape = f"[-1,{dims.replace(' ', '')}]"
+    assert messages(config_text(dims), graph()) == [
+        f"model 'm', tensor 'IN': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies "
+        f"{count} dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+        f"shape, making complete shape {shape})"
+    ]
+
+
+def test_wrong_dims_without_batching() -> None:
+    assert messages(config_text("3", "2, 4", batch=0), graph((2, 4), (2, 4))) == [
+        "model 'm', tensor 'IN': the model expects 2 dimensions (shape [2,4]) but the model configuration specifies "
+        "1 dimensions (shape [3])"
+    ]
+
+
+def test_a_graph_that_cannot_batch() -> None:
+    assert messages(config_text(), graph((2, 16), ())) == [
+        f"model 'm', tensor '{name}': for the model to support batching the shape should have at least 1 dimension and "
+        f"the first dimension must be -1; but shape expected by the model is {shape}"
+        for name, shape in (("IN", "[2,16]"), ("OUT", "[]"))
+    ]
+
+
+def test_a_scalar_takes_ones_only() -> None:
+    assert messages(config_text("1", "1, 1", batch=0), graph((), ())) == []
+    assert messages(config_text("2", "1", batch=0), graph((), ())) == [
+        f"{UNABLE}scalar tensor 'IN', should only provide 1 in the model configuration when the model doesn't support "
+        "batching. Model configuration provided: [2]."
+    ]
+
+
+def test_reshape_stands_for_the_dims() -> None:
+    assert messages(config_text("4, 4", more="reshape { shape: [ 16 ] }"), graph()) == []
+    assert messages(config_text("1", more="reshape {}"), graph((-1,))) == []
+
+
+def test_names_are_answered_with_those_allowed() -> None:
+    assert messages(config_text().replace('"IN"', '"WRONG"'), graph()) == [
+        "unexpected inference input 'WRONG', allowed inputs are: IN"
+    ]
+    assert messages(config_text().replace("OUT", "WRONG"), graph()) == [
+        "unexpected inference output 'WRONG', allowed outputs are: OUT"
+    ]
+
+
+def test_the_number_of_inputs() -> None:
+    both = config_text() + 'input { name: "B" data_type: TYPE_INT32 dims: [ 16 ] } '
+    assert messages(both, graph()) == [
+        f"{UNABLE}configuration expects 2 inputs, model provides 1",
+        "unexpected inference input 'B', allowed inputs are: IN",
+    ]
+    generated = 'batch_input { target_name: "COUNT" } '
+    assert messages(config_text() + generated, graph())[0] == (
+        f"{UNABLE}configuration expects 2 inputs, model provides 1"
+    )
+
+
+def test_datatypes() -> None:
+    assert messages(config_text(), graph(datatype="BYTES")) == [
+        f"{UNABLE}configuration expects datatype TYPE_INT32 for input 'IN', model provides TYPE_BYTES",
+        f"{UNABLE}configuration expects datatype TYPE_INT32 for output 'OUT', model provides TYPE_BYTES",
+    ]
+    assert messages(config_text(), graph(datatype=""))[0].endswith("model provides TYPE_<invalid>")
+
+
+def test_optional_inputs_are_initializers_of_models_that_do_not_batch() -> None:
+    optional = 'input { name: "INIT" data_type: TYPE_INT32 dims: [ 4 ] optional: true } '
+    plain = config_text("-1, 16", "-1, 16", batch=0)
+    assert messages(plain + optional, graph()) == []
+    assert messages(plain + optional.replace('"INIT"', '"IN"'), graph())[-1] == (
+        "unexpected inference input 'IN', allowed inputs are: INIT"
+    )
+    assert messages(config_text() + optional, graph())[0] == (
+        f"{UNABLE}optional input 'INIT' is not supported for models that support batching"
+    )
+    assert messages(plain + optional.replace("optional", "allow_ragged_batch: true optional"), graph()) == [
+        f"{UNABLE}configuration expects model provides input with shape [-1] for ragged input 'INIT', which is not "
+        "supported for optional input"
+    ]
+
+
+def test_a_ragged_input_is_flat() -> None:
+    ragged = config_text("-1", more="allow_ragged_batch: true")
+    assert messages(ragged, graph((-1,))) == []
+    assert messages(ragged, graph((-1, 16))) == [
+        f"{UNABLE}configuration expects model provides input with shape [-1]  for ragged input 'IN', model provides "
+        "[-1,16]"
+    ]
+
+
+def test_a_scattered_output_is_cut_by_its_source() -> None:
+    scattered = config_text("16", "-1") + 'batch_output { target_name: "OUT" source_input: "IN" } '
+    assert messages(scattered, graph(out_shape=(-1,))) == []

@@ -1,0 +1,179 @@
+"""Warmup samples: zeros, random tensors and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from core.config.model_spec import ModelSpec
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig
+from core.config.warmup import WarmupSample, warmup_problems, warmup_samples
+from core.errors import ConfigInvalid
+from core.inference.tensors import Array, pack_bytes
+
+ID = "[request id: <id_unknown>] "
+
+
+def samples(directory: Path, value: str) -> list[WarmupSample]:
+    text = f'model_warmup {{ name: "s" batch_size: 1 inputs {{ key: "IN" value {{ {value} }} }} }}'
+    return warmup_samples(text_format.Parse(text, ModelConfig(name="m")), directory)
+
+
+def array(directory: Path, value: str) -> Array:
+    return samples(directory, value)[0].inputs[0].array
+
+
+def write(directory: Path, content: bytes) -> None:
+    (directory / "warmup").mkdir()
+    (directory / "warmup" / "raw").write_bytes(content)
+
+
+def test_samples_of_no_items_are_skipped_and_a_count_of_zero_is_one(tmp_path: Path) -> None:
+    text = 'model_warmup { name: "none" } model_warmup { name: "two" batch_size: 2 } '
+    text += 'model_warmup { name: "often" batch_size: 1 count: 5 }'
+    found = warmup_samples(text_format.Parse(text, ModelConfig(name="m")), tmp_path)
+    assert [(sample.name, sample.batch_size, sample.count) for sample in found] == [("two", 2, 1), ("often", 1, 5)]
+
+
+def test_zeros(tmp_path: Path) -> None:
+    zeros = array(tmp_path, "data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true")
+    assert zeros.dtype == np.float32
+    assert zeros.shape == (2, 3)
+    assert not zeros.any()
+
+
+@pytest.mark.parametrize("source", ["zero_data", "random_data"])
+def test_strings_are_empty(tmp_path: Path, source: str) -> None:
+    assert array(tmp_path, f"data_type: TYPE_STRING dims: [ 2 ] {source}: true").tolist() == [b"", b""]
+
+
+def test_random_tensors_are_the_same_each_time(tmp_path: Path) -> None:
+    value = "data_type: TYPE_INT64 dims: [ 4 ] random_data: true"
+    first = array(tmp_path, value)
+    assert first.dtype == np.int64
+    assert first.any()
+    np.testing.assert_array_equal(first, array(tmp_path, value))
+
+
+def test_random_bools_are_bools(tmp_path: Path) -> None:
+    bools = array(tmp_path, "data_type: TYPE_BOOL dims: [ 64 ] random_data: true")
+    assert set(bools.view(np.uint8).tolist()) == {0, 1}
+
+
+def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, np.arange(6, dtype=np.int32).tobytes())
+    value = 'data_type: TYPE_INT32 dims: [ 2, 3 ] input_data_file: "raw"'
+    assert array(tmp_path, value).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_file_of_strings(tmp_path: Path) -> None:
+    write(tmp_path, pack_bytes([b"a\0b", b""]))
+    value = 'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "raw"'
+    assert array(tmp_path, value).tolist() == [b"a\0b", b""]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "data_type: TYPE_FP32 dims: [ -1 ] zero_data: true",
+            "warmup setting expects all variable-size dimensions are specified for input 'IN'",
+        ),
+        ("data_type: TYPE_FP32 dims: [ 1 ]", f"{ID}warmup setting expects input 'IN' to have input_data_type set"),
+        ("dims: [ 1 ] zero_data: true", "warmup setting expects input 'IN' to have 'data_type' set"),
+        (
+            'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "raw"',
+            f"{ID}warmup setting expects 16 bytes, but the data provided from raw only has 9 bytes",
+        ),
+        (
+            'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "raw"',
+            f"{ID}expected 2 string elements for inference input 'IN' for model 'm', got 1",
+        ),
+        (
+            'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "../../raw"',
+            "warmup file path '../../raw' for input 'IN' in model 'm' is outside model directory",
+        ),
+    ],
+)
+def test_mistakes_have_their_texts(tmp_path: Path, value: str, message: str) -> None:
+    write(tmp_path, pack_bytes([b"12345"]))
+    with pytest.raises(ConfigInvalid) as caught:
+        samples(tmp_path, value)
+    assert caught.value.message == message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"failed to open file for read .*/warmup/raw: No such file or directory"):
+        samples(tmp_path, 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "raw"')
+
+
+# --- judged by the version that they are for
+
+
+def spec(max_batch_size: int) -> ModelSpec:
+    text = f'max_batch_size: {max_batch_size} input {{ name: "IN" data_type: TYPE_FP32 dims: [ 2 ] }} '
+    text += 'output { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] }'
+    return resolve_model_spec(text_format.Parse(text, ModelConfig(name="m")), 1, {})
+
+
+def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: int = 4, name: str = "IN") -> list[str]:
+    """What is wrong with the second of three samples, of which the others are right."""
+    good = 'inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } '
+    text = f'model_warmup {{ name: "first" batch_size: 1 {good} }} '
+    text += f'model_warmup {{ name: "s" batch_size: {batch_size} inputs {{ key: "{name}" value {{ {value} }} }} }} '
+    text += f'model_warmup {{ name: "last" batch_size: 1 {good} }} '
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    problems = warmup_problems(config, spec(max_batch_size), directory)
+    assert {problem.path for problem in problems} <= {"model_warmup[1]"}
+    return [problem.message for problem in problems]
+
+
+GOOD = "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true"
+
+
+def test_samples_that_the_version_can_run(tmp_path: Path) -> None:
+    for batch_size in (0, 1, 4):
+        assert found(tmp_path, GOOD, batch_size=batch_size) == []
+    assert found(tmp_path, GOOD, max_batch_size=0) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (GOOD.replace("FP32", "INT32"), f"{ID}inference input 'IN' data-type is 'INT32', but model 'm' expects 'FP32'"),
+        (
+            GOOD.replace("2 ]", "3 ]"),
+            f"{ID}unexpected shape for input 'IN' for model 'm'. Expected [-1,2], got [1,3]. ",
+        ),
+    ],
+)
+def test_a_sample_that_the_version_would_refuse(tmp_path: Path, value: str, message: str) -> None:
+    (text,) = found(tmp_path, value)
+    assert text.startswith(f"failed to run warmup sample 's': {message}")
+
+
+def test_a_sample_with_other_inputs(tmp_path: Path) -> None:
+    (text,) = found(tmp_path, GOOD, name="X")
+    assert text == "failed to run warmup sample 's': unexpected inference input 'X' for model 'm'; "
+    config = text_format.Parse('model_warmup { name: "s" batch_size: 1 }', ModelConfig(name="m"))
+    (problem,) = warmup_problems(config, spec(4), tmp_path)
+    assert "missing required input(s) ['IN']" in problem.message
+
+
+@pytest.mark.parametrize(("batch_size", "max_batch_size"), [(5, 4), (2, 0)])
+def test_a_sample_of_too_many_items(tmp_path: Path, batch_size: int, max_batch_size: int) -> None:
+    assert found(tmp_path, GOOD, batch_size=batch_size, max_batch_size=max_batch_size) == [
+        f"failed to run warmup sample 's': batch size {batch_size} for 'm', max allowed is {max_batch_size}; "
+    ]
+
+
+def test_a_sample_that_cannot_be_made_is_one_problem_among_others(tmp_path: Path) -> None:
+    assert found(tmp_path, "dims: [ 1 ] zero_data: true") == [
+        "warmup setting expects input 'IN' to have 'data_type' set"
+    ]
+    for dims in ("[ 1000000000000 ]", "[ 1000000000, 1000000000, 1000000000 ]"):
+        assert len(found(tmp_path, f"data_type: TYPE_FP64 dims: {dims} zero_data: true", name="X")) == 1

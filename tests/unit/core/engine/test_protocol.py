@@ -1,0 +1,34 @@
+"""What a front end loads to talk to an engine in another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from inspect import signature
+
+from core.engine.in_process import InferenceEngine
+from core.engine.protocol import Engine
+
+# Each of them costs a front end more memory than all of its own code.
+ENGINE_ONLY = (
+    "onnxruntime",
+    "boto3",
+    "botocore",
+    "google.cloud.storage",
+    "google.protobuf",
+    "tritonclient",
+    "core.engine.in_process",
+)
+FRONT_END = "import core.http.application, core.remote.calls.calls"
+
+
+def test_a_front_end_loads_nothing_of_a_backend() -> None:
+    code = f"import sys; {FRONT_END}; print(*[name for name in {ENGINE_ONLY!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.split() == []
+
+
+def test_the_engine_has_every_method_of_the_protocol() -> None:
+    asked = {name: signature(method) for name, method in vars(Engine).items() if not name.startswith("_")}
+    assert "submit" in asked
+    assert {name: signature(getattr(InferenceEngine, name)) for name in asked} == asked

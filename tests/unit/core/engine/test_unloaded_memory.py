@@ -1,0 +1,58 @@
+"""What an unloaded model had is free when it is unloaded, and not when the collector of cycles comes round."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from core.engine.in_process import InferenceEngine, make_engine
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.lifecycle.options import EngineOptions
+from core.scheduling.batcher import Scheduler
+from tests.project import ROOT
+
+LIMIT_S = 60.0
+MODELS = ROOT / "deploy" / "models"
+
+
+@pytest.fixture
+def engine() -> Iterator[InferenceEngine]:
+    def fail(*_: object) -> None:
+        raise AssertionError("fatal")
+
+    made = make_engine(EngineOptions(repositories=(str(MODELS),), control_mode="explicit"), on_fatal=fail)
+    made.start()
+    assert made.wait_loaded(LIMIT_S)
+    yield made
+    made.begin_exit()
+    assert made.finish(LIMIT_S)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_unloaded_model_leaves_nothing(engine: InferenceEngine) -> None:
+    engine.load_model("simple", {})
+    (scheduler,) = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, Scheduler)]
+    assert _ask(engine).error is None
+    engine.unload_model("simple", unload_dependents=False, wait=True)
+    assert scheduler() is None
+
+
+def _ask(engine: InferenceEngine) -> InferenceResponse:
+    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+    zeros = np.zeros((1, 16), np.int32)
+    inputs = [InputTensor(name, "INT32", (1, 16), zeros) for name in ("INPUT0", "INPUT1")]
+    engine.submit(InferenceRequest("simple", inputs), responses.put)
+    return responses.get(timeout=LIMIT_S)

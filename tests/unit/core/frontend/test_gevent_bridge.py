@@ -1,0 +1,392 @@
+"""The gevent bridge with a real hub and real threads.
+
+Each test has a hub of its own, in a thread of its own, so that the main thread never gets one.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gevent
+import gevent.event
+import pytest
+
+from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
+from core.frontend.gevent_bridge import GeventBridge
+from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
+from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
+from tests.unit.fake_engine import FakeEngine, empty_response
+from tests.waiting import until
+
+LIMIT = 30.0
+
+
+def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
+    """Run `test` as a greenlet of a new hub; fail if it takes longer than LIMIT seconds or raises."""
+    tests = [test]  # the frame of a hub's thread stays when it has ended: what `test` knows must not stay with it
+
+    def run() -> None:
+        hub = gevent.get_hub()
+        bridge = GeventBridge(hub)
+        try:
+            greenlet = gevent.spawn(tests.pop(), bridge)
+            greenlet.join(LIMIT)
+            assert greenlet.ready(), "the test hangs"
+            greenlet.get()
+        finally:
+            bridge.close()
+            hub.destroy(destroy_loop=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result()
+
+
+class ThreadedEngine(FakeEngine):
+    """Answers on `count` native threads, in batches of what has queued up meanwhile."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._queue: queue.SimpleQueue[tuple[InferenceRequest, OnResponse] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._serve) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        self._queue.put((request, on_response))
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            request, on_response = item
+            on_response(empty_response(request))
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(LIMIT)
+
+
+def request(name: str = "simple") -> InferenceRequest:
+    return InferenceRequest(name, [], id=name)
+
+
+def test_no_wake_up_is_lost_among_threads() -> None:
+    engine = ThreadedEngine(4)
+
+    def one_connection(bridge: GeventBridge, number: int) -> int:
+        return sum(
+            bridge.infer(engine, request(f"{number}-{n}"), lambda: False).id == f"{number}-{n}" for n in range(200)
+        )
+
+    def test(bridge: GeventBridge) -> None:
+        connections = [gevent.spawn(one_connection, bridge, number) for number in range(32)]
+        gevent.joinall(connections, timeout=LIMIT)
+        assert [connection.value for connection in connections] == [200] * 32
+
+    try:
+        on_a_hub(test)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("handover", "expected"),
+    [
+        (sys.maxsize, "read a, read b, read c, submit a, submit b, submit c"),
+        (2, "read a, read b, submit a, submit b, read c, submit c"),
+    ],
+)
+def test_requests_that_arrive_together_are_submitted_together(handover: int, expected: str) -> None:
+    events: list[str] = []
+
+    class Noting(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            events.append(f"submit {request.id}")
+            on_response(InferenceResponse("simple", 1, [], id=request.id))
+
+    def test(bridge: GeventBridge) -> None:
+        engine = Noting()
+        engine.handover = handover
+
+        def connection(name: str) -> None:
+            events.append(f"read {name}")
+            bridge.infer(engine, request(name))
+
+        gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT)
+        assert ", ".join(events) == expected
+
+    on_a_hub(test)
+
+
+def test_what_was_deferred_is_called_on_the_hub_after_all_were_submitted() -> None:
+    events: list[str] = []
+    waiting: list[Callable[[], None]] = []
+
+    class Deferring(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            events.append(f"submit {request.id}")
+            waiting.append(lambda: on_response(empty_response(request)))
+            assert request.defer is not None
+            request.defer(self._answer)
+
+        def _answer(self) -> None:
+            events.append(f"answer on {threading.current_thread().name}")
+            for answer in waiting:
+                answer()
+
+    def test(bridge: GeventBridge) -> None:
+        engine = Deferring()
+        engine._answer = engine._answer  # type: ignore[method-assign]  # one object: it is asked for it twice
+        gevent.joinall([gevent.spawn(bridge.infer, engine, request(name)) for name in "ab"], timeout=LIMIT)
+        assert events == ["submit a", "submit b", f"answer on {threading.current_thread().name}"]
+
+    on_a_hub(test)
+
+
+def test_a_hub_runs_short_executions_itself() -> None:
+    with benches() as make_bench:
+        bench = resting_bench(make_bench)
+        threads = noted_threads(bench)
+
+        class Engine(FakeEngine):
+            def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+                request.on_response = on_response
+                bench.scheduler.submit(request)
+
+        def test(bridge: GeventBridge) -> None:
+            engine = Engine()
+            waiting = [gevent.spawn(bridge.infer, engine, bench.request(name)) for name in "abc"]
+            gevent.joinall(waiting, timeout=LIMIT)
+            assert [each.value.id for each in waiting] == ["a", "b", "c"]
+            assert bench.backend.batches == [["a", "b", "c"]]
+            assert threads == [threading.current_thread().name]
+
+        on_a_hub(test)
+
+
+def test_a_batch_signals_once() -> None:
+    waiting: list[OnResponse] = []
+    answered = InferenceResponse("simple", 1, [])
+
+    class Batching(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            waiting.append(on_response)
+
+    def test(bridge: GeventBridge) -> None:
+        wake = bridge._arrivals._wake = Counting(bridge._arrivals._wake)
+        connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
+        until(lambda: len(waiting) == 16, sleep=gevent.sleep)
+        # The hub stands still meanwhile: this greenlet does not give way.
+        batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
+        batch.start()
+        batch.join(LIMIT)
+        gevent.joinall(connections, timeout=LIMIT)
+        assert [connection.value for connection in connections] == [answered] * 16
+        assert wake.signals == 1
+
+    on_a_hub(test)
+
+
+class Counting:
+    """A watcher that notes how often it is signalled."""
+
+    def __init__(self, watcher: Any) -> None:
+        self._watcher = watcher
+        self.stop = watcher.stop
+        self.close = watcher.close
+        self.signals = 0
+
+    def send(self) -> None:
+        self.signals += 1
+        self._watcher.send()
+
+
+class LastMoment(deque[Any]):
+    """A queue that another thread adds to just after the hub has found it empty."""
+
+    def __init__(self, add: Callable[[], None]) -> None:
+        super().__init__()
+        self._add: list[Callable[[], None]] = [add]
+
+    def __len__(self) -> int:
+        found = super().__len__()
+        if found == 0 and self._add:
+            thread = threading.Thread(target=self._add.pop())
+            thread.start()
+            thread.join(LIMIT)
+        return found
+
+
+def test_an_outcome_that_comes_as_the_hub_stops_looking() -> None:
+    waiting: dict[str, OnResponse] = {}
+    answered = InferenceResponse("simple", 1, [])
+
+    class Silent(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            waiting[request.id] = on_response
+
+    def test(bridge: GeventBridge) -> None:
+        bridge._arrivals._arrived = LastMoment(lambda: waiting["second"](answered))
+        connections = [gevent.spawn(bridge.infer, Silent(), request(name)) for name in ("first", "second")]
+        until(lambda: len(waiting) == 2, sleep=gevent.sleep)
+        waiting["first"](answered)
+        gevent.joinall(connections, timeout=LIMIT)
+        assert [connection.value for connection in connections] == [answered] * 2
+
+    on_a_hub(test)
+
+
+def test_a_response_before_the_wait() -> None:
+    def test(bridge: GeventBridge) -> None:
+        for _ in range(10):
+            assert bridge.infer(FakeEngine(), request("now")).id == "now"
+        gevent.sleep(0)
+        assert bridge.infer(FakeEngine(), request("then")).id == "then"
+
+    on_a_hub(test)
+
+
+def test_several_responses_are_an_error() -> None:
+    class Chatty(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            for final in (False, False, True):
+                on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
+
+    def test(bridge: GeventBridge) -> None:
+        error = bridge.infer(Chatty(), request()).error
+        assert error is not None
+        assert error.message == "expected a single response, got 3"
+
+    on_a_hub(test)
+
+
+def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
+    engine = FakeEngine(lambda _: None)
+    gone: list[str] = []
+
+    def test(bridge: GeventBridge) -> None:
+        names = ("a", "b", "c")
+        connections = {
+            name: gevent.spawn(bridge.infer, engine, request(name), lambda n=name: n in gone) for name in names
+        }
+        gevent.sleep(0)
+        gone.append("b")
+        assert isinstance(connections["b"].get(timeout=LIMIT).error, RequestCancelled)
+        assert engine.calls == [("cancel", "b")]
+        gone.extend(names)
+        for connection in connections.values():
+            assert isinstance(connection.get(timeout=LIMIT).error, RequestCancelled)
+        assert sorted(engine.calls) == [("cancel", name) for name in names]
+        # Nobody waits any more, so the timer ends; the next request starts it again.
+        until(lambda: not bridge._watch._running, sleep=gevent.sleep)
+        again = gevent.spawn(bridge.infer, engine, request("d"), lambda: True)
+        assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
+
+    on_a_hub(test)
+
+
+def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() -> None:
+    class Late(FakeEngine):
+        """Answers a cancelled request when the test says so."""
+
+        def cancel(self, request: InferenceRequest) -> None:
+            self.calls.append(("cancel", request.model_name))
+
+    def too_late() -> bool:
+        raise DeadlineExceeded("too late")
+
+    engine = Late(lambda _: None)
+
+    def test(bridge: GeventBridge) -> None:
+        given = request("a")
+        late = gevent.spawn(bridge.infer, engine, given, too_late)
+        other = gevent.spawn(bridge.infer, engine, request("b"), lambda: False)
+        answer = late.get(timeout=LIMIT)
+        assert isinstance(answer.error, DeadlineExceeded)
+        assert engine.calls == [("cancel", "a")]
+        # What comes after all wakes nobody.
+        engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
+        (on_response,) = engine._pending.values()
+        on_response(InferenceResponse("b", 1, []))
+        assert other.get(timeout=LIMIT).model_name == "b"
+
+    on_a_hub(test)
+
+
+def test_who_leaves_early_cancels_and_is_not_woken_later() -> None:
+    late: list[OnResponse] = []
+
+    class Late(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            late.append(on_response)
+
+    engine = Late()
+    steps: list[str] = []
+
+    def connection(bridge: GeventBridge, gate: Any) -> None:
+        try:
+            bridge.infer(engine, request())
+        except gevent.Timeout:
+            steps.append("left")
+            gate.wait()
+            steps.append("through the gate")
+
+    def test(bridge: GeventBridge) -> None:
+        gate = gevent.event.Event()
+        greenlet = gevent.spawn(connection, bridge, gate)
+        gevent.sleep(0)
+        greenlet.kill(gevent.Timeout(1), block=False)
+        gevent.sleep(0)
+        assert engine.calls == [("cancel", "simple")]
+        late[0](InferenceResponse("simple", 1, []))
+        # Outcomes arrive in order: when this one has, the late one has as well.
+        bridge.run(int, "1")
+        assert steps == ["left"]
+        gate.set()
+        greenlet.join(LIMIT)
+        assert steps == ["left", "through the gate"]
+
+    on_a_hub(test)
+
+
+def test_blocking_work_leaves_the_hub_free() -> None:
+    def test(bridge: GeventBridge) -> None:
+        released = threading.Event()
+        blocked = gevent.spawn(bridge.run, released.wait, LIMIT)
+        # Only a hub that goes on can answer this one and then release the other.
+        assert bridge.run(threading.get_ident) != threading.get_ident()
+        released.set()
+        assert blocked.get(timeout=LIMIT) is True
+
+    on_a_hub(test)
+
+
+def test_what_blocking_work_raises_is_raised() -> None:
+    def test(bridge: GeventBridge) -> None:
+        with pytest.raises(ValueError, match="invalid literal"):
+            bridge.run(int, "x")
+        assert bridge.run(int, "12", base=8) == 10
+
+    on_a_hub(test)
+
+
+def test_an_answer_after_the_end_does_no_harm() -> None:
+    late: list[OnResponse] = []
+
+    class Late(FakeEngine):
+        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+            late.append(on_response)
+
+    def test(bridge: GeventBridge) -> None:
+        greenlet = gevent.spawn(bridge.infer, Late(), request())
+        gevent.sleep(0)
+        greenlet.kill()
+
+    on_a_hub(test)
+    late[0](InferenceResponse("simple", 1, []))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
+from core.frontend.infer_many import AT_ONCE, infer_all
+from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
+from tests.unit.fake_engine import FakeEngine, empty_response
+
+
+def requests(count: int) -> list[InferenceRequest]:
+    return [InferenceRequest("simple", [], id=str(number)) for number in range(count)]
+
+
+class HoldingEngine(FakeEngine):
+    """Keeps requests until `AT_ONCE` of them wait or the last has come; then answers them, the latest first."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__()
+        self.most = 0
+        self._left = total
+        self._held: list[tuple[InferenceRequest, OnResponse]] = []
+
+    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        self._held.append((request, on_response))
+        self._left -= 1
+        self.most = max(self.most, len(self._held))
+        if len(self._held) == AT_ONCE or not self._left:
+            held, self._held = self._held, []
+            threading.Thread(target=self._answer, args=(held,)).start()
+
+    def _answer(self, held: list[tuple[InferenceRequest, OnResponse]]) -> None:
+        for request, on_response in reversed(held):
+            on_response(InferenceResponse("simple", 1, [], id=request.id))
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE, 3 * AT_ONCE + 1])
+def test_the_responses_come_in_the_order_of_the_requests(count: int) -> None:
+    engine = HoldingEngine(count)
+    assert [response.id for response in infer_all(engine, requests(count))] == [str(n) for n in range(count)]
+    assert engine.most == min(count, AT_ONCE)
+
+
+def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
+    def respond(request: InferenceRequest) -> InferenceResponse | None:
+        if request.id != "3":
+            return None if request.id == "1" else empty_response(request)
+        return InferenceResponse("simple", 1, [], error=InvalidRequest("no"))
+
+    engine = FakeEngine(respond)
+    given = requests(100)
+    with pytest.raises(InvalidRequest, match=r"^no$"):
+        infer_all(engine, given)
+    assert given[1].cancelled
+    assert ("cancel", "simple") in engine.calls
+    assert len(engine._pending) == 0
+
+
+def test_a_client_that_has_gone_needs_no_answers() -> None:
+    given = requests(3)
+    with pytest.raises(RequestCancelled, match="went away"):
+        infer_all(FakeEngine(lambda request: None), given, lambda: True)
+    assert all(request.cancelled for request in given)
+
+
+def test_a_client_is_asked_for_also_while_answers_come() -> None:
+    """Each of them comes sooner than anybody would look: the model is quick, and the instances are many."""
+    answered: list[str] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        answered.append(request.id)
+        return empty_response(request)
+
+    def endless() -> Iterator[InferenceRequest]:
+        while True:
+            yield InferenceRequest("simple", [])
+
+    with pytest.raises(RequestCancelled, match="went away"):
+        infer_all(FakeEngine(respond), endless(), lambda: True)
+    assert len(answered) > AT_ONCE
+
+
+def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
+    class Late(FakeEngine):
+        """Never answers, not even what is cancelled."""
+
+        def cancel(self, request: InferenceRequest) -> None:
+            request.cancelled = True
+
+    def too_late() -> bool:
+        raise DeadlineExceeded("too late")
+
+    given = requests(3)
+    with pytest.raises(DeadlineExceeded, match="too late"):
+        infer_all(Late(lambda request: None), given, too_late)
+    assert all(request.cancelled for request in given)
+
+
+def test_a_client_that_waits_gets_its_answers() -> None:
+    engine = HoldingEngine(2)
+    assert len(infer_all(engine, requests(2), lambda: False)) == 2
+
+
+def test_requests_are_made_when_there_is_room_for_them() -> None:
+    made: list[int] = []
+
+    def make() -> Iterator[InferenceRequest]:
+        for number in range(AT_ONCE + 5):
+            made.append(number)
+            yield InferenceRequest("simple", [], id=str(number))
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        assert len(made) <= int(request.id) + 1
+        return empty_response(request)
+
+    assert len(infer_all(FakeEngine(respond), make())) == AT_ONCE + 5
+
+
+def test_requests_that_cannot_be_made_cancel_those_before() -> None:
+    first = InferenceRequest("simple", [])
+
+    def make() -> Iterator[InferenceRequest]:
+        yield first
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        infer_all(FakeEngine(lambda request: None), make())
+    assert first.cancelled

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.errors import InvalidRequest
+from core.http.payloads.json.decoder import decode_json, document_form
+from core.http.payloads.payload import DecodedPayload, DocumentForm
+from tests.unit.core.http.payloads.payload_models import RULES, model, one
+
+
+def decode(document: Any, spec: Any) -> DecodedPayload:
+    """As a small document and as a large one, which another parser reads: both must be read alike."""
+    text = orjson.dumps(document)
+    small = decode_json(text, spec, RULES)
+    large = decode_json(memoryview(text + b" " * 2000), spec, RULES)
+    assert (small.count, small.stacked, small.form, small.parameters) == (
+        large.count,
+        large.stacked,
+        large.form,
+        large.parameters,
+    )
+    for name, array in small.arrays.items():
+        assert array.dtype == large.arrays[name].dtype
+        assert array.shape == large.arrays[name].shape
+        np.testing.assert_array_equal(array, large.arrays[name])
+    return small
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("[1]", DocumentForm.BARE),
+        (' {"instances": []}', DocumentForm.INSTANCES),
+        ('{"parameters": {}, "instances": []}', DocumentForm.INSTANCES),
+        ('{"inputs": [], "instances": []}', DocumentForm.INSTANCES),
+        ('{"inputs": [{"name": "instances"}]}', DocumentForm.V2),
+        ('{"inputs": {"A": [1]}}', DocumentForm.COLUMNS),
+        ('{"inputs": [[1]]}', DocumentForm.COLUMNS),
+        ('{"signature_name": "s", "inputs" : [ "text" ]}', DocumentForm.COLUMNS),
+        ('{"parameters": {"inputs": [1]}, "inputs": [{"name": "A"}]}', DocumentForm.V2),
+        ('{"inputs": []}', DocumentForm.V2),
+        ('{"id": "1", "inputs": [{"name": "A"}]}', DocumentForm.V2),
+        ('{"a": 1}', DocumentForm.V2),
+        ("", DocumentForm.V2),
+        ("1", DocumentForm.V2),
+    ],
+)
+def test_the_form_is_seen_from_the_text(text: str, form: DocumentForm) -> None:
+    assert document_form(text.encode()) is form
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "INT8", "UINT64", "INT64"])
+def test_instances_of_numbers(datatype: str) -> None:
+    payload = decode({"instances": [[1, 2], [3, 4]], "parameters": {"outputs": ["["]}}, one(datatype, 2))
+    assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["IN"].flags.c_contiguous
+    assert payload.parameters == {"outputs": ["["]}
+    assert payload.form is DocumentForm.INSTANCES
+
+
+@pytest.mark.parametrize(
+    ("document", "dims", "expected"),
+    [
+        ([[1, 2], [3, 4]], (2,), [[1, 2], [3, 4]]),
+        ([1, 2], (2,), [[1, 2]]),
+        ([1, 2, 3], (1,), [[1], [2], [3]]),
+        ([[1], [2]], (1,), [[1], [2]]),
+        ([1, 2, 3], (-1,), [[1, 2, 3]]),
+        ([[1, 2], [3, 4]], (-1,), [[1, 2], [3, 4]]),
+        ([[1, 2], [3, 4]], (2, 2), [[[1, 2], [3, 4]]]),
+        ([1, 2], (), [1, 2]),
+    ],
+)
+def test_bare_arrays(document: Any, dims: tuple[int, ...], expected: Any) -> None:
+    payload = decode(document, one("FP32", *dims))
+    assert payload.arrays["IN"].tolist() == expected
+    assert payload.form is DocumentForm.BARE
+
+
+def test_a_bare_array_for_a_model_with_its_own_batch_dimension() -> None:
+    spec = one("FP32", -1, 2, batch=0)
+    for document, count in (([[1, 2], [3, 4]], 2), ([1, 2], 1)):
+        payload = decode(document, spec)
+        assert (payload.count, payload.stacked) == (count, True)
+    assert decode([[[1, 2]], [[3, 4]]], spec).stacked is False
+
+
+def test_columns_are_whole_tensors() -> None:
+    spec = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))})
+    payload = decode({"inputs": {"A": [[1, 2], [3, 4]], "B": [["x"], ["y"]]}}, spec)
+    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
+    assert (payload.count, payload.stacked) == (2, True)
+    bare = decode({"inputs": [[1, 2], [3, 4]]}, one("FP32", 2))
+    assert (bare.arrays["IN"].tolist(), bare.form) == ([[1, 2], [3, 4]], DocumentForm.COLUMNS)
+    whole = decode({"inputs": {"IN": [1, 2]}}, one("FP32", 2, batch=0))
+    assert whole.arrays["IN"].tolist() == [1, 2]
+    assert whole.count is None
+    assert decode({"inputs": {"IN": "x"}}, one("BYTES", batch=0)).arrays["IN"].tolist() == b"x"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_has_not(value: str) -> None:
+    assert decode({"instances": [[value]]}, one("FP32", 1)).arrays["IN"].tolist() == [
+        [pytest.approx(float(value), nan_ok=True)]
+    ]
+    bare = decode_json(f'{{"instances": [[{value}]]}}'.encode(), one("FP32", 1), RULES)
+    assert bare.arrays["IN"].tolist() == [[pytest.approx(float(value), nan_ok=True)]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "failed to parse the request JSON buffer"),
+        ("{", "failed to parse the request JSON buffer"),
+        ('{"instances": [[1,2]', "failed to parse the request JSON buffer"),
+        ("1", "expected a JSON object with 'instances'"),
+        ("{}", "expected a JSON object with 'instances'"),
+        ('{"a": {"instances": 1}}', "expected a JSON object with 'instances'"),
+        ('{"instances": 1}', "'instances': expected a list of instances, got 1"),
+        ('{"instances": []}', "there are no instances"),
+        ("[]", "instance 0, input 'IN': expected a list of 2"),
+        ('{"instances": [[1,2]], "parameters": [1]}', "'parameters': expected an object, got a list"),
+        (
+            '{"instances": [[1,2]], "parameter": {}}',
+            "unknown member 'parameter' of the request, known are 'instances', ",
+        ),
+        ('{"instances": [[1,2],[3]]}', "instance 1, input 'IN': expected a list of 2, got one of 1"),
+        (
+            '{"instances": [[1,2],[3,1e39]]}',
+            "instance 1, input 'IN', element [1]: expected a number that FP32 can hold",
+        ),
+        ('{"instances": [[1,2],[3,[4]]]}', "instance 1, input 'IN', element [1]: expected a number"),
+        ('{"inputs": {}}', "'inputs': input 'IN' is missing"),
+        ('{"inputs": {"IN": []}}', "input 'IN': expected a list of at least one row, got a list"),
+        ('{"inputs": {"X": [1]}}', "'inputs': 'X' is no input of model 'm'"),
+        ('{"inputs": [1, 2]}', "row 0, input 'IN': expected a list of 2, got 1"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str) -> None:
+    for padding in ("", " " * 2000):
+        with pytest.raises(InvalidRequest) as caught:
+            decode_json((padding + text).encode(), one("FP32", 2), RULES)
+        assert message in caught.value.message
+
+
+def test_columns_have_the_same_number_of_rows() -> None:
+    spec = model({"A": ("FP32", ()), "B": ("FP32", ())})
+    with pytest.raises(InvalidRequest, match="input 'B' has 2 rows, input 'A' has 1: expected the same"):
+        decode_json(b'{"inputs": {"A": [1], "B": [1, 2]}}', spec, RULES)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"instances":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 100_000]
+)
+def test_deep_nesting_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_json(text, one("FP32", 2), RULES)
+
+
+def test_ten_megabytes() -> None:
+    array = np.random.default_rng(0).normal(size=(17_000, 30)).astype(np.float32)
+    text = orjson.dumps({"instances": array.astype(np.float64)}, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert len(text) > 10_000_000
+    np.testing.assert_array_equal(decode_json(text, one("FP32", 30), RULES).arrays["IN"], array)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from core.config.model_spec import ModelSpec
+from core.errors import InvalidRequest
+from core.http.payloads.json.document_lines import document_lines, may_be_documents
+from core.inference.tensors import Buffer
+from tests.unit.core.http.payloads.payload_models import model, one
+
+ONE = one("FP32", 2)
+V2 = b'{"inputs":[{"name":"IN"}]}'
+INSTANCES = b'{"instances":[[1,2]]}'
+COLUMNS = b'{"inputs":{"IN":[[1,2]]}}'
+JSON = "application/json"
+LINES = "application/jsonlines"
+
+
+def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
+    return document_lines(content_type, body, spec) if may_be_documents(content_type, body) else None
+
+
+@pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "", LINES, "application/x-ndjson"])
+@pytest.mark.parametrize("document", [V2, INSTANCES, COLUMNS, b'{"id":"1","parameters":{},"inputs":[{}]}'])
+@pytest.mark.parametrize(("between", "end"), [(b"\n", b""), (b"\n", b"\n"), (b"\r\n", b"\r\n")])
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_each_line_is_a_document(
+    content_type: str, document: bytes, between: bytes, end: bytes, kind: type[Buffer]
+) -> None:
+    found = documents(content_type, kind(document + between + V2 + end))
+    assert found is not None
+    assert [line.strip() for line in found] == [document, V2]
+
+
+def test_a_first_line_of_any_length() -> None:
+    long = INSTANCES + b" " * 200_000 + b"}"
+    body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
+    assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
+    assert documents(JSON, memoryview(long)) is None
+
+
+def test_arrays_are_documents_of_json_and_instances_of_json_lines() -> None:
+    rows = b"[1,2]\n[3,4]\n"
+    assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
+    assert documents(LINES, rows) is None
+    assert documents("", rows) is None
+
+
+def test_a_line_that_is_alone() -> None:
+    for document in (V2, INSTANCES, COLUMNS):
+        assert documents(JSON, document + b"\n") is None
+    assert documents(LINES, V2 + b"\n") is None
+    assert documents(LINES, INSTANCES + b"\n") == [INSTANCES]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (JSON, b'{\n"instances": [\n[1,2],\n[3,4]\n]\n}'),
+        (JSON, b'{"instances": [[1,2]\n]\n}'),
+        (JSON, b'{"instances": [\n{"IN": [1,2]},\n{"IN": [1,2]}]}'),
+        (JSON, b'{"a":1}\n{"a":2}'),
+        (JSON, b"[1,2}\n[3,4]"),
+        (LINES, b'{"IN":[1,2]}\n{"IN":[3,4]}'),
+        (LINES, b'{"IN":["inputs"]}\n{"IN":["\\"instances\\""]}'),
+        (LINES, b'{"inputs"\n'),
+        ("text/csv", b"1,2\n3,4\n"),
+        ("text/csv", INSTANCES + b"\n" + INSTANCES),
+        ("application/x-npy", V2 + b"\n" + V2),
+        ("", b"{\0}\n{\0}\n"),
+        (JSON, b""),
+        (LINES, b""),
+    ],
+)
+def test_any_other_body(content_type: str, body: bytes) -> None:
+    assert documents(content_type, body) is None
+
+
+def test_an_input_may_be_called_so() -> None:
+    spec = model({"instances": ("FP32", (2,))})
+    lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
+    assert documents(LINES, lines, spec) is None
+    assert documents(JSON, lines, spec) is not None
+
+
+def test_an_empty_line_is_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"^line 2 is empty"):
+        documents(LINES, V2 + b"\n\n" + V2)

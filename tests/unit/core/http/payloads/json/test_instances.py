@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.errors import InvalidRequest
+from core.http.payloads.error_location import instance_name
+from core.http.payloads.json.instances import decode_instances
+from core.http.payloads.payload import DecodeRules
+from tests.unit.core.http.payloads.payload_models import RULES, model, one
+
+TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
+
+
+def test_objects_by_input_name_in_any_order() -> None:
+    payload = decode_instances([{"A": [1, 2], "B": "x"}, {"B": "y", "A": [3, 4]}], TWO, RULES, instance_name)
+    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
+    assert (payload.count, payload.stacked) == (2, True)
+
+
+def test_optional_inputs_may_be_left_out_by_all() -> None:
+    assert list(decode_instances([{"A": [1, 2]}], TWO, RULES, instance_name).arrays) == ["A"]
+
+
+def test_values_and_objects_of_one_input() -> None:
+    for instances in ([[1, 2]], [{"IN": [1, 2]}]):
+        assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]
+
+
+def test_an_object_of_base64_is_a_value_unless_an_input_is_called_so() -> None:
+    assert decode_instances([{"b64": "YWI="}], one("BYTES", 1), RULES, instance_name).arrays["IN"].tolist() == [[b"ab"]]
+    spec = model({"b64": ("FP32", (1,))})
+    assert decode_instances([{"b64": 1}], spec, RULES, instance_name).arrays["b64"].tolist() == [[1]]
+
+
+def test_a_key_is_ignored_unless_an_input_is_called_so() -> None:
+    rules = DecodeRules(ignored_fields=frozenset({"key"}))
+    instances = [{"key": 7, "IN": 1}, {"IN": 2}]
+    assert decode_instances(instances, one("FP32", 1), rules, instance_name).arrays["IN"].tolist() == [[1], [2]]
+    spec = model({"key": ("FP32", (1,))})
+    assert decode_instances([{"key": 7}], spec, rules, instance_name).arrays["key"].tolist() == [[7]]
+
+
+def test_without_a_batch_dimension_instances_are_apart() -> None:
+    payload = decode_instances([[1, 2], [3, 4]], one("FP32", 2, batch=0), RULES, instance_name)
+    assert (payload.count, payload.stacked) == (2, False)
+
+
+APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
+
+
+def test_those_that_are_apart_need_not_be_of_one_shape() -> None:
+    instances = [{"A": [], "B": 1}, {"A": [1, 2], "B": 2}, {"A": {"b64": "AACAPw=="}, "B": 3}]
+    payload = decode_instances(instances, APART, RULES, instance_name)
+    assert (payload.arrays, payload.count, payload.stacked) == ({}, 3, False)
+    assert payload.rows is not None
+    assert [(row["A"].tolist(), row["B"].tolist()) for row in payload.rows] == [([], 1), ([1, 2], 2), ([1], 3)]
+    assert {(row["A"].ndim, row["A"].dtype.name, row["B"].shape) for row in payload.rows} == {(1, "float32", ())}
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([{"A": [1], "B": 1}, {"A": [1, "x"], "B": 1}], r"^instance 1, input 'A', element \[1\]: expected a number"),
+        ([{"A": [1], "B": 1}, {"A": 5, "B": 1}], "^instance 1, input 'A': expected a list, got 5"),
+        ([{"A": [1], "B": 1}, {"A": [1, 2], "B": "x"}], "^instance 1, input 'B': expected an integer"),
+        (
+            [{"A": [1], "B": 1}, {"A": {"b64": "AAAA"}, "B": 1}],
+            "^instance 1, input 'A': expected a multiple of 4 bytes",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one_of_them_is_named(instances: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        decode_instances(instances, APART, RULES, instance_name)
+
+
+@pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
+def test_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
+    payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)
+    assert payload.stacked is stacked
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([], "there are no instances"),
+        ([[1, 2]], "instance 0: expected an object with the inputs 'A', 'B', got a list"),
+        ([{"A": [1, 2]}, [1, 2]], "instance 1: expected an object with a value by input name, as others are, got a li"),
+        ([1, {"A": [1, 2]}], "instance 0: expected an object with a value by input name, as others are, got 1"),
+        ([{"b64": ""}], "instance 0: 'b64' is no input of model 'm', whose inputs are 'A', 'B'"),
+        ([{"A": [1, 2]}, {"A": [1, 2], "C": 1}], "instance 1: 'C' is no input"),
+        ([{"A": [1, 2]}, {"A": [1, 2], "B": "x"}], "instance 1 has 'B' and instance 0 has not"),
+        ([{"A": [1, 2], "B": "x"}, {"A": [1, 2]}], "instance 0 has 'B' and instance 1 has not"),
+        ([{"A": [1, 2]}, {"B": "x"}], "instance 1: input 'A' is missing"),
+        ([{"A": [1, 2]}, {}], "instance 1: input 'A' is missing"),
+        ([{}], "instance 0: input 'A' is missing"),
+        ([{"A": [1, 2]}, {"A": [1]}], "instance 1, input 'A': expected a list of 2, got one of 1"),
+        ([{"A": [1, 2], "B": 5}], "instance 0, input 'B', element [0]: expected a string"),
+    ],
+)
+def test_what_is_wrong_is_named(instances: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_instances(instances, TWO, RULES, instance_name)
+    assert message in caught.value.message
+
+
+def test_objects_among_the_values_of_one_input() -> None:
+    with pytest.raises(InvalidRequest, match="instance 0: expected an object with a value by input name"):
+        decode_instances([[1, 2], {"IN": [1, 2]}], one("FP32", 2), RULES, instance_name)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.errors import InvalidRequest
+from core.http.payloads.json.lines import decode_jsonlines, encode_jsonlines
+from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
+
+
+@pytest.mark.parametrize(
+    "text", ["[1,2]\n[3,4]", "[1,2]\n[3,4]\n", "[1,2]\r\n[3,4]\r\n", " [1, 2]\n[3,4] ", '{"IN":[1,2]}\n{"IN":[3,4]}']
+)
+def test_a_line_is_an_instance(text: str) -> None:
+    payload = decode_jsonlines(text.encode(), one("FP32", 2), RULES)
+    assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
+    assert (payload.count, payload.stacked) == (2, True)
+
+
+def test_lines_of_several_inputs_and_of_scalars() -> None:
+    spec = model({"A": ("FP32", (1,)), "B": ("BYTES", (1,))})
+    payload = decode_jsonlines(b'{"A":1,"B":"x"}\n{"B":{"b64":"/w=="},"A":"NaN"}\n', spec, RULES)
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"\xff"]]
+    assert np.isnan(payload.arrays["A"][1, 0])
+    assert decode_jsonlines(b"1\n2", one("INT8", 1), RULES).arrays["IN"].tolist() == [[1], [2]]
+    assert decode_jsonlines(b"[[1]]\n[[2]]", one("INT8", 1, 1), RULES).arrays["IN"].tolist() == [[[1]], [[2]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there are no instances"),
+        ("\n", "line 1 is empty"),
+        ("[1,2]\n\n[3,4]", "line 2 is empty"),
+        ("[1,2]\n \n", "line 2 is empty"),
+        ("[1,2]\n[3", "line 2: failed to parse"),
+        ("[1,2],[3,4]", "line 1: failed to parse"),
+        ("[1,2],[3,4]\n[5,6]", "line 1: failed to parse"),
+        ("[1,2\n3,4]", "line 1: failed to parse"),
+        ("[[1,2]\n[3,4]]", "line 1: failed to parse"),
+        ("[1,2]]\n[[3,4]", "line 1: failed to parse"),
+        ("[1,2]\n[3]", "line 2, input 'IN': expected a list of 2, got one of 1"),
+        ("[1,2,3]\n[4,5,6]", "line 1, input 'IN': expected a list of 2, got one of 3"),
+        ("[1,2]\n[3,1e39]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
+        ("[1,2]\n[3,null]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
+        ('[1,2]\n{"IN":[1,2]}', "line 1: expected an object"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_jsonlines(text.encode(), one("FP32", 2), RULES)
+    assert caught.value.message.startswith(message)
+
+
+def test_a_line_for_each_instance() -> None:
+    numbers = column("A", "FP32", [[0.1, np.nan], [3, 4]])
+    assert encode_jsonlines([numbers]) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
+    both = [numbers, column("B", "INT64", [1, 2])]
+    assert encode_jsonlines(both) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'

@@ -1,0 +1,123 @@
+"""Documents to an engine that gives back what it gets, and one line for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.errors import BackendFailed, InvalidRequest, ServerError
+from core.frontend.bridge import ThreadBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.http.payloads.formats import NotAcceptable
+from core.http.payloads.line_inference import AnswerType, infer_lines
+from core.http.reply import Reply
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from tests.unit.core.http.payloads.payload_models import one
+from tests.unit.fake_engine import FakeEngine
+
+SPEC = one("FP32", 2, batch=2)
+
+
+class Bench:
+    """`seen` are the requests that the engine got."""
+
+    def __init__(self, options: HttpOptions | None = None) -> None:
+        self.seen: list[InferenceRequest] = []
+        self.error: ServerError | None = None
+        self.application = V2Application(FakeEngine(self._echo), options or HttpOptions(), ThreadBridge())
+
+    def infer(self, *lines: bytes, answer_type: AnswerType = lambda is_v2: None, **environ: Any) -> Reply:
+        return infer_lines(self.application, environ, SPEC, list(lines), answer_type)
+
+    def _echo(self, request: InferenceRequest) -> InferenceResponse:
+        self.seen.append(request)
+        if self.error is not None:
+            return InferenceResponse("m", 1, [], error=self.error)
+        given = request.inputs[0].data
+        array = given if isinstance(given, np.ndarray) else np.frombuffer(given, np.float32)
+        array = array.reshape(request.inputs[0].shape)
+        output = OutputTensor("OUT", "FP32", array.shape, array)
+        return InferenceResponse("m", 1, [output], id=request.id, parameters={"n": len(self.seen)})
+
+
+def v2(*rows: list[int], **more: Any) -> bytes:
+    data = [number for row in rows for number in row]
+    item = {"name": "IN", "datatype": "FP32", "shape": [len(rows), 2], "data": data}
+    return orjson.dumps({"inputs": [item], **more})
+
+
+def instances(*rows: list[int], **more: Any) -> bytes:
+    return orjson.dumps({"instances": rows, **more})
+
+
+def body(reply: Reply) -> bytes:
+    return b"".join(map(bytes, reply.body))
+
+
+def kind(reply: Reply) -> str:
+    return dict(reply.headers)["Content-Type"]
+
+
+def test_each_document_has_its_line_in_their_order() -> None:
+    bench = Bench()
+    lines = [v2([1, 2]), instances([3, 4], [5, 6], [7, 8]), b'{"inputs":{"IN":[[9,9]]}}', b"[[1,1]]"]
+    reply = bench.infer(*lines, v2([0, 0], id="last"))
+    first, second, third, fourth, last = map(orjson.loads, body(reply).splitlines())
+    assert kind(reply) == "application/jsonlines"
+    assert body(reply).endswith(b"}\n")
+    assert (first["outputs"][0]["data"], first["outputs"][0]["shape"]) == ([1, 2], [1, 2])
+    assert second == {"predictions": [[3, 4], [5, 6], [7, 8]]}
+    assert (third, fourth) == ({"outputs": [[9, 9]]}, [[1, 1]])
+    assert last["id"] == "last"
+    assert [request.inputs[0].shape[0] for request in bench.seen] == [1, 2, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "expected"),
+    [("text/csv", b"1.0,2.0\n3.0,4.0\n5.0,6.0\n"), ("application/jsonl", b"[1.0,2.0]\n[3.0,4.0]\n[5.0,6.0]\n")],
+)
+def test_rows_one_after_the_other(media_type: str, expected: bytes) -> None:
+    reply = Bench().infer(v2([1, 2]), instances([3, 4], [5, 6]), answer_type=lambda is_v2: media_type)
+    assert (kind(reply), body(reply)) == (media_type, expected)
+
+
+def test_a_document_has_its_parameters_and_the_headers_of_all() -> None:
+    bench = Bench(HttpOptions(header_forward_pattern="^x-"))
+    bench.infer(v2([1, 2], parameters={"a": 1}), instances([1, 2], parameters={"b": 2}), HTTP_X_TEAM="red")
+    assert [request.parameters for request in bench.seen] == [{"a": 1, "x-team": "red"}, {"b": 2, "x-team": "red"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (instances([1]), "line 2: instance 0, input 'IN': expected a list of 2, got one of 1"),
+        (b'{"inputs":[{"name":"IN"}]}', "line 2: Input must set only one of "),
+        (b"{", "line 2: failed to parse the request JSON buffer: "),
+        (v2([1, 2], parameters={"binary_data_output": True}), "line 2: binary outputs have no place"),
+    ],
+)
+def test_a_document_that_cannot_be_is_named(line: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Bench().infer(v2([1, 2]), line)
+    assert caught.value.message.startswith(message)
+
+
+def test_all_are_answered_or_none() -> None:
+    bench = Bench()
+    bench.error = BackendFailed("boom")
+    with pytest.raises(BackendFailed, match="boom"):
+        bench.infer(v2([1, 2]), v2([3, 4]))
+
+
+def test_arrays_are_no_lines() -> None:
+    with pytest.raises(NotAcceptable, match="answers in application/x-npy cannot be put together line by line"):
+        Bench().infer(v2([1, 2]), answer_type=lambda is_v2: "application/x-npy")
+
+
+def test_a_body_larger_than_allowed() -> None:
+    with pytest.raises(InvalidRequest, match="exceeds the maximum allowed input size of 100 bytes"):
+        Bench(HttpOptions(max_input_size=100)).infer(v2([1, 2]), v2([1, 2]))

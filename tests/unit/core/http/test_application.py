@@ -1,0 +1,323 @@
+"""The two ways into the application, its request boundary, and the hooks for subclasses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from werkzeug.test import EnvironBuilder
+
+from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, ServerError
+from core.frontend.bridge import ThreadBridge
+from core.frontend.restricted_apis import parse_restricted
+from core.http import errors
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.http.reply import JSON, Environ, Headers, Reply, json_reply
+from core.http.routes import ROUTES, Route
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor, Parameter
+from tests.unit.fake_engine import FakeEngine
+
+INFER = "/v2/models/simple/infer"
+
+
+class Recording(V2Application):
+    """Notes what reaches the infer view, and answers with what it is told."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(FakeEngine(), HttpOptions(**options), ThreadBridge())
+        self.seen: list[tuple[str, str]] = []
+        self.error: Exception | None = None
+
+    def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
+        self.seen.append((model, version))
+        if self.error is not None:
+            raise self.error
+        return json_reply({"model": model})
+
+
+@pytest.fixture
+def application() -> Recording:
+    return Recording()
+
+
+def echo(request: InferenceRequest) -> InferenceResponse:
+    array = np.frombuffer(request.inputs[0].data, dtype=np.int32)
+    return InferenceResponse("simple", 3, [OutputTensor("OUT", "INT32", (len(array),), array)], id=request.id)
+
+
+def call(way: Callable[..., Any], path: str, method: str = "POST", **more: Any) -> tuple[str, dict[str, str], bytes]:
+    """Call a WSGI function with a raw path; status, headers and body."""
+    environ = EnvironBuilder(method=method, data=b"{}").get_environ()
+    environ.update(RAW_URI=path, PATH_INFO="/decoded/by/the/server", **more)
+    started: list[Any] = []
+    body = b"".join(way(environ, lambda status, headers, *_: started.append((status, dict(headers)))))
+    return (*started[0], body)
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "version"),
+    [
+        (INFER, "simple", ""),
+        ("/v2/models/simple/versions/3/infer", "simple", "3"),
+        (f"{INFER}?a=b", "simple", ""),
+        ("/v2/models/a%2Fb/infer", "a%2Fb", ""),
+        ("/v2/models/mod\xc3\xa9/infer", "modé", ""),
+        ("/v2/models/stats/infer", "stats", ""),
+        (f"http://host{INFER}", "simple", ""),
+    ],
+)
+def test_both_ways_reach_the_view(application: Recording, path: str, model: str, version: str) -> None:
+    short = [call(application, path), call(application, path)]
+    assert application.seen == [(model, version)] * 2
+    assert call(application.wsgi_app, path) == short[0] == short[1]
+    assert application.seen[2] == (model, version)
+    assert short[0][0] == "200 OK"
+
+
+def test_the_short_way_does_not_enter_flask(application: Recording) -> None:
+    application.wsgi_app = None  # type: ignore[method-assign, assignment]
+    assert call(application, INFER)[0] == "200 OK"
+
+
+def test_few_paths_are_remembered_and_none_with_a_query(application: Recording) -> None:
+    for n in range(3000):
+        call(application, f"/v2/models/m{n}/infer")
+        call(application, f"{INFER}?{n}")
+    assert 0 < len(application._infer_paths) <= 1024
+    assert not any("?" in target for target in application._infer_paths)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/a/b/infer", "/v2/models//infer", f"/{INFER}", f"{INFER}/", "/v2/models/m/versions/x/infer"]
+)
+def test_other_paths_do_not_reach_the_view(application: Recording, path: str) -> None:
+    assert call(application, path)[0] == "404 Not Found"
+    assert application.seen == []
+
+
+@pytest.mark.parametrize("way", ["__call__", "wsgi_app"])
+def test_an_error_becomes_a_reply_in_one_place(
+    application: Recording, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    application.error = QueueFull("Exceeds maximum queue size", hint="wait")
+    with caplog.at_level(logging.INFO, logger="trident.http"):
+        status, headers, body = call(getattr(application, way), INFER)
+    assert (status, body) == ("503 Service Unavailable", b'{"error":"Exceeds maximum queue size"}')
+    assert headers == {"Content-Type": JSON, "Content-Length": "38", "Trident-Hint": "wait", "Retry-After": "1"}
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), MemoryError(), RecursionError(), BackendFailed("boom")])
+def test_whatever_breaks_is_a_500_logged_once(
+    application: Recording, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    application.error = error
+    status, headers, body = call(application, INFER)
+    assert (status, headers["Content-Type"]) == ("500 Internal Server Error", JSON)
+    assert b"secret" not in body
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_what_is_refused_before_the_body_is_parsed_is_text() -> None:
+    application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
+    for path, status in (
+        ("/v2/models/nope/infer", "404 Not Found"),
+        ("/v2/models/simple/versions/9/infer", "404 Not Found"),
+        ("/v2/models/simple/versions/0/infer", "400 Bad Request"),
+    ):
+        answer = call(application, path)
+        assert (answer[0], answer[1]["Content-Type"]) == (status, "text/plain")
+    assert call(application, INFER)[1]["Content-Type"] == JSON
+
+
+def test_an_infer_request_from_body_to_body() -> None:
+    application = V2Application(FakeEngine(echo), HttpOptions(), ThreadBridge())
+    header = b'{"id":"7","inputs":[{"name":"IN","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}]}'
+    content = header + np.array([1, -2], dtype=np.int32).tobytes()
+    answer = application.test_client().post(
+        INFER, data=content, headers={"Inference-Header-Content-Length": str(len(header))}
+    )
+    assert (answer.status_code, answer.content_type) == (200, JSON)
+    assert answer.json == {
+        "id": "7",
+        "model_name": "simple",
+        "model_version": "3",
+        "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, -2]}],
+    }
+
+
+def test_the_restriction_comes_before_everything() -> None:
+    application = Recording(restricted=parse_restricted(["inference,health:key=value"]))
+    refusal = b'{"error":"This API is restricted, expecting header \'key\'"}'
+    for method, path in (
+        ("POST", INFER),
+        ("POST", "/v2/models/nope/versions/0/infer"),
+        ("GET", INFER),
+        ("POST", "/v2/models/simple/generate"),
+        ("GET", "/v2/health/live"),
+        ("PUT", "/v2/health/ready"),
+        ("GET", "/v2/models/nope/ready"),
+    ):
+        status, headers, body = call(application, path, method)
+        assert (status, headers["Content-Type"], body) == ("403 Forbidden", "text/plain", refusal)
+    assert application.seen == []
+    assert call(application, INFER, HTTP_KEY="value")[0] == "200 OK"
+    assert call(application, "/v2/health/live", "GET", HTTP_KEY="value")[0] == "200 OK"
+    assert call(application, "/v2", "GET")[0] == "200 OK"
+    assert call(application, "/nope", "GET")[0] == "404 Not Found"
+
+
+def test_requests_through_flask_are_measured_by_route(application: Recording) -> None:
+    call(application, "/v2/models/simple", "GET")
+    call(application, "/made/up", "GET")
+    call(application, "/v2", "BREW")
+    call(application, INFER)
+    page = application.request_metrics_page().decode()
+    assert 'flask_http_request_duration_seconds_count{method="GET",route="/v2/models/<model>",status="200"} 1.0' in page
+    assert 'flask_http_request_total{method="GET",status="404"} 1.0' in page
+    assert 'method="UNKNOWN"' in page
+    assert "made" not in page
+    assert "BREW" not in page
+    assert "infer" not in page
+
+
+def test_two_applications_do_not_share_their_metrics() -> None:
+    first, second = Recording(), Recording()
+    call(first, "/v2", "GET")
+    assert "request_total{" in first.request_metrics_page().decode()
+    assert "request_total{" not in second.request_metrics_page().decode()
+
+
+def test_what_breaks_outside_of_a_view_is_answered(application: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise ValueError("secret")
+
+    application.before_request(broken)
+    status, _, body = call(application, "/v2", "GET")
+    assert status == "500 Internal Server Error"
+    assert json.loads(body) == {"error": "unexpected error in the server, its log says more"}
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("text", "offset"), [(None, 0), ("", 0), ("123", 123), ("-1", 0), ("x", 0), ("9" * 99, 0)])
+def test_the_guess_where_tensors_begin(application: Recording, text: str | None, offset: int) -> None:
+    environ = {} if text is None else {"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": text}
+    assert application.binary_offset(environ) == offset
+
+
+# --- what a subclass may change
+
+
+def ping(application: V2Application, environ: Environ) -> Reply:
+    return json_reply({"pong": True})
+
+
+class Platform(Recording):
+    routes = (*ROUTES, Route("ping", ("/ping",), "health", frozenset({"GET"}), ping))
+    binary_mime = "application/x-platform"
+    inference_header = "X-Json-Size"
+
+    def infer_path(self, path: str) -> dict[str, str] | None:
+        if path == "/invocations":
+            return {"model": "simple", "version": ""}
+        return super().infer_path(path)
+
+    def status_of(self, error: Exception) -> int:
+        return 507 if isinstance(error, QueueFull) else super().status_of(error)
+
+
+class OwnHeaders(V2Application):
+    early_error_mime = JSON
+
+    def adopt_headers(self, environ: Environ, request: InferenceRequest) -> None:
+        request.id = request.id or environ.get("HTTP_X_ID", "")
+
+    def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
+        return [("X-Tag", str(parameters["tag"]))]
+
+    def binary_header(self, environ: Environ) -> str | None:
+        return str(environ.get("CONTENT_TYPE", "")).partition("size=")[2] or None
+
+    def body_headers(self, json_length: int | None) -> Headers:
+        return [("Content-Type", f"{self.binary_mime};size={json_length}")]
+
+
+def test_routes_can_be_added() -> None:
+    assert call(Platform(), "/ping", "GET")[2] == b'{"pong":true}'
+    assert call(Platform(), "/v2", "GET")[0] == "200 OK"
+    assert call(Recording(), "/ping", "GET")[0] == "404 Not Found"
+
+
+def test_paths_can_be_made_infer_requests() -> None:
+    application = Platform()
+    assert call(application, "/invocations")[0] == "200 OK"
+    assert call(application, INFER)[0] == "200 OK"
+    assert application.seen == [("simple", ""), ("simple", "")]
+
+
+def test_statuses_can_be_changed_for_both_ways() -> None:
+    application = Platform()
+    application.error = QueueFull("full")
+    assert call(application, INFER)[0] == "507 Insufficient Storage"
+    assert call(application.wsgi_app, INFER)[0] == "507 Insufficient Storage"
+    application.error = ModelNotFound("no")
+    assert call(application, INFER)[0] == "404 Not Found"
+
+
+def test_the_mark_of_binary_bodies_is_two_attributes() -> None:
+    application = Platform()
+    assert application.binary_header({"HTTP_X_JSON_SIZE": "5"}) == "5"
+    assert application.binary_header({"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": "5"}) is None
+    assert application.body_headers(None) == [("Content-Type", JSON)]
+    assert application.body_headers(7) == [("Content-Type", "application/x-platform"), ("X-Json-Size", "7")]
+
+
+def test_or_two_methods() -> None:
+    application = OwnHeaders(FakeEngine(echo), HttpOptions(), ThreadBridge())
+    header = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}]}'
+    answer = application.test_client().post(
+        INFER, data=header + b"\x01\0\0\0", headers={"Content-Type": f"x;size={len(header)}"}
+    )
+    assert (answer.status_code, answer.content_type) == (200, "application/octet-stream;size=None")
+
+
+def tagged(request: InferenceRequest) -> InferenceResponse:
+    response = echo(request)
+    response.parameters = {"tag": 7}
+    return response
+
+
+def test_headers_can_be_adopted_and_made_of_parameters() -> None:
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    for made, expected in ((tagged, "7"), (echo, None)):
+        client = OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()).test_client()
+        answer = client.post(INFER, data=body, headers={"X-Id": "a"})
+        assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
+
+
+def test_early_errors_can_have_another_type() -> None:
+    application = OwnHeaders(FakeEngine(), HttpOptions(restricted=parse_restricted(["health:k=v"])), ThreadBridge())
+    for method, path in (("POST", "/v2/models/nope/infer"), ("GET", "/v2/health/live"), ("GET", "/nope")):
+        assert call(application, path, method)[1]["Content-Type"] == JSON
+
+
+def test_the_list_of_hooks_is_complete() -> None:
+    documented = V2Application.__doc__ or ""
+    overridden = {name for made in (Recording, Platform, OwnHeaders) for name in vars(made) if not name.startswith("_")}
+    assert overridden
+    assert all(f"`{name}" in documented for name in overridden)
+
+
+def test_the_error_of_a_hook_is_an_error_like_any_other(application: Recording) -> None:
+    application.error = errors.MethodNotAllowed(["POST"])
+    assert call(application, INFER)[0] == "405 Method Not Allowed"
+    assert isinstance(application.error, ServerError)
+    application.error = InvalidRequest("x")
+    assert call(application, INFER)[0] == "400 Bad Request"

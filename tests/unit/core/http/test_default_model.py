@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from core.errors import ConfigInvalid, ModelNotReady
+from core.frontend.bridge import ThreadBridge
+from core.http.default_model import DefaultModel
+from core.inference.request import ServingPhase
+from tests.unit.fake_engine import FakeEngine
+
+
+class Index(FakeEngine):
+    """The ready models are those in `versions`."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.versions = dict.fromkeys(names, (1, 2))
+        self.looks = 0
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        assert ready_only
+        self.looks += 1
+        return [{"name": name, "version": str(n)} for name, numbers in self.versions.items() for n in numbers]
+
+
+def default_of(engine: Index, name: str = "") -> DefaultModel:
+    return DefaultModel(engine, ThreadBridge(), name, "the cure")
+
+
+def test_the_one_that_is_named_whatever_there_is() -> None:
+    engine = Index("a", "b")
+    assert default_of(engine, "b").spec().name == "b"
+    assert engine.looks == 0
+
+
+def test_the_only_one_is_looked_for_once_and_again_when_it_is_gone() -> None:
+    engine = Index("a")
+    default = default_of(engine)
+    assert [default.spec().name, default.spec().name] == ["a", "a"]
+    assert engine.looks == 1
+    engine.versions = {"b": (1,)}
+    assert default.spec().name == "b"
+
+
+def test_none() -> None:
+    with pytest.raises(ModelNotReady, match="no model is loaded"):
+        default_of(Index()).spec()
+
+
+def test_several() -> None:
+    with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
+        default_of(Index("b", "a")).spec()
+    assert caught.value.hint == "the cure"
+    with pytest.raises(ConfigInvalid, match=r"…$"):
+        default_of(Index(*map(str, range(20)))).spec()
+
+
+def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
+    engine = Index("a")
+    engine.serving = ServingPhase(name="loading", done=1, total=2)
+    with pytest.raises(ModelNotReady, match="still being loaded"):
+        default_of(engine).spec()
+    engine.serving = ServingPhase(name="ready")
+    assert default_of(engine).spec().name == "a"
+
+
+def test_what_was_named_is_ready_when_it_serves() -> None:
+    engine = Index("a")
+    assert default_of(engine).is_ready()
+    assert default_of(engine, "a").is_ready()
+    assert not default_of(engine, "c").is_ready()
+
+
+def test_where_none_was_named_any_that_serves_will_do() -> None:
+    engine = Index("a", "b")
+    default = default_of(engine)
+    assert default.is_ready()
+    engine.versions = {}
+    assert not default.is_ready()
+    engine.versions = {"b": (1,)}
+    assert default.is_ready()
+    assert engine.looks == 3
+    default.spec()
+    assert default.is_ready()
+    assert engine.looks == 4  # now it is known by name

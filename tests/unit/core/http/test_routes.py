@@ -1,0 +1,101 @@
+"""Paths and methods against the route table, through the application that uses it."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from core.frontend.bridge import ThreadBridge
+from core.frontend.restricted_apis import GROUPS
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.http.routes import ROUTES
+from tests.unit.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def client() -> FlaskClient:
+    return V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
+
+
+def test_names_are_unique_and_groups_known() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)
+    assert {route.group for route in ROUTES} == set(GROUPS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v2/",
+        "//v2",
+        "/v2//health/live",
+        "/v2/health/live/",
+        "/v2/health/nope",
+        "/v2%2Fhealth/live",
+        "/%76%32",
+        "/v1/foo",
+        "/metrics",
+        "/static/x",
+        "/v2/models",
+        "/v2/models/",
+        "/v2/models/simple/versions",
+        "/v2/models/simple/versions/abc",
+        "/v2/models/simple/versions/abc/infer",
+        "/v2/models/simple/nope",
+        "/v2/models/simple/infer/",
+        "/v2/models//infer",
+        "/v2/repository",
+        "/v2/repository/models/simple",
+        "/v2/systemsharedmemory",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_no_such_route(client: FlaskClient, path: str, method: str) -> None:
+    answer = client.open(path, method=method)
+    assert (answer.status_code, answer.content_type) == (404, "text/plain")
+    assert answer.data == b'{"error":"Not Found"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "methods", "mime"),
+    [
+        ("/v2", "GET", "application/json"),
+        ("/v2/models/simple", "GET", "application/json"),
+        ("/v2/models/simple/config", "GET", "application/json"),
+        ("/v2/models/simple/stats", "GET", "application/json"),
+        ("/v2/models/stats", "GET", "application/json"),
+        ("/v2/models/simple/infer", "POST", "text/plain"),
+        ("/v2/models/simple/versions/1/infer", "POST", "text/plain"),
+        ("/v2/models/simple/generate", "POST", "application/json"),
+        ("/v2/models/simple/ready", "GET", "text/plain"),
+        ("/v2/health/live", "GET", "text/plain"),
+        ("/v2/health/ready", "GET", "text/plain"),
+        ("/v2/repository/index", "POST", "application/json"),
+        ("/v2/repository/models/simple/load", "POST", "application/json"),
+        ("/v2/systemsharedmemory/status", "GET", "application/json"),
+        ("/v2/trace/setting", "GET POST", "application/json"),
+        ("/v2/logging", "GET POST", "application/json"),
+    ],
+)
+def test_other_methods_are_405(client: FlaskClient, path: str, methods: str, mime: str) -> None:
+    for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"} - set(methods.split()):
+        answer = client.open(path, method=method)
+        assert (answer.status_code, answer.content_type) == (405, mime), method
+        assert answer.data == (b"" if method == "HEAD" else b'{"error":"Method Not Allowed"}')
+        assert answer.headers["Allow"] == ", ".join(methods.split())
+
+
+def test_stats_is_never_a_model(client: FlaskClient) -> None:
+    assert client.get("/v2/models/stats").json == {"model_stats": [{"name": "all", "version": -1}]}
+    assert client.get("/v2/models/stats/config").status_code == 404
+
+
+def test_names_are_taken_as_they_were_sent(client: FlaskClient) -> None:
+    assert client.get("/v2/models/a%2Fb").json == {"name": "a%2Fb", "versions": ["1"]}
+    answer = client.get("/v2/models/%00")
+    assert answer.json == {"error": "Request for unknown model: '%00' is not found"}
+
+
+def test_the_host_plays_no_part(client: FlaskClient) -> None:
+    assert client.get("/v2/health/live", headers={"Host": "[::1"}).status_code == 200

@@ -1,0 +1,145 @@
+"""The counts of several processes on each one's page. The processes are real: forked from one that imports it all."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from core.frontend.bridge import ThreadBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.http.shared_request_metrics import SharedRequestMetrics
+from tests.project import ROOT
+from tests.unit.fake_engine import FakeEngine
+
+LIMIT_S = 60
+_COUNT = re.compile(r'^flask_http_request_duration_seconds_count\{method="GET",route="/v2",status="200"\} (.+)$', re.M)
+_TOTAL = re.compile(r'^flask_http_request_total\{method="GET",status="404"\} (.+)$', re.M)
+
+
+class FrontEnd:
+    """One process's application, and the page that it shows."""
+
+    def __init__(self, directory: Path) -> None:
+        self._metrics = SharedRequestMetrics(directory)
+        self._application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
+        self._client = Client(self._application)
+
+    def ask(self, times: int) -> None:
+        for _ in range(times):
+            self._client.get("/v2")
+            self._client.get("/v2/nothing")
+
+    def page(self) -> str:
+        return self._metrics.page(self._application).decode()
+
+    def counts(self) -> tuple[str, str]:
+        """Of good requests, and of those for paths that there are not."""
+        return ",".join(_COUNT.findall(self.page())), ",".join(_TOTAL.findall(self.page()))
+
+
+def in_a_process(work: Callable[[], None]) -> None:
+    """Do it in a process of its own, and wait for its end."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            sys.stdout.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def two_front_ends(directory: Path) -> None:
+    def first() -> None:
+        FrontEnd(directory).ask(3)
+
+    def second() -> None:
+        front_end = FrontEnd(directory)
+        print(*front_end.counts())
+        front_end.ask(4)
+        print(*front_end.counts())
+
+    in_a_process(first)
+    in_a_process(second)
+    print(*FrontEnd(directory).counts())
+
+
+def two_ports(directory: Path) -> None:
+    """Two applications of one process count together."""
+    front_end, other = FrontEnd(directory), FrontEnd(directory)
+    front_end.ask(1)
+    other.ask(2)
+    print(*front_end.counts(), *other.counts())
+
+
+def nothing_yet(directory: Path) -> None:
+    print(repr(FrontEnd(directory).page().count("_count{")))
+
+
+def of_two_directories(directory: Path) -> None:
+    """Two servers on one machine count for themselves."""
+    other = directory / "other"
+    other.mkdir()
+    in_a_process(lambda: FrontEnd(directory).ask(5))
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(other)
+    front_end = FrontEnd(other)
+    front_end.ask(1)
+    print(*front_end.counts())
+
+
+def room_before_it_counts(directory: Path) -> None:
+    SharedRequestMetrics(directory)
+    print(*sorted((path.name.partition("_")[0], path.stat().st_blocks * 512) for path in directory.iterdir()))
+
+
+CASES: dict[Callable[[Path], None], list[str]] = {
+    two_front_ends: ["3.0 3.0", "7.0 7.0", "7.0 7.0"],
+    two_ports: ["3.0 3.0 3.0 3.0"],
+    nothing_yet: ["0"],
+    of_two_directories: ["1.0 1.0"],
+    room_before_it_counts: ["('counter', 65536) ('histogram', 65536)"],
+}
+
+
+def run_all(directory: Path) -> None:
+    for case in CASES:
+        folder = directory / case.__name__
+        folder.mkdir()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+        print(f"[{case.__name__}]", flush=True)
+        in_a_process(partial(case, folder))
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What all cases print, each behind its name in brackets."""
+    folder = tmp_path_factory.mktemp("metrics")
+    program = f"from pathlib import Path\nfrom {__name__} import run_all\nrun_all(Path({str(folder)!r}))"
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_counts(case: Callable[[Path], None], output: str) -> None:
+    """What one counts is on the page of each, that of one that has ended, too."""
+    found = output.partition(f"[{case.__name__}]\n")[2].partition("[")[0]
+    assert found.splitlines() == CASES[case]

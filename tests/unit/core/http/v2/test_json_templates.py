@@ -1,0 +1,307 @@
+"""A JSON request that was seen but for its numbers is read as it would be if it were new."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InvalidRequest
+from core.http.v2 import request_codec
+from core.http.v2.json_templates import JsonTemplates
+from core.http.v2.request_codec import decode_request
+from core.inference.request import InferenceRequest
+from core.inference.tensors import BY_NAME
+from tests.unit.core.backends.tensors.test_packed_tensors import spec
+
+SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
+LIMIT = 1 << 20
+DATATYPES = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "BOOL")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_codec, "_json_templates", JsonTemplates())
+
+
+def entry(name: str, datatype: str, data: object, shape: list[int] | None = None) -> dict[str, Any]:
+    return {"name": name, "shape": shape or [1, len(data)], "datatype": datatype, "data": data}  # type: ignore[arg-type]
+
+
+def body(*inputs: dict[str, Any], **fields: object) -> bytes:
+    return json.dumps({"inputs": inputs, **fields}).encode()
+
+
+def decode(text: bytes) -> InferenceRequest:
+    return decode_request(text, None, -1, SPEC, LIMIT)[0]
+
+
+def outcome(text: bytes) -> Any:
+    """Everything about the request that `text` is, or about the error."""
+    try:
+        request, plan = decode_request(text, None, 3, SPEC, LIMIT)
+    except InvalidRequest as error:
+        return error.message, error.hint
+    inputs = [(t.name, t.datatype, t.shape, np.asarray(t.data).tobytes()) for t in request.inputs]
+    fields = (request.id, request.outputs, request.priority, request.timeout_us, request.parameters)
+    return inputs, fields, request.correlation_id, request.sequence_start, request.model_version, plan
+
+
+def is_known(text: bytes) -> bool:
+    return decode(text).layout is not None
+
+
+def test_the_second_one_is_known_whatever_its_numbers() -> None:
+    first = body(entry("A", "INT32", [1, 2, 3]), entry("B", "FP32", [0.5]))
+    second = body(entry("A", "INT32", [-7, 80000, 0]), entry("B", "FP32", [1e3]))
+    assert not is_known(first)
+    request = decode(second)
+    assert request.layout is not None
+    assert [tensor.array.tolist() for tensor in request.inputs] == [[[-7, 80000, 0]], [[1000.0]]]
+    assert [tensor.array.dtype for tensor in request.inputs] == [np.int32, np.float32]
+
+
+@given(
+    datatype=st.sampled_from(DATATYPES),
+    values=st.lists(
+        st.one_of(st.integers(-(2**66), 2**66), st.floats(allow_nan=False, allow_infinity=False)), max_size=5
+    ),
+    count=st.integers(0, 5),
+    request_id=st.text(max_size=3),
+)
+def test_known_or_new_it_is_read_alike(datatype: str, values: list[Any], count: int, request_id: str) -> None:
+    text = body(entry("A", datatype, values, [1, count]), entry("B", "FP32", [1.5]), id=request_id)
+    request_codec._json_templates = JsonTemplates()
+    new = outcome(text)
+    seen = body(entry("A", datatype, [1] * count, [1, count]), entry("B", "FP32", [2.5]), id=request_id)
+    outcome(seen)
+    assert outcome(text) == new
+    assert outcome(text) == new
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[1,2",
+        "[1,,2]",
+        "[1 2]",
+        "[01]",
+        "[+1]",
+        "[1.]",
+        "[.5]",
+        "[1e]",
+        "[-]",
+        "[,1]",
+        "[1,]",
+        "[1e999]",
+        "[1e39]",
+        "[]",
+    ],
+)
+@pytest.mark.parametrize("datatype", ["INT32", "FP32"])
+def test_numbers_that_are_none_are_refused_as_if_they_were_new(data: str, datatype: str) -> None:
+    def text(numbers: str) -> bytes:
+        return b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"%b","data":%b}]}' % (
+            datatype.encode(),
+            numbers.encode(),
+        )
+
+    new = outcome(text(data))
+    assert not is_known(text("[1]"))
+    assert is_known(text("[2]"))
+    assert outcome(text(data)) == new
+
+
+def test_all_that_stands_beside_the_numbers_is_part_of_what_is_known() -> None:
+    fields = {
+        "id": "r",
+        "parameters": {"priority": 2, "timeout": 7, "mine": "x", "sequence_id": 9, "sequence_start": True},
+        "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+    }
+    text = body(entry("A", "INT32", [5]), **fields)
+    new = outcome(text)
+    assert outcome(body(entry("A", "INT32", [6]), **fields)) != new
+    assert is_known(text)
+    assert outcome(text) == new
+    for other in ({"id": "r"}, {**fields, "outputs": []}, {**fields, "parameters": {"priority": 3}}):
+        assert not is_known(body(entry("A", "INT32", [5]), **other))
+
+
+@pytest.mark.parametrize("flags", [{"sequence_start": True}, {"sequence_end": True}, {"sequence_id": 4}])
+def test_a_known_request_is_of_a_sequence_as_the_first_one_was(flags: dict[str, object]) -> None:
+    def text(number: int) -> bytes:
+        return body(entry("A", "INT32", [number]), parameters=flags)
+
+    def of_sequence(request: InferenceRequest) -> tuple[object, ...]:
+        return request.correlation_id, request.sequence_start, request.sequence_end
+
+    first = of_sequence(decode(text(1)))
+    assert first != (0, False, False)
+    assert is_known(text(2))
+    assert of_sequence(decode(text(3))) == first
+
+
+@pytest.mark.parametrize("second", ["s", "", "r r", "\u00e4", '"', "\\", "\n", "x" * 100])
+def test_the_id_may_be_another_each_time(second: str) -> None:
+    def text(request_id: str) -> bytes:
+        return json.dumps({"id": request_id, "inputs": [entry("A", "INT32", [5])]}, ensure_ascii=False).encode()
+
+    new = outcome(text(second))
+    request_codec._json_templates = JsonTemplates()
+    assert not is_known(text("r"))
+    assert is_known(text("q"))
+    assert decode(text("q")).id == "q"
+    assert outcome(text(second)) == new
+    assert decode(text(second)).id == second
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"parameters":{"id":"%b"},"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"parameters":{"id":"x"},"id":"%b","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","id":"x","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","\\u0069d":"x","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"inputs":[{"id":"%b","name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+        b'{"id":"%b","inputs":[{"name":"id","shape":[1,1],"datatype":"INT32","data":[1]}]}',
+    ],
+)
+def test_another_member_of_that_name_is_not_taken_for_the_id(text: bytes) -> None:
+    words = (b"x", b"y", b"x")
+    new = [outcome(text % word) for word in words]
+    request_codec._json_templates = JsonTemplates()
+    for _ in range(2):
+        assert [outcome(text % word) for word in words] == new
+
+
+def test_an_id_that_is_no_utf_8_is_read_as_it_always_was() -> None:
+    text = b'{"id":"%b","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}'
+    new = outcome(text % b"\xff")
+    decode(text % b"r")
+    assert is_known(text % b"q")
+    assert outcome(text % b"\xff") == new
+
+
+def test_known_requests_share_no_parameters() -> None:
+    text = body(entry("A", "INT32", [5]), parameters={"mine": 1})
+    decode(text)
+    first, second = decode(text), decode(text)
+    assert first.parameters is not None
+    first.parameters["theirs"] = 2
+    assert second.parameters == {"mine": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        body(entry("A", "INT32", [[1, 2], []], [1, 2])),
+        body(entry("A", "BYTES", ["1", "2"])),
+        body(entry("A", "BOOL", [True])),
+        body(entry("A", "INT32", [1]), parameters={"note": '"data":[1]'}),
+        body(entry("data", "INT32", [1])),
+        body(entry("A", "INT32", [1]), id="\\"),
+        b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1],"data":[1]}]}',
+        b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1],"d\\u0061ta":[1]}]}',
+        b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}],"data":[1]}',
+        b'{"inputs":[{"name":"A","shape":[],"datatype":"INT32","data":[1]}]}',
+        b'{"inputs":[{"name":"A","shape":[1,0],"datatype":"INT32","data":[]}]}',
+        body(entry("A", "FP64", [0.123456789] * 400)),
+    ],
+)
+def test_what_is_not_made_of_flat_numbers_is_read_anew_each_time(text: bytes) -> None:
+    new = outcome(text)
+    assert not is_known(text)
+    assert not is_known(text)
+    assert outcome(text) == new
+
+
+def test_one_member_of_two_inputs_does_not_pass_for_that_of_another() -> None:
+    """Two lists in the first input and a nested one in the second: as many flat lists as inputs."""
+    text = (
+        b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[5],"data":[5]},'
+        b'{"name":"B","shape":[1,1],"datatype":"INT32","data":[[5]]}]}'
+    )
+    assert not is_known(text)
+    assert not is_known(text)
+
+
+def test_nested_lists_are_known_too_however_they_are_nested() -> None:
+    def text(data: str) -> bytes:
+        return b'{"inputs":[{"name":"A","data":%b,"shape":[2,2],"datatype":"INT32"}]}' % data.encode()
+
+    assert not is_known(text("[[1,2],[3,4]]"))
+    for data in ("[[5,6],[7,8]]", "[[[5],[6]], [ [7,8] ]]", "[5,6,7,8]", "[[5,6,7,8]]"):
+        assert is_known(text(data))
+        assert decode(text(data)).inputs[0].array.tolist() == [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[[1,2],[3,4]",
+        "[[1,2],[3,4]]]",
+        "[1,2],[3,4]",
+        "[[1,2][3,4]]",
+        "[[1,2],[3],4,]",
+        "[[1,2],[3,[]]]",
+        "[[1,2],[3,4.5]]",
+        "[[1,2],[3,4],[5]]",
+        "[" * 98 + "1,2,3,4" + "]" * 98,
+        "[" * 99 + "1,2,3,4" + "]" * 99,
+        "[" * 100 + "1,2,3,4" + "]" * 100,
+        "[" * 101 + "1,2,3,4" + "]" * 101,
+    ],
+)
+def test_brackets_that_do_not_fit_are_refused_as_if_they_were_new(data: str) -> None:
+    def text(numbers: str) -> bytes:
+        return (
+            b'{"inputs":[{"name":"A","shape":[2,2],"datatype":"INT32","data":%b},'
+            b'{"name":"B","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+        ) % numbers.encode()
+
+    new = outcome(text(data))
+    request_codec._json_templates = JsonTemplates()
+    assert not is_known(text("[[1,2],[3,4]]"))
+    assert is_known(text("[[4,3],[2,1]]"))
+    assert outcome(text(data)) == new
+
+
+def test_whitespace_makes_another_text_of_the_same_meaning() -> None:
+    for text in (
+        b'{ "inputs" : [ {"name":"A","shape":[1,2],"datatype":"INT32", "data" : [ 1 ,\n\t2 ] } ] }',
+        b'{"inputs":[{"data":[1,2],"name":"A","shape":[1,2],"datatype":"INT32"}]}',
+    ):
+        assert not is_known(text)
+        assert is_known(text)
+        assert decode(text).inputs[0].array.tolist() == [[1, 2]]
+
+
+def test_a_smaller_limit_is_heeded() -> None:
+    text = body(entry("A", "INT32", [1, 2, 3, 4]))
+    decode(text)
+    assert is_known(text)
+    with pytest.raises(InvalidRequest, match="exceeds the maximum allowed"):
+        decode_request(text, None, -1, SPEC, 8)
+
+
+def test_models_do_not_share_what_is_known() -> None:
+    text = body(entry("A", "INT32", [1]))
+    decode(text)
+    other = spec(A=("INT32", (1,)))
+    object.__setattr__(other, "name", "other")
+    request, _ = decode_request(text, None, -1, other, LIMIT)
+    assert (request.model_name, request.layout) == ("other", None)
+
+
+def test_not_more_than_so_many_are_remembered() -> None:
+    templates = JsonTemplates()
+    for number in range(1100):
+        text = body(entry("A", "INT32", [1]), parameters={"number": number})
+        request, plan = decode_request(text, None, -1, SPEC, LIMIT)
+        templates.remember(text, request, plan)
+        assert templates.recall("m", -1, text, LIMIT) is not None
+    assert len(templates._known) <= 512

@@ -1,0 +1,110 @@
+"""A response whose text was written before is the same to the byte as one that is written anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.http.v2.response_codec import encode_response
+from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.response_text import ResponseText
+from core.inference.layout import layout_of
+from core.inference.request import InferenceResponse, PackedOutputs
+from core.inference.tensors import BY_NAME, Array, wire_bytes
+from tests.unit.core.backends.tensors.test_packed_tensors import spec
+
+SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
+NUMBERS = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "BOOL")]
+
+
+def response(request_id: str = "", **tensors: tuple[str, Array]) -> InferenceResponse:
+    contents = {name: bytes(wire_bytes(array)) for name, (_, array) in tensors.items()}
+    layout = layout_of([(n, datatype, array.shape, len(contents[n])) for n, (datatype, array) in tensors.items()])
+    return InferenceResponse("m", 3, PackedOutputs(layout, memoryview(b"".join(contents.values()))), id=request_id)
+
+
+def both(made: InferenceResponse, **plan: Any) -> tuple[bytes, bytes]:
+    """The body written anew, and by the text of an earlier one."""
+    remembering = ResponsePlan(**plan, texts={})
+    encode_response(made, remembering, SPEC)
+    anew, again = encode_response(made, ResponsePlan(**plan), SPEC), encode_response(made, remembering, SPEC)
+    assert again.json_length == anew.json_length
+    return b"".join(anew.parts), b"".join(again.parts)
+
+
+def texts_of(made: InferenceResponse, plan: ResponsePlan) -> list[ResponseText | None]:
+    encode_response(made, plan, SPEC)
+    assert plan.texts is not None
+    return list(plan.texts.values())
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+@given(data=st.data())
+def test_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
+    content = data.draw(st.binary(min_size=16, max_size=16))
+    array = np.frombuffer(content, BY_NAME[datatype].dtype).reshape(1, -1)
+    anew, again = both(response(A=(datatype, array), B=("FP32", np.array([[0.1]], np.float32))))
+    assert again == anew
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_json_has_no_number_for_is_written_as_it_always_was(value: float) -> None:
+    anew, again = both(response(A=("FP64", np.array([[1.0, value]]))))
+    assert again == anew
+    assert b"null" not in again
+
+
+@pytest.mark.parametrize("request_id", ["", "r", '"data":[]', "\u00e4\\", "\udcff"])
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        None,
+        {"A": (True, 0), "B": (True, 0)},
+        {"A": (True, 0)},
+        {"B": (True, 0)},
+        {"A": (False, 0), "B": (False, 0)},
+        {"A": (False, 2), "B": (True, 0)},
+    ],
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_every_mixture_of_forms(request_id: str, outputs: dict[str, tuple[bool, int]] | None, binary: bool) -> None:
+    made = response(
+        request_id, A=("INT32", np.array([[1, 2, 3]], np.int32)), B=("FP32", np.array([[0.5, 1e30]], np.float32))
+    )
+    anew, again = both(made, binary=binary, outputs=outputs)
+    assert again == anew
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_outputs_without_elements(binary: bool) -> None:
+    none = np.zeros((1, 0), np.int32)
+    for tensors in ({"A": ("INT32", none)}, {"A": ("INT32", none), "B": ("FP32", np.ones((1, 1), np.float32))}):
+        anew, again = both(response(**tensors), binary=binary)  # type: ignore[arg-type]
+        assert again == anew
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"), [("BOOL", np.ones((1, 2), bool)), ("INT32", np.ones((1, 5000), np.int32))]
+)
+def test_what_has_no_text_is_written_anew_each_time(datatype: str, array: Array) -> None:
+    made = response(A=(datatype, array))
+    anew, again = both(made)
+    assert again == anew
+    assert texts_of(made, ResponsePlan(texts={})) == [None]
+
+
+def test_a_text_is_of_one_version_and_one_layout_and_any_id() -> None:
+    plan = ResponsePlan(texts={})
+    one = np.ones((1, 1), np.int32)
+    made = [response(A=("INT32", one)), response("r", A=("INT32", one)), response(B=("INT32", one))]
+    other = response(A=("INT32", one))
+    other.model_version = 4
+    for each in (*made, other, *made):
+        expected = encode_response(each, ResponsePlan(), SPEC).parts
+        assert encode_response(each, plan, SPEC).parts == expected
+    assert plan.texts is not None
+    assert len(plan.texts) == 3

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from core.frontend.bridge import ThreadBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.inference.request import ServingPhase
+from tests.unit.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def client(engine: FakeEngine) -> FlaskClient:
+    return V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"])
+def test_healthy_is_200_and_empty(client: FlaskClient, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/plain", b"")
+    assert answer.headers["Content-Length"] == "0"
+
+
+def test_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.live = False
+    answer = client.get("/v2/health/live")
+    assert (answer.status_code, answer.data) == (400, b"")
+
+
+def test_live_does_not_wait_for_models(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    engine.serving = ServingPhase(name="loading", total=3)
+    assert client.get("/v2/health/live").status_code == 200
+
+
+def test_not_ready_says_how_far_it_is(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    engine.serving = ServingPhase(name="loading", model="simple", done=3, total=7)
+    answer = client.get("/v2/health/ready")
+    assert (answer.status_code, answer.content_type) == (400, "application/json")
+    assert answer.json == {"phase": "loading", "model": "simple", "loaded": 3, "total": 7}
+
+
+def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    engine.serving = ServingPhase(name="failed", done=1, total=2, failures={"broken": "Internal: no such file"})
+    assert client.get("/v2/health/ready").json == {
+        "phase": "failed",
+        "loaded": 1,
+        "total": 2,
+        "failures": {"broken": "Internal: no such file"},
+    }
+
+
+def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    engine.serving = ServingPhase(name="ready", done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
+    assert client.get("/v2/health/ready").json == {
+        "phase": "failed",
+        "loaded": 1,
+        "total": 1,
+        "failures": {"broken": "version 1 is UNAVAILABLE"},
+    }
+    # Whichever way the start went.
+    for name in ("ready", "failed"):
+        engine.serving = ServingPhase(name=name, model="simple", done=1, total=1)
+        assert client.get("/v2/health/ready").json == {"phase": "loading", "model": "simple", "loaded": 1, "total": 1}
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_a_server_that_exits_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
+    engine.serving = ServingPhase(name="exiting")
+    answer = client.get(path)
+    assert (answer.status_code, answer.data) == (503, b'{"error":"Server exiting"}')
+    assert answer.content_type == "text/plain"
+
+
+def test_a_loaded_model_that_cannot_serve_is_400(client: FlaskClient, engine: FakeEngine) -> None:
+    engine.model_ready = False
+    answer = client.get("/v2/models/simple/versions/1/ready")
+    assert (answer.status_code, answer.content_type) == (400, "text/plain")
+    assert answer.data == b'{"error":"Model version not ready"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/v2/models/nope/ready", 404, "Request for unknown model: 'nope' is not found"),
+        ("/v2/models/simple/versions/9/ready", 404, "Request for unknown model: 'simple' version 9 is not found"),
+        (
+            "/v2/models/simple/versions/0/ready",
+            400,
+            "invalid model version specified '0' , version should be an integral value > 0",
+        ),
+    ],
+)
+def test_unknown_models(client: FlaskClient, path: str, status: int, text: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.content_type) == (status, "text/plain")
+    assert answer.get_json(force=True) == {"error": text}

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from core.inference.deferred import Deferred
+
+
+def test_each_call_is_made_once_with_those_that_come_meanwhile() -> None:
+    deferred = Deferred()
+    made: list[str] = []
+
+    def first() -> None:
+        made.append("first")
+        deferred.add(second)
+
+    def second() -> None:
+        made.append("second")
+
+    deferred.add(first)
+    deferred.add(first)
+    assert made == []
+    deferred.run()
+    assert made == ["first", "second"]
+    deferred.run()
+    assert len(made) == 2

@@ -1,0 +1,233 @@
+"""An engine over model repositories, for tests of the lifecycle: real threads and folders, a backend that can be held.
+
+A model of the `fake` backend is a text file with a number, its weight: that is what it answers to every request.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from core.backends.base import Backend, Execution, LoadContext, ModelSignature, Placement
+from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.config.schema import ModelConfig
+from core.engine.in_process import InferenceEngine
+from core.errors import BackendFailed
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor
+from core.lifecycle.lifecycle import Lifecycle
+from core.lifecycle.loader import ModelLoader
+from core.lifecycle.options import EngineOptions
+from core.lifecycle.version import ModelVersion
+from core.observability.hardware import HardwareGauges
+from core.repository.local import LocalSource
+from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.source import Source
+from tests.waiting import until
+
+LIMIT_S = 20.0
+"""How long a test waits for what must happen before it fails."""
+
+CONFIG = """
+backend: "fake"
+input { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
+"""
+MORE_INSTANCES = CONFIG + "instance_group [ { count: 3 kind: KIND_CPU } ]"
+BROKEN = "broken"
+"""The content of a model file that cannot be loaded."""
+
+
+class FakeInstance:
+    poisoned = False
+    bounded = True
+
+    def __init__(self, placement: Placement, model: FakeModel) -> None:
+        self.placement = placement
+        self.is_closed = False
+        self._model = model
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        self._model.begun.release()
+        assert self._model.gate.wait(LIMIT_S)
+        output = OutputTensor("OUTPUT0", "INT32", (1,), np.array([self._model.weight], np.int32))
+        now_ns = time.monotonic_ns()
+        return Execution([[output] for _ in requests], now_ns, now_ns)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeModel:
+    """While `gate` is clear, executions begin but do not end. It makes no more instances than `limit`."""
+
+    def __init__(self, weight: int) -> None:
+        self.instances: list[FakeInstance] = []
+        self.begun = threading.Semaphore(0)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_closed = False
+        self.limit = 100
+        self.weight = weight
+
+    def describe(self) -> dict[str, str]:
+        return {"device": "cpu", "execution provider": "none"}
+
+    def instance(self, placement: Placement) -> FakeInstance:
+        if len(self.instances) == self.limit:
+            raise BackendFailed("no memory")
+        self.instances.append(FakeInstance(placement, self))
+        return self.instances[-1]
+
+    def retain(self, devices: Iterable[str]) -> None: ...
+
+    def close(self) -> None:
+        assert all(instance.is_closed for instance in self.instances)
+        self.is_closed = True
+
+
+class FakeBackend:
+    """`loads` lists the loads that began, as `model:version=content`; `models` those that ended well."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.models: list[FakeModel] = []
+        self._gates: dict[str, threading.Event] = {}
+
+    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+        raise AssertionError("its configurations are complete")
+
+    def load(self, context: LoadContext) -> FakeModel:
+        content = (context.path / "model.fake").read_text()
+        name = context.spec.name
+        self.loads.append(f"{name}:{context.spec.version}={content}")
+        if name in self._gates:
+            assert self._gates[name].wait(LIMIT_S)
+        if content == BROKEN:
+            raise BackendFailed("the weights are broken")
+        self.models.append(FakeModel(int(content)))
+        return self.models[-1]
+
+    @contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Loads of model `name` begin but do not end."""
+        gate = self._gates[name] = threading.Event()
+        try:
+            yield
+        finally:
+            del self._gates[name]
+            gate.set()
+
+
+OpenSource = Callable[[str], Source]
+
+
+def open_folder(text: str) -> Source:
+    return LocalSource(Path(text))
+
+
+class Bench:
+    def __init__(self, repositories: Sequence[Path], open_source: OpenSource, **options: object) -> None:
+        self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
+        self.backend = FakeBackend()
+        backends: dict[str, Backend] = {"fake": self.backend, OnnxRuntimeBackend.name: OnnxRuntimeBackend()}
+        loader = ModelLoader(self.options, backends)
+        self.lifecycle = Lifecycle(self.options, loader, open_source)
+        hardware = HardwareGauges(interval_ms=1000)
+        clouds = SourceOpener(SourceOptions(cache_directory=Path("unused"), cache_bytes=0))
+        self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds)
+
+    def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        """Load as a client does, perhaps with a configuration as JSON and with files of its own."""
+        parameters: dict[str, str | bytes] = {f"file:{path}": content for path, content in (files or {}).items()}
+        if config is not None:
+            parameters["config"] = config
+        self.engine.load_model(name, parameters)
+
+    def poll(self) -> None:
+        """Look at the repositories as poll mode does, and wait until what was begun is done."""
+        self.lifecycle._poll()
+        assert self.lifecycle._threads.wait_idle(LIMIT_S)
+
+    def index(self) -> list[str]:
+        """The repository index, a line for each entry."""
+        return [" ".join(entry.values()) for entry in self.engine.repository_index(ready_only=False)]
+
+    def until_index(self, *lines: str) -> None:
+        until(lambda: self.index() == list(lines))
+
+    def version(self, name: str) -> ModelVersion:
+        return self.lifecycle.models.find(name, -1)
+
+    def submit(self, name: str, tensor: InputTensor | None = None) -> queue.SimpleQueue[InferenceResponse]:
+        tensor = tensor or InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))
+        request = InferenceRequest(name, [tensor])
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        self.engine.submit(request, responses.put)
+        return responses
+
+    def ask(self, name: str, tensor: InputTensor | None = None) -> int:
+        """The weight that answers. Raises the error of the response."""
+        return weight_of(self.submit(name, tensor))
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[queue.SimpleQueue[InferenceResponse]]:
+        """A request is being executed, on the model that was loaded last, until the end."""
+        model = self.backend.models[-1]
+        model.gate.clear()
+        responses = self.submit(name)
+        try:
+            assert model.begun.acquire(timeout=LIMIT_S)
+            yield responses
+        finally:
+            model.gate.set()
+
+
+def weight_of(responses: queue.SimpleQueue[InferenceResponse]) -> int:
+    response = responses.get(timeout=LIMIT_S)
+    if response.error is not None:
+        raise response.error
+    return int(response.outputs[0].array[0])
+
+
+@contextmanager
+def living(*repositories: Path, open_source: OpenSource = open_folder, **options: object) -> Iterator[Bench]:
+    """A server's life: loaded at the beginning, at the end finished with no thread left and every model closed."""
+    bench = Bench(repositories, open_source, **options)
+    bench.engine.start()
+    try:
+        assert bench.engine.wait_loaded(LIMIT_S)
+        yield bench
+    finally:
+        bench.engine.begin_exit()
+        assert bench.engine.finish(LIMIT_S)
+    until(lambda: threads() == [])
+    assert all(model.is_closed for model in bench.backend.models)
+
+
+def threads() -> list[str]:
+    """The names of the server's threads that there are."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """Write a file in place of the one that may be there: another inode, so that the change is always seen."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.replace(path)
+
+
+def write(repository: Path, name: str, *weights: int | str, config: str = CONFIG) -> Path:
+    """A model of the fake backend with versions 1, 2, … of these weights. Returns its folder."""
+    for number, weight in enumerate(weights, start=1):
+        put(repository / name / str(number) / "model.fake", str(weight))
+    put(repository / name / "config.pbtxt", config)
+    return repository / name

@@ -1,0 +1,264 @@
+"""Golden requests run on real ONNX models, and what is said of a response that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from core.backends.base import Execution
+from core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, Tolerance
+from core.config.golden_tensor import GoldenTensor
+from core.config.request_validation import RequestValidator
+from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
+from core.inference.request import InferenceRequest, OutputTensor
+from core.inference.tensors import BY_NAME, Array
+from core.lifecycle.golden_check import check_golden
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import ON_CPU, add_sub_config, config_of, identity_config, serving, spec_of, strings
+
+BEGINNING = "golden request 'cat.json' of model 'model' version 1"
+
+
+def tensor(name: str, datatype: str, values: Any) -> GoldenTensor:
+    """`values` are a numpy array where they are BYTES or bit patterns."""
+    row = BY_NAME[datatype]
+    return GoldenTensor(name, row, values if isinstance(values, np.ndarray) else np.array(values, dtype=row.dtype))
+
+
+def golden(
+    inputs: Sequence[GoldenTensor],
+    outputs: Sequence[GoldenTensor],
+    tolerance: Tolerance = FLOATING,
+    asked: tuple[str, ...] = (),
+) -> GoldenRequest:
+    return GoldenRequest(
+        "cat.json", "", tuple(inputs), asked, tuple(ExpectedOutput(output, tolerance) for output in outputs)
+    )
+
+
+def difference(model: onnx.ModelProto, config: str, folder: Path, request: GoldenRequest) -> str:
+    """What `check_golden` says after the beginning that is always the same; empty if it is content."""
+    message = BEGINNING
+    with serving(model, config, folder) as served:
+        try:
+            check_golden(served.instance, served.spec, RequestValidator(served.spec).check, [request])
+        except ModelLoadFailed as error:
+            message = error.message
+    assert message.startswith(BEGINNING)
+    return message.removeprefix(BEGINNING)
+
+
+def echoed(folder: Path, datatype: str, sent: Any, expected: Any, tolerance: Tolerance = FLOATING) -> str:
+    """The difference between what a model that answers its input gives for `sent`, and `expected`."""
+    request = golden([tensor("INPUT0", datatype, sent)], [tensor("OUTPUT0", datatype, expected)], tolerance)
+    return difference(onnx_models.identity(datatype), identity_config(datatype, [-1]), folder, request)
+
+
+def test_a_response_as_expected(tmp_path: Path) -> None:
+    inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16]) for n in range(2)]
+    outputs = [tensor("OUTPUT0", "INT32", [[2] * 16]), tensor("OUTPUT1", "INT32", [[0] * 16])]
+    request = golden(inputs, outputs, EXACT)
+    assert difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request) == ""
+
+
+def test_every_output_that_differs_is_named_with_its_first_element(tmp_path: Path) -> None:
+    inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16] * 2) for n in range(2)]
+    total = np.full((2, 16), 2, np.int32)
+    total[0, 3], total[1, 0] = 7, 8
+    outputs = [tensor("OUTPUT0", "INT32", total), tensor("OUTPUT1", "INT32", np.eye(2, 16, dtype=np.int32))]
+    request = golden(inputs, outputs, EXACT)
+    assert difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request) == (
+        ": output 'OUTPUT0' at [0, 3] is 2, expected 7; 2 of 32 elements differ; "
+        "output 'OUTPUT1' at [0, 0] is 0, expected 1; 2 of 32 elements differ"
+    )
+
+
+def test_only_the_outputs_of_the_response_are_compared(tmp_path: Path) -> None:
+    inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16]) for n in range(2)]
+    request = golden(inputs, [tensor("OUTPUT1", "INT32", [[0] * 16])], EXACT)
+    assert difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request) == ""
+
+
+def test_numbers_are_shown_with_the_tolerance_and_the_digits_of_their_datatype(tmp_path: Path) -> None:
+    assert echoed(tmp_path, "FP32", [[0.5, 0.12]], [[0.5, 0.34]]) == (
+        ": output 'OUTPUT0' at [0, 1] is 0.12, expected 0.34 (tolerance 1e-05 absolute, 0.0001 relative); "
+        "1 of 2 elements differs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "tolerance", "same"),
+    [
+        (100.009, 100.0, FLOATING, True),  # 1e-5 + 1e-4 * 100 is allowed
+        (100.02, 100.0, FLOATING, False),
+        (-100.009, -100.0, FLOATING, True),
+        (-100.0, 100.0, FLOATING, False),
+        (0.000009, 0.0, FLOATING, True),
+        (0.00002, 0.0, FLOATING, False),
+        (1.5, 1.0, Tolerance(0.5, 0), True),
+        (1.5, 1.0, Tolerance(0.49, 0), False),
+        (1.5, 1.0, Tolerance(0, 0.5), True),
+        (1.0, 1.0, EXACT, True),
+        (1.0000001, 1.0, EXACT, False),
+        (np.nan, np.nan, EXACT, True),
+        (np.nan, np.nan, FLOATING, True),
+        (np.nan, 1.0, Tolerance(1e300, 1e300), False),
+        (1.0, np.nan, Tolerance(1e300, 1e300), False),
+        (np.inf, np.inf, FLOATING, True),
+        (-np.inf, np.inf, Tolerance(1e300, 1e300), False),
+        (1.0, np.inf, FLOATING, False),
+        (np.inf, 1.0, Tolerance(1e300, 1e300), False),
+    ],
+)
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+def test_what_a_tolerance_allows(
+    tmp_path: Path, datatype: str, sent: float, expected: float, tolerance: Tolerance, same: bool
+) -> None:
+    assert (echoed(tmp_path, datatype, [[sent]], [[expected]], tolerance) == "") is same
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "shown"),
+    [(np.nan, 1, "NaN, expected 1.0"), (np.inf, -np.inf, "Infinity, expected -Infinity")],
+)
+def test_what_is_no_number_is_shown_as_files_write_it(tmp_path: Path, sent: float, expected: float, shown: str) -> None:
+    assert f"at [0, 0] is {shown} (" in echoed(tmp_path, "FP32", [[sent]], [[expected]])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "sent", "expected", "tolerance", "same"),
+    [
+        ("INT8", -128, 127, Tolerance(255, 0), True),
+        ("INT8", -128, 127, Tolerance(254, 0), False),
+        ("INT64", -(2**63), 2**63 - 1, Tolerance(1e18, 0), False),
+        ("INT64", 2**62 + 1, 2**62, EXACT, False),
+        ("INT64", 2**62 + 1, 2**62, Tolerance(1, 0), True),
+        ("UINT64", 0, 2**64 - 1, Tolerance(1, 0.5), False),
+        ("UINT64", 2**64 - 1, 2**64 - 2, Tolerance(1, 0), True),
+        ("UINT64", 2**64 - 1, 2**64 - 2, Tolerance(0.5, 0), False),
+        ("INT32", 90, 100, Tolerance(0, 0.1), True),
+        ("INT32", 89, 100, Tolerance(0, 0.1), False),
+    ],
+)
+def test_integers_are_exact_at_their_ends(
+    tmp_path: Path, datatype: str, sent: int, expected: int, tolerance: Tolerance, same: bool
+) -> None:
+    assert (echoed(tmp_path, datatype, [[sent]], [[expected]], tolerance) == "") is same
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    assert echoed(tmp_path, "FP16", [[1.5, 2.0]], [[1.5, 2.0]]) == ""
+    assert "at [0, 1] is 2.0, expected 2.002 (" in echoed(tmp_path, "FP16", [[1.5, 2.0]], [[1.5, 2.002]])
+    one, two = (np.array([[bits]], np.uint16) for bits in (0x3F80, 0x4000))
+    assert echoed(tmp_path, "BF16", one, one) == ""
+    assert "at [0, 0] is 1.0, expected 2.0 (" in echoed(tmp_path, "BF16", one, two)
+
+
+def test_text_and_truth(tmp_path: Path) -> None:
+    sent, other = strings(b"cat", b"\xff\n"), strings(b"cat", b"dog")
+    assert echoed(tmp_path, "BYTES", sent, sent, EXACT) == ""
+    assert echoed(tmp_path, "BYTES", sent, other, EXACT) == (
+        ": output 'OUTPUT0' at [0, 1] is '\\\\xff\\n', expected 'dog'; 1 of 2 elements differs"
+    )
+    assert echoed(tmp_path, "BOOL", [[True]], [[False]], EXACT) == (
+        ": output 'OUTPUT0' at [0, 0] is true, expected false; 1 of 1 elements differs"
+    )
+
+
+def test_an_output_without_dimensions(tmp_path: Path) -> None:
+    config = identity_config("FP32", [1], 0, "reshape { shape: [ ] }")
+    inputs = [tensor("INPUT0", "FP32", [1.0])]
+    assert difference(onnx_models.scalar(), config, tmp_path, golden(inputs, [tensor("OUTPUT0", "FP32", [1.0])])) == ""
+    found = difference(onnx_models.scalar(), config, tmp_path, golden(inputs, [tensor("OUTPUT0", "FP32", [2.0])]))
+    assert found.startswith(": output 'OUTPUT0' at [0] is 1.0, expected 2.0 (")
+
+
+def test_another_shape_or_datatype_is_a_difference(tmp_path: Path) -> None:
+    assert echoed(tmp_path, "FP32", [[1, 2]], [[1], [2]]) == ": output 'OUTPUT0' has shape [1,2], expected [2,1]"
+    request = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP64", [[1]])])
+    assert difference(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path, request) == (
+        ": output 'OUTPUT0' has datatype FP32, expected FP64"
+    )
+
+
+def test_an_output_that_did_not_come_is_a_difference(tmp_path: Path) -> None:
+    inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16]) for n in range(2)]
+    request = golden(inputs, [tensor("OUTPUT1", "INT32", [[0] * 16])], EXACT, asked=("OUTPUT0",))
+    found = difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request)
+    assert found == ": output 'OUTPUT1' is missing"
+
+
+def test_an_execution_that_fails_says_why(tmp_path: Path) -> None:
+    config = (
+        'max_batch_size: 4 input { name: "INDEX" data_type: TYPE_INT64 dims: [ 1 ] } '
+        'output { name: "VALUE" data_type: TYPE_FP32 dims: [ 1 ] }'
+    )
+    request = golden([tensor("INDEX", "INT64", [[9]])], [tensor("VALUE", "FP32", [[0]])])
+    found = difference(onnx_models.picky(), config, tmp_path, request)
+    assert found.startswith(" failed: ")
+    assert "indices element out of data bounds" in found
+
+
+def test_a_request_that_the_model_cannot_take_says_why(tmp_path: Path) -> None:
+    request = golden([tensor("INPUT0", "FP32", [[1]] * 9)], [tensor("OUTPUT0", "FP32", [[1]] * 9)])
+    found = difference(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path, request)
+    assert found == " failed: [request id: cat.json] inference request batch-size must be <= 8 for 'model'"
+
+
+class Echo:
+    """A backend instance that answers with its inputs, or with `error`, and notes what it was asked."""
+
+    placement = ON_CPU
+    poisoned = False
+    bounded = True
+
+    def __init__(self, error: BackendFailed | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self._error = error
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        self.batches.append([request.id for request in requests])
+        outputs: list[list[OutputTensor] | Exception] = [
+            self._error or [OutputTensor("OUTPUT0", "FP32", self.array(request).shape, self.array(request))]
+            for request in requests
+        ]
+        return Execution(outputs, 0, 0)
+
+    def array(self, request: InferenceRequest) -> Array:
+        return request.inputs[0].array
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def run(instance: Echo, *requests: GoldenRequest) -> None:
+    spec = spec_of(config_of(identity_config("FP32", [-1])))
+    check_golden(instance, spec, RequestValidator(spec).check, requests)
+
+
+def test_each_request_is_an_execution_of_its_own_and_the_first_that_differs_ends_it() -> None:
+    good = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
+    bad = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[2]])])
+    instance = Echo()
+    run(instance, good, good)
+    assert instance.batches == [["cat.json"], ["cat.json"]]
+    with pytest.raises(ModelLoadFailed) as caught:
+        run(instance, good, bad, good)
+    assert len(instance.batches) == 4
+    assert caught.value.hint == "golden/cat.json says what is expected, and with what tolerance"
+    assert (caught.value.code, caught.value.model) == (ErrorCode.INTERNAL, "model")
+
+
+def test_an_error_that_the_request_alone_caused_is_a_failure_too() -> None:
+    request = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
+    with pytest.raises(ModelLoadFailed, match="failed: no memory"):
+        run(Echo(BackendFailed("no memory")), request)
+
+
+def test_long_text_is_cut(tmp_path: Path) -> None:
+    assert len(echoed(tmp_path, "BYTES", strings(b"x" * 10_000), strings(b"y" * 10_000), EXACT)) < 600

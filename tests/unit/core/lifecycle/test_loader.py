@@ -1,0 +1,184 @@
+"""One version's load: retries, bugs of a backend, how many at once, and what is closed when it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from core.backends.base import LoadContext
+from core.errors import ConfigInvalid, ServerError
+from core.inference.request import InputTensor
+from core.lifecycle.loader import ModelLoader, Prepared
+from core.lifecycle.options import EngineOptions
+from core.lifecycle.state import UNLOADED, ModelState
+from core.lifecycle.version import ModelVersion
+from core.repository.layout import ModelDirectory
+from core.repository.local import LocalSource
+from core.repository.repositories import Located, ModelKey
+from core.repository.source import Fetched, SourceFile
+from tests.unit.core.lifecycle.lifecycle_bench import (
+    BROKEN,
+    CONFIG,
+    LIMIT_S,
+    MORE_INSTANCES,
+    FakeBackend,
+    FakeModel,
+    living,
+    threads,
+    weight_of,
+    write,
+)
+from tests.waiting import until
+
+
+class CountingSource(LocalSource):
+    """`held` is how often the model was fetched and not released."""
+
+    held = 0
+
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        self.held += 1
+        return Fetched(ModelDirectory(model, self.path / model), self._release)
+
+    def _release(self) -> None:
+        self.held -= 1
+
+
+class Flaky(FakeBackend):
+    """Fails with one of `failures` at each load, as long as there are any."""
+
+    def __init__(self, *failures: Exception) -> None:
+        super().__init__()
+        self._failures = list(failures)
+
+    def load(self, context: LoadContext) -> FakeModel:
+        model = super().load(context)
+        if self._failures:
+            model.is_closed = True
+            raise self._failures.pop(0)
+        return model
+
+
+class OneInstance(FakeBackend):
+    """Its models make one instance and no more."""
+
+    def load(self, context: LoadContext) -> FakeModel:
+        model = super().load(context)
+        model.limit = 1
+        return model
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[CountingSource]:
+    source = CountingSource(tmp_path)
+    yield source
+    until(lambda: threads() == [])
+    assert source.held == 0
+
+
+def loader_of(backend: FakeBackend, **options: object) -> ModelLoader:
+    return ModelLoader(EngineOptions(repositories=(), **options), {"fake": backend})  # type: ignore[arg-type]
+
+
+def located(source: LocalSource, name: str = "m") -> Located:
+    return Located(ModelKey(name), source, tuple(source.files(name) or ()))
+
+
+def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
+    """The version after the load; unloaded again if it was ready."""
+    version = ModelVersion("m", 1, "a test")
+    loader.load(prepared, version)
+    if version.is_ready:
+        version.begin_unload("the test is over")
+        version.finish_unload()
+    return version
+
+
+def test_prepare_looks_at_the_configuration_and_the_versions(source: CountingSource) -> None:
+    write(source.path, "m", 1, 2)
+    loader = loader_of(FakeBackend())
+    prepared = loader.prepare(located(source))
+    assert prepared.available == (1, 2)
+    assert prepared.config.backend == "fake"
+    # As it is written: nothing is filled in.
+    assert not prepared.config.HasField("version_policy")
+
+
+@pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', 'backend: "onnxruntime" junk'])
+def test_prepare_refuses_a_configuration_that_cannot_be_right(source: CountingSource, config: str) -> None:
+    write(source.path, "m", 1, config=config)
+    with pytest.raises(ConfigInvalid):
+        loader_of(FakeBackend()).prepare(located(source))
+
+
+def test_a_failure_is_the_reason_and_everything_is_given_back(source: CountingSource) -> None:
+    write(source.path, "m", BROKEN)
+    backend = FakeBackend()
+    loader = loader_of(backend)
+    version = load(loader, loader.prepare(located(source)))
+    reason = "Internal: the weights are broken"
+    assert (version.state.current, version.state.reason) == (ModelState.UNAVAILABLE, reason)
+    assert backend.loads == ["m:1=broken"]
+
+
+def test_instances_that_were_made_are_closed_when_a_later_one_cannot_be(source: CountingSource) -> None:
+    write(source.path, "m", 1, config=MORE_INSTANCES)
+    backend = OneInstance()
+    loader = loader_of(backend)
+    version = load(loader, loader.prepare(located(source)))
+    assert version.state.reason == "Internal: no memory"
+    (model,) = backend.models
+    assert model.is_closed
+    assert [instance.is_closed for instance in model.instances] == [True]
+
+
+def test_a_load_is_tried_again_as_often_as_the_options_say(source: CountingSource) -> None:
+    write(source.path, "m", 1)
+    failures = [ServerError("first"), RuntimeError("a bug"), KeyError()]
+    for retries, reason in ((1, "Internal: a bug"), (2, "Internal: KeyError"), (3, UNLOADED)):
+        backend = Flaky(*failures)
+        loader = loader_of(backend, load_retries=retries)
+        version = load(loader, loader.prepare(located(source)))
+        assert version.state.reason == reason
+        assert len(backend.loads) == retries + 1
+
+
+def test_as_many_versions_at_once_as_there_are_load_threads(source: CountingSource) -> None:
+    write(source.path, "m", 1)
+    backend = FakeBackend()
+    loader = loader_of(backend, load_threads=2)
+    prepared = loader.prepare(located(source))
+    loading = [threading.Thread(target=load, args=(loader, prepared)) for _ in range(3)]
+    with backend.holding("m"):
+        for thread in loading:
+            thread.start()
+        until(lambda: len(backend.loads) == 2)
+        assert not loader._slots.acquire(blocking=False)
+    for thread in loading:
+        thread.join(LIMIT_S)
+    assert len(backend.loads) == 3
+
+
+def test_models_without_a_dynamic_batcher_are_not_held_until_there_is_company(tmp_path: Path) -> None:
+    write(tmp_path, "alone", 1)
+    write(tmp_path, "batched", 2, config=CONFIG + "max_batch_size: 8 dynamic_batching { }")
+    item = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
+    with living(tmp_path, delay_scheduler=2) as bench:
+        assert bench.ask("alone") == 1
+        first = bench.submit("batched", item)
+        assert bench.version("batched").queued == 1
+        assert bench.ask("batched", item) == weight_of(first) == 2
+
+
+def test_a_backend_that_is_not_installed(source: CountingSource) -> None:
+    write(source.path, "m", 1, config=CONFIG.replace("fake", "other"))
+    loader = loader_of(FakeBackend())
+    version = load(loader, loader.prepare(located(source)))
+    assert version.state.reason == (
+        "Invalid argument: unable to find backend library for backend 'other', try specifying runtime on the model "
+        "configuration."
+    )

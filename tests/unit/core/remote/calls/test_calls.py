@@ -1,0 +1,317 @@
+"""Calls of the Engine protocol between processes: every method, with real values of a real engine."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import orjson
+import pytest
+
+from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.engine.in_process import InferenceEngine, make_engine
+from core.engine.protocol import Engine
+from core.errors import ErrorCode, InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.lifecycle.options import EngineOptions
+from core.observability.gpu import GpuReading
+from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
+from core.observability.metrics import DownloadMetrics, MetricsSnapshot
+from core.observability.statistics import FailureReason
+from core.remote.calls.calls import (
+    CALLS,
+    Call,
+    decode_call,
+    decode_failure,
+    decode_result,
+    encode_call,
+    encode_failure,
+    encode_result,
+)
+from tests.unit import onnx_models
+from tests.waiting import until
+
+LIMIT_S = 60.0
+# These go their own ways: requests and cancellations as frames, the others are pushed.
+NO_CALLS = {"submit", "cancel", "is_live", "is_ready", "phase"}
+CONFIG = """
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] label_filename: "labels.txt" },
+         { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100 priority_levels: 2
+  default_priority_level: 1 default_queue_policy { max_queue_size: 7 default_timeout_microseconds: 600000000 } }
+instance_group [ { kind: KIND_CPU count: 2 } ]
+metric_tags { key: "team" value: "a" }
+"""
+
+
+@contextmanager
+def engine_of(repository: Path) -> Iterator[InferenceEngine]:
+    settings: Mapping[str, object] = {"model-control-mode": "explicit", "http-port": "8000"}
+    engine = make_engine(
+        EngineOptions(
+            repositories=(str(repository),),
+            control_mode="explicit",
+            load_models=("*",),
+            gpu_metrics=False,
+            settings=settings,
+        )
+    )
+    engine.start()
+    try:
+        assert engine.wait_loaded(LIMIT_S)
+        yield engine
+    finally:
+        engine.begin_exit()
+        assert engine.finish(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
+    """With a model that has served one request."""
+    repository = tmp_path_factory.mktemp("models")
+    onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
+    (repository / "simple" / "labels.txt").write_text("\n".join(f"label {n}" for n in range(16)))
+    with engine_of(repository) as engine:
+        assert engine.is_ready(), engine.repository_index(False)
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        array = np.ones((2, 16), np.int32)
+        inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n in range(2)]
+        engine.submit(InferenceRequest("simple", inputs), responses.put)
+        assert responses.get(timeout=LIMIT_S).error is None
+        # Counted for the whole batch, after its requests were answered.
+        until(lambda: engine.model_statistics("simple")["model_stats"][0]["inference_count"] == 2)
+        yield engine
+
+
+def ask(engine: Engine, name: str, *arguments: object) -> Any:
+    """As a front end and the engine do it: two documents, and nothing else, cross."""
+    call, sent = decode_call(padded(encode_call(name, arguments)))
+    try:
+        answer = encode_result(call, call.ask(engine, sent))
+    except Exception as error:
+        answer = encode_failure(error)
+    return decode_result(CALLS[name], padded(answer))
+
+
+def padded(content: bytes) -> memoryview:
+    """As it lies in a frame."""
+    return memoryview(content + bytes(-len(content) % 16))
+
+
+def test_every_method_of_the_protocol_has_its_way() -> None:
+    methods = {name for name in vars(Engine) if not name.startswith("_")}
+    assert set(CALLS) | NO_CALLS == methods
+    assert not set(CALLS) & NO_CALLS
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
+def test_a_call_is_what_the_protocol_says(call: Call) -> None:
+    method = getattr(Engine, call.name)
+    hints = get_type_hints(method)
+    names = list(signature(method).parameters)[1:]
+    assert call.parameters == tuple(hints[name] for name in names)
+    assert call.result == hints["return"]
+
+
+def test_what_waits_for_storage_or_loads_blocks() -> None:
+    blocking = {name for name, call in CALLS.items() if call.blocks}
+    assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
+
+
+QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("model_spec", ("simple", -1)),
+    ("server_metadata", ()),
+    ("model_metadata", ("simple", 1)),
+    ("model_config", ("simple", -1)),
+    ("model_statistics", ("simple", 1)),
+    ("model_statistics", ("", -1)),
+    ("repository_index", (False,)),
+    ("repository_index", (True,)),
+    ("is_model_ready", ("simple", 1)),
+    ("settings", ()),
+)
+
+
+@pytest.mark.parametrize(("name", "arguments"), QUESTIONS)
+def test_an_answer_is_what_the_engine_said(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
+    said = getattr(engine, name)(*arguments)
+    assert said or said is True
+    assert ask(engine, name, *arguments) == said
+
+
+def test_the_spec_of_a_model_comes_whole(engine: InferenceEngine) -> None:
+    spec = ask(engine, "model_spec", "simple", -1)
+    assert spec == engine.model_spec("simple")
+    assert spec.inputs["INPUT0"].datatype is engine.model_spec("simple").inputs["INPUT0"].datatype
+    assert spec.inputs["INPUT0"].dims == (16,)
+    assert spec.outputs["OUTPUT0"].labels[15] == "label 15"
+    assert type(spec.batching) is BatchingSpec
+    assert type(spec.batching.policies[1]) is QueuePolicy
+    assert spec.batching.policies[1].max_queue_size == 7
+    assert spec.metric_tags == {"team": "a"}
+
+
+def test_the_metrics_come_whole(engine: InferenceEngine) -> None:
+    said = engine.metrics()
+    found = ask(engine, "metrics")
+    assert replace(found, hardware=said.hardware) == said  # the gauges are read all the time
+    (model,) = found.models
+    assert model.statistics.inference_count == 2
+    assert set(model.statistics.request_failures) == set(FailureReason)
+    assert found.hardware.cpu is not None
+
+
+def test_metrics_of_hardware_and_downloads_come_whole() -> None:
+    reading = HardwareReading(
+        cpu=CpuReading(utilization=0.25, memory_total=2**40, memory_used=1),
+        gpus=(GpuReading(uuid="GPU-1", utilization=0.5), GpuReading(uuid="GPU-2", memory_total=2**37)),
+        pinned=PinnedMemory(total=2, used=1),
+    )
+    snapshot = MetricsSnapshot(hardware=reading, downloads=DownloadMetrics(bytes=2**50, seconds=1.5))
+    call = CALLS["metrics"]
+    assert decode_result(call, encode_result(call, snapshot)) == snapshot
+
+
+def test_a_model_is_loaded_and_unloaded_with_what_the_caller_gave(tmp_path: Path) -> None:
+    bare = tmp_path / "elsewhere" / "bare"
+    content = onnx_models.write(onnx_models.add_sub(width=4), bare / "model.onnx").read_bytes()
+    repository = tmp_path / "models"
+    repository.mkdir()
+    with engine_of(repository) as engine:
+        parameters = {"config": '{"max_batch_size": 4}', "file:1/model.onnx": content}
+        assert ask(engine, "load_model", "given", parameters) is None
+        assert ask(engine, "model_spec", "given", -1).max_batch_size == 4
+        assert ask(engine, "load_directory", "placed", str(bare)) is None
+        assert ask(engine, "is_model_ready", "placed", 1) is True
+        assert ask(engine, "unload_model", "given", False, True) is None
+        with pytest.raises(ServerError, match="given"):
+            ask(engine, "model_spec", "given", -1)
+
+
+def test_arguments_go_where_the_method_has_them() -> None:
+    class Recorder:
+        def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+            self.seen = (name, unload_dependents, wait)
+
+    recorder: Any = Recorder()
+    call, arguments = decode_call(encode_call("unload_model", ("m", False, True)))
+    assert arguments == ["m", False, True]
+    call.ask(recorder, arguments)
+    assert recorder.seen == ("m", False, True)
+
+
+def test_large_files_and_any_text_are_sent_as_they_are() -> None:
+    parameters = {"config": "ü\0\ud800", "file:1/model.onnx": bytes(range(256)) * 8192}
+    _, arguments = decode_call(padded(encode_call("load_model", ("a \udcff", parameters))))
+    assert arguments == ["a \udcff", parameters]
+
+
+def test_names_that_are_no_unicode_do_not_spoil_a_list() -> None:
+    call = CALLS["repository_index"]
+    index = [{"name": "fine"}, {"name": "\udcff", "reason": "no \udcfe"}]
+    assert decode_result(call, padded(encode_result(call, index))) == index
+
+
+def test_what_the_engine_raises_is_raised(engine: InferenceEngine) -> None:
+    with pytest.raises(ModelNotFound, match="Request for unknown model: 'none' is not found") as found:
+        ask(engine, "model_spec", "none", -1)
+    with pytest.raises(ModelNotFound) as said:
+        engine.model_spec("none")
+    assert vars(found.value) | {"code": said.value.code} == vars(said.value) | {"code": found.value.code}
+    with pytest.raises(InvalidRequest, match="requested model 'none' is not available"):
+        ask(engine, "model_statistics", "none", -1)
+    with pytest.raises(ModelLoadFailed):
+        ask(engine, "load_model", "none", {})
+
+
+def test_a_failure_can_be_read_without_its_call() -> None:
+    found = decode_failure(padded(encode_failure(ModelNotFound("no", hint="h", model="m"))))
+    assert type(found) is ModelNotFound
+    assert (found.message, found.hint, found.model) == ("no", "h", "m")
+
+
+def test_what_nobody_foresaw_is_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ServerError, match="its log says more") as found:
+        decode_result(CALLS["metrics"], encode_failure(KeyError("secret")))
+    assert found.value.code is ErrorCode.INTERNAL
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("arguments", [(), ("m",), ("m", 1, 2)])
+def test_a_caller_gives_all_arguments(arguments: Sequence[object]) -> None:
+    with pytest.raises(TypeError, match="takes 2 arguments"):
+        encode_call("model_spec", arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (["model_spec", ["m"]], "arguments of model_spec: the value is no list of 2"),
+        (["model_spec", ["m", 1, 2]], "arguments of model_spec: the value is no list of 2"),
+        (["model_spec", ["m", "1"]], r"arguments of model_spec: \[1\] is no int"),
+        (["model_spec", ["m", True]], r"arguments of model_spec: \[1\] is no int"),
+        (["model_spec", {"name": "m"}], "arguments of model_spec: the value is no list of 2"),
+        (["settings", [1]], "arguments of settings: the value is no list of 0"),
+        (["load_model", ["m", {"file:1/x": {"base64": "?"}}]], r"\[1\]\['file:1/x'\] is no str \| bytes"),
+        (["load_model", ["m", {"config": {}}]], r"\[1\]\['config'\] is no str \| bytes"),
+        (["submit", []], "no call 'submit'"),
+        (["finish", [0]], "no call 'finish'"),
+        (["__init__", []], "no call '__init__'"),
+        (["x" * 10_000, []], "no call 'x{60}'$"),
+        ([["model_spec"], []], "no call"),
+        ([None, []], "no call"),
+        (["settings"], "neither a call nor a result"),
+        (["settings", [], []], "neither a call nor a result"),
+        ({"settings": []}, "neither a call nor a result"),
+        ("settings", "neither a call nor a result"),
+        (None, "neither a call nor a result"),
+    ],
+)
+def test_what_is_no_call_is_refused(content: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_call(orjson.dumps(content))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["settings", []', b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_refused(content: bytes) -> None:
+    call = CALLS["settings"]
+    with pytest.raises(ValueError, match=r".+"):
+        decode_call(content)
+    with pytest.raises(ValueError, match=r".+"):
+        decode_result(call, content)
+    with pytest.raises(ValueError, match=r".+"):
+        decode_failure(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([True, {}], "result of model_spec: the value is no list of the 10 fields of ModelSpec"),
+        ([True, None], "result of model_spec: the value is no list"),
+        ([1, []], "does not say whether it is one"),
+        ([None, None], "does not say whether it is one"),
+        ([False, "text"], "no list"),
+        ([True], "neither a call nor a result"),
+    ],
+)
+def test_what_is_no_result_is_refused(content: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_result(CALLS["model_spec"], orjson.dumps(content))
+
+
+def test_a_result_is_no_failure() -> None:
+    with pytest.raises(ValueError, match="a failure that is none"):
+        decode_failure(encode_result(CALLS["settings"], {}))
+
+
+def test_a_value_that_cannot_be_sent_is_the_engines_fault() -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode_result(CALLS["settings"], {"a": object()})

@@ -1,0 +1,207 @@
+"""An inference request as a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import BY_NAME, Buffer, pack_bytes
+from core.remote.calls.request_message import RequestReader, RequestWriter
+from core.remote.memory.tensor_block import LARGE, block_head, write_block
+from core.remote.transport.frames import HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
+
+ARENA = bytearray(1 << 20)
+
+
+def view_of(place: int, size: int) -> memoryview:
+    if not 0 <= place <= place + size <= len(ARENA):
+        raise BadFrame("outside")
+    return memoryview(ARENA)[place : place + size]
+
+
+def no_place(content: Buffer) -> int | None:
+    return None
+
+
+def read(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
+    ((kind, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    assert kind == REQUEST
+    return (reader or RequestReader(view_of)).read(content, placed)
+
+
+def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
+    return (
+        request.model_name,
+        request.model_version,
+        request.id,
+        request.outputs,
+        request.priority,
+        request.timeout_us,
+        request.parameters,
+        request.correlation_id,
+        request.sequence_start,
+        request.sequence_end,
+    )
+
+
+def test_every_field_arrives() -> None:
+    request = InferenceRequest(
+        "modèle",
+        [InputTensor("IN", "INT32", (2, 1), np.array([[1], [2]], np.int32))],
+        model_version=3,
+        id="an id \udcff",
+        outputs=("A", "B"),
+        priority=2,
+        timeout_us=1000,
+    )
+    request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
+    request.correlation_id = "sequence"
+    request.sequence_start = True
+    found = read(RequestWriter().write(request, 1, no_place))
+    assert as_tuple(found) == as_tuple(request)
+    (tensor,) = found.inputs
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
+    assert bytes(tensor.data) == np.array([1, 2], "<i4").tobytes()
+
+
+def test_defaults_arrive_as_defaults() -> None:
+    found = read(RequestWriter().write(InferenceRequest("m", []), 1, no_place))
+    assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
+    assert found.inputs == []
+
+
+@pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
+@pytest.mark.parametrize("elements", [0, 1, 5, 5000, 20_000])
+def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
+    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
+    for content in (array, array.tobytes(), array[::-1][::-1]):
+        given = memoryview(content) if isinstance(content, bytes) else content
+        request = InferenceRequest("m", [InputTensor("IN", datatype, (elements,), given)])
+        assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == array.tobytes()
+
+
+def test_elements_of_bytes() -> None:
+    elements = [b"", b"a", b"\0\xff", "ü".encode()]
+    array = np.empty(4, object)
+    array[:] = elements
+    request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
+    assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == pack_bytes(elements)
+
+
+def test_large_ones_are_where_they_were_put() -> None:
+    places = iter((4096, 524288))
+
+    def put(content: Buffer) -> int:
+        place = next(places)
+        ARENA[place : place + len(content)] = content
+        return place
+
+    large = np.arange(LARGE // 4, dtype=np.int32)
+    inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
+    inputs.insert(1, InputTensor("SMALL", "INT32", (2,), np.array([7, 8], np.int32)))
+    block = RequestWriter().write(InferenceRequest("m", inputs), 1, put)
+    assert len(block) < 1000
+    found = read(block)
+    values = [np.frombuffer(tensor.data, np.int32) for tensor in found.inputs]
+    assert [tensor.name for tensor in found.inputs] == ["A", "SMALL", "B"]
+    for value, sent in zip(values, (large, [7, 8], large[::-1]), strict=True):
+        assert (value == sent).all()
+    ARENA[4096] = 99  # they are not copied
+    assert values[0][0] == 99
+
+
+def test_just_below_they_travel_in_the_frame() -> None:
+    value = np.zeros(LARGE - 1, np.uint8)
+    asked: list[Buffer] = []
+    block = RequestWriter().write(
+        InferenceRequest("m", [InputTensor("IN", "UINT8", value.shape, value)]),
+        1,
+        asked.append,  # type: ignore[arg-type]
+    )
+    assert asked == []
+    assert len(block) > LARGE
+
+
+def test_parameters_are_each_requests_own() -> None:
+    request = InferenceRequest("m", [])
+    request.parameters = {"a": 1}
+    reader = RequestReader(view_of)
+    first, second = (read(RequestWriter().write(request, number, no_place), reader) for number in (1, 2))
+    assert first.parameters is not None
+    first.parameters["b"] = 2
+    assert second.parameters == {"a": 1}
+
+
+GOOD: list[Any] = ["m", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [2], 8, False]]]
+
+
+def with_entry(index: int, value: Any) -> list[Any]:
+    return [*GOOD[:index], value, *GOOD[index + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        [],
+        {},
+        GOOD[:-1],
+        [*GOOD, 1],
+        with_entry(0, 1),
+        with_entry(1, "1"),
+        with_entry(1, 1.5),
+        with_entry(1, None),
+        with_entry(2, 5),
+        with_entry(3, True),
+        with_entry(4, "x"),
+        with_entry(5, None),
+        with_entry(5, [1]),
+        with_entry(8, []),
+        with_entry(9, None),
+        with_entry(9, [[]]),
+        with_entry(9, [["IN", "INT32", [2], 8]]),
+        with_entry(9, [[1, "INT32", [2], 8, False]]),
+        with_entry(9, [["IN", 5, [2], 8, False]]),
+        with_entry(9, [["IN", ["INT32"], [2], 8, False]]),
+        with_entry(9, [["IN", "INT32", 2, 8, False]]),
+        with_entry(9, [["IN", "INT32", ["2"], 8, False]]),
+        with_entry(9, [["IN", "INT32", [True], 8, False]]),
+        with_entry(9, [["IN", "INT32", [2], -8, False]]),
+        with_entry(9, [["IN", "INT32", [2], "8", False]]),
+        with_entry(9, [["IN", "INT32", [2], 8.0, False]]),
+        with_entry(9, [["IN", "INT32", [2], 8, 0]]),
+        with_entry(9, [["IN", "INT32", [2], 24, False]]),
+        with_entry(9, [["IN", "INT32", [2], 2**62, False]]),
+        with_entry(9, [["IN", "INT32", [2], 8, True]]),
+        with_entry(9, [["IN", "INT32", [2], 8, False]] * 3),
+    ],
+)
+def test_what_no_front_end_writes_is_refused(meta: Any) -> None:
+    block = write_block(REQUEST, 1, block_head(orjson.dumps(meta)), [bytes(16)])
+    with pytest.raises(BadFrame):
+        read(block)
+    read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD)), [bytes(16)]))
+
+
+@pytest.mark.parametrize("places", [(), (0, 1), (2**63,), (len(ARENA) - 4,)])
+def test_places_that_cannot_be_are_refused(places: tuple[int, ...]) -> None:
+    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
+    with pytest.raises(BadFrame):
+        read(write_block(REQUEST, 1, block_head(meta, b"", places), (), placed=len(places)))
+    with pytest.raises(BadFrame):
+        read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], placed=1))
+
+
+def test_every_truncation_is_refused() -> None:
+    value = np.arange(100, dtype=np.int32)
+    whole = RequestWriter().write(
+        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_place
+    )
+    content = memoryview(whole)[HEADER.size :]
+    for size in range(0, len(content) - 16, 16):
+        with pytest.raises(BadFrame):
+            RequestReader(view_of).read(content[:size], 0)

@@ -1,0 +1,164 @@
+"""An inference response as a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.errors import DeadlineExceeded, ErrorCode
+from core.inference.request import InferenceResponse, OutputTensor
+from core.inference.tensors import BY_NAME, Array, Buffer
+from core.remote.calls.response_message import ResponseReader, ResponseWriter, failed_response
+from core.remote.memory.tensor_block import LARGE, block_head, write_block
+from core.remote.transport.frames import FINAL, RESPONSE, TO_FRONT_END, BadFrame, FrameReader
+
+ARENA = np.zeros(1 << 20, np.uint8)
+
+
+def borrow(place: int, size: int) -> Array:
+    return ARENA[place : place + size]
+
+
+def no_place(content: Buffer) -> int | None:
+    return None
+
+
+def read(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
+    ((kind, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(block)
+    assert kind == RESPONSE
+    return (reader or ResponseReader(borrow)).read(content, flags, placed, "the id")
+
+
+def sent(response: InferenceResponse) -> InferenceResponse:
+    return read(ResponseWriter(no_place).write(response, 1))
+
+
+def output(name: str, datatype: str, array: Array) -> OutputTensor:
+    return OutputTensor(name, datatype, array.shape, array)
+
+
+def test_every_field_arrives() -> None:
+    outputs = [output("A", "INT32", np.array([[1, 2]], np.int32)), output("B", "FP64", np.array([0.5]))]
+    response = InferenceResponse("modèle", 3, outputs, id="not sent", parameters={"a": 1, "b": "x"}, final=False)
+    found = sent(response)
+    assert (found.model_name, found.model_version, found.id, found.final) == ("modèle", 3, "the id", False)
+    assert found.parameters == {"a": 1, "b": "x"}
+    assert found.error is None
+    assert [(each.name, each.datatype, each.shape) for each in found.outputs] == [
+        ("A", "INT32", (1, 2)),
+        ("B", "FP64", (1,)),
+    ]
+    assert found.outputs[0].array.tolist() == [[1, 2]]
+    assert found.outputs[1].array.tolist() == [0.5]
+    assert sent(InferenceResponse("m", 1, [])).final
+
+
+@pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
+@pytest.mark.parametrize("elements", [0, 1, 7, 5000])
+def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
+    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", datatype, array)])).outputs
+    assert found.array.dtype == array.dtype
+    assert (found.array == array).all()
+    assert bytes(found.content()) == array.tobytes()
+
+
+def test_elements_of_bytes() -> None:
+    array = np.empty((2, 2), object)
+    array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
+    assert found.array.tolist() == array.tolist()
+
+
+def test_a_tensor_without_dimensions() -> None:
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
+    assert (found.shape, found.array.tolist()) == ((), 1.5)
+
+
+def test_large_ones_are_where_they_were_put() -> None:
+    places = iter((4096, None, 524288))
+
+    def put(content: Buffer) -> int | None:
+        place = next(places)
+        if place is not None:
+            ARENA[place : place + len(content)] = content
+        return place
+
+    arrays = [np.full(LARGE // 4, number, np.int32) for number in (1, 2, 3)]
+    outputs = [output(f"O{number}", "INT32", array) for number, array in enumerate(arrays)]
+    block = ResponseWriter(put).write(InferenceResponse("m", 1, outputs), 1)
+    assert LARGE < len(block) < 2 * LARGE
+    found = read(block)
+    assert [each.name for each in found.outputs] == ["O0", "O1", "O2"]
+    for each, array in zip(found.outputs, arrays, strict=True):
+        assert (each.array == array).all()
+
+
+def test_an_error_arrives_with_its_class() -> None:
+    error = DeadlineExceeded("too late", hint="more time", model="m")
+    found = sent(InferenceResponse("m", 2, [], error=error))
+    assert type(found.error) is DeadlineExceeded
+    assert (found.error.message, found.error.hint, found.error.model) == ("too late", "more time", "m")
+    assert (found.model_version, found.final, found.outputs) == (2, True, [])
+
+
+def test_what_is_no_server_error_says_nothing_of_itself(caplog: pytest.LogCaptureFixture) -> None:
+    found = read(failed_response(InferenceResponse("m", 1, [], final=False), RuntimeError("secret"), 1))
+    assert found.error is not None
+    assert found.error.code is ErrorCode.INTERNAL
+    assert "secret" not in found.error.message
+    assert not found.final
+    assert "secret" in caplog.text
+
+
+def test_like_responses_are_told_apart() -> None:
+    """What stands before the tensors is written once for all that are alike."""
+    writer, reader = ResponseWriter(no_place), ResponseReader(borrow)
+    for name, array, parameters in (
+        ("A", np.arange(3), None),
+        ("A", np.arange(4), None),
+        ("B", np.arange(4), None),
+        ("A", np.arange(3), {"p": 1}),
+        ("A", np.arange(3), {"p": 2}),
+        ("A", np.arange(3)[::-1].copy(), None),
+    ):
+        response = InferenceResponse("m", 1, [output(name, "INT64", array)], parameters=parameters)
+        for final in (True, False):
+            response.final = final
+            found = read(writer.write(response, 1), reader)
+            assert (found.outputs[0].name, found.parameters, found.final) == (name, parameters, final)
+            assert (found.outputs[0].array == array).all()
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    writer = ResponseWriter(no_place)
+    for size in range(3000):
+        writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
+        assert len(writer._heads) <= 1024
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        [],
+        {},
+        ["m", 1],
+        ["m", 1, None, [["O", "NONE", [1], 4, False]]],
+        ["m", 1, None, [["O", "INT32", [1], 4]]],
+        ["m", 1, None, [["O", "INT32", [1], 400, False]]],
+        ["m", 1, None, 5],
+    ],
+)
+def test_what_no_engine_writes_is_refused(meta: Any) -> None:
+    block = write_block(RESPONSE, 1, block_head(orjson.dumps(meta)), [bytes(4)], flags=FINAL)
+    with pytest.raises(BadFrame):
+        read(block)
+
+
+def test_an_output_that_cannot_be_said_is_refused() -> None:
+    response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        ResponseWriter(no_place).write(response, 1)

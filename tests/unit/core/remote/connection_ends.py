@@ -1,0 +1,77 @@
+"""A connection of a front end to an engine that the test plays by hand."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.tensors import Array
+from core.remote.calls.request_message import RequestReader
+from core.remote.calls.response_message import ResponseWriter
+from core.remote.engine_state import EngineState
+from core.remote.memory.shared_memory_block import Arena
+from core.remote.transport.connection import Connection
+from core.remote.transport.frames import REQUEST, TO_ENGINE, Frame, FrameReader
+from tests.unit.core.remote.remote_parts import LIMIT_S, PAGE, Answer
+
+MEMORY = 128 * PAGE
+HALF = MEMORY // 2
+
+
+class Ends:
+    """A connection, and the engine's end of it. Everything happens on the test's thread."""
+
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY) -> None:
+        path = str(folder / "engine.sock")
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.states: list[EngineState] = []
+        self.wakes = 0
+        self.connection = Connection(path, memory_bytes, self.states.append, self._wake)
+        self.sock, _ = self.listener.accept()
+        self.sock.settimeout(LIMIT_S)
+        self._reader = FrameReader(TO_ENGINE)
+        content, (descriptor,), _, _ = socket.recv_fds(self.sock, 4096, 4)
+        ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
+        self.arena = Arena.attach(descriptor)
+        self._frames: list[Frame] = []
+        self._requests = RequestReader(lambda place, size: self.arena.view(place, size).data)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def next(self) -> Frame:
+        """What the connection has sent."""
+        self.connection.flush()
+        while not self._frames:
+            self._frames = self._reader.feed(self.sock.recv(1 << 20))
+        return self._frames.pop(0)
+
+    def next_request(self) -> tuple[int, InferenceRequest, int]:
+        """Its number, itself, and how many of its inputs lie in the arena."""
+        kind, _, placed, number, content = self.next()
+        assert kind == REQUEST
+        return number, self._requests.read(content, placed), placed
+
+    def give(self, content: bytes) -> None:
+        """What the engine sends, read by the connection."""
+        self.sock.sendall(content)
+        self.connection.read()
+
+    def answer(self, number: int, values: Array | None = None, place: int | None = None, *, final: bool = True) -> None:
+        outputs = [] if values is None else [OutputTensor("OUT", "INT32", values.shape, values)]
+        response = InferenceResponse("simple", 1, outputs, final=final)
+        self.give(ResponseWriter(lambda content: place).write(response, number))
+
+    def submit(self, request: InferenceRequest) -> Answer:
+        answer = Answer()
+        self.connection.submit(request, answer.take)
+        return answer
+
+    def close(self) -> None:
+        self.connection.lose("the test is over")
+        self.arena.close()
+        self.sock.close()
+        self.listener.close()

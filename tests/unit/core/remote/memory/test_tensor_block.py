@@ -1,0 +1,82 @@
+"""The part of a frame that carries tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.remote.memory.tensor_block import BlockReader, block_head, write_block
+from core.remote.transport.frames import ALIGNMENT, HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
+
+META = b'["m",1]'
+
+
+def read(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
+    """What a reader finds in a whole frame, and the frame's content."""
+    ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    return (*BlockReader(parse).read(content, placed), content)
+
+
+@pytest.mark.parametrize("places", [(), (0,), (4096, 2**64 - 1)])
+@pytest.mark.parametrize("text", [b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000])
+@pytest.mark.parametrize("sizes", [(), (0,), (1,), (16, 17, 5), (40_000,)])
+def test_what_is_written_is_read(places: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
+    tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
+    block = write_block(REQUEST, 9, block_head(META, text, places), tensors, flags=1, placed=len(places))
+    assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(places), 9)
+    assert len(block) % ALIGNMENT == 0
+    meta, found_text, found_places, at, content = read(block)
+    assert (meta, found_text, found_places) == (["m", 1], text.decode("utf-8", "surrogatepass"), places)
+    assert at % ALIGNMENT == 0
+    together = b"".join(tensors)
+    assert content[at:] == together + bytes(-len(together) % ALIGNMENT)
+
+
+@pytest.mark.parametrize(
+    ("content", "placed"),
+    [
+        (b"", 0),
+        (b"\0" * 7, 0),
+        (b"\xff\xff\xff\xff\0\0\0\0" + b" " * 8, 0),
+        (b"\0\0\0\0\xff\xff\xff\xff" + b" " * 8, 0),
+        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 2),
+        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 65535),
+        (b"\2\0\0\0\0\0\0\0[}" + b" " * 6, 0),
+        (b"\2\0\0\0\2\0\0\0[]\xff\xff" + b" " * 4, 0),
+        (b"\0\0\0\0\0\0\0\0" + b" " * 8, 0),
+    ],
+)
+def test_what_cannot_be_is_refused(content: bytes, placed: int) -> None:
+    with pytest.raises(BadFrame):
+        BlockReader(list).read(memoryview(content), placed)
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
+def test_what_the_message_does_not_know_is_refused(error: type[Exception]) -> None:
+    def parse(meta: Any) -> Any:
+        raise error("no")
+
+    with pytest.raises(BadFrame):
+        read(write_block(REQUEST, 1, block_head(META), ()), parse)
+
+
+def test_like_requests_are_parsed_once() -> None:
+    parsed: list[Any] = []
+    reader = BlockReader(lambda meta: parsed.append(meta) or meta)  # type: ignore[func-returns-value]
+    for text in (b"a", b"b", b"c"):
+        content = memoryview(write_block(REQUEST, 1, block_head(META, text), ()))[HEADER.size :]
+        assert reader.read(content, 0)[:2] == (["m", 1], text.decode())
+    assert parsed == [["m", 1]]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Names and shapes are the clients': there may be ever more of them."""
+    reader = BlockReader(list)
+    known = reader._known
+    for number in range(5000):
+        reader.read(memoryview(block_head(b"[%d]" % number)), 0)
+        assert len(known) <= 1024
+    known.clear()
+    reader.read(memoryview(block_head(b'["%s"]' % (b"x" * 5000))), 0)
+    assert known == {}

@@ -1,0 +1,207 @@
+"""Both ends of the socket between front ends and the engine, for tests: a served engine, and a client made by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor
+from core.inference.tensors import BY_NAME, Array, Buffer
+from core.observability.metrics import MetricsSnapshot
+from core.remote.client import RemoteEngine
+from core.remote.server import EngineServer
+from core.remote.transport.frames import HELLO, TO_FRONT_END, VERSION, Frame, FrameReader, frame
+from core.remote.transport.link import ThreadLink
+from tests.unit.fake_engine import FakeEngine
+from tests.waiting import until
+
+LIMIT_S = 30.0
+PAGE = 4096
+ARENA = 64 * PAGE
+HALF = ARENA // 2
+SMALL = np.arange(4, dtype=np.int32)
+
+
+def numbers(values: Array, name: str = "IN", datatype: str = "INT32", **fields: Any) -> InferenceRequest:
+    return InferenceRequest("simple", [InputTensor(name, datatype, values.shape, values)], **fields)
+
+
+def echo(request: InferenceRequest) -> InferenceResponse:
+    """Each input as an output, copied, as a model's outputs are not its inputs."""
+    outputs = []
+    for tensor in request.inputs:
+        array = np.frombuffer(tensor.data, BY_NAME[tensor.datatype].dtype).reshape(tensor.shape).copy()
+        outputs.append(OutputTensor(tensor.name, tensor.datatype, tensor.shape, array))
+    return InferenceResponse(request.model_name, 1, outputs, id=request.id, parameters=request.parameters)
+
+
+class ServedEngine(FakeEngine):
+    """What a server asks of its engine besides the protocol."""
+
+    def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = echo) -> None:
+        super().__init__(respond)
+        self.generation = 1
+        self.snapshot = MetricsSnapshot()
+
+    def metrics(self) -> MetricsSnapshot:
+        return self.snapshot
+
+
+@contextmanager
+def served(folder: Path, engine: Any, **options: Any) -> Iterator[tuple[str, EngineServer]]:
+    """Where `engine` is served, and the server."""
+    path = str(folder / "engine.sock")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(128)
+    server = EngineServer(engine, listener, **options)
+    server.start()
+    try:
+        yield path, server
+    finally:
+        server.stop()
+        os.unlink(path)
+
+
+@contextmanager
+def connected(path: str, memory_bytes: int = ARENA) -> Iterator[RemoteEngine]:
+    """A front end's engine, connected."""
+    engine = RemoteEngine(path, ThreadLink(), memory_bytes)
+    engine.start()
+    try:
+        until(engine.is_ready, "not connected")
+        yield engine
+    finally:
+        engine.close()
+
+
+class Answer:
+    """What a request is answered with."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferenceResponse] = []
+        self._is_whole = threading.Event()
+
+    def take(self, response: InferenceResponse) -> None:
+        self.responses.append(response)
+        if response.final:
+            self._is_whole.set()
+
+    @property
+    def is_there(self) -> bool:
+        return self._is_whole.is_set()
+
+    def get(self) -> InferenceResponse:
+        """The last of them."""
+        assert self._is_whole.wait(LIMIT_S), "no answer"
+        return self.responses[-1]
+
+
+def ask(engine: Any, request: InferenceRequest) -> Answer:
+    answer = Answer()
+    engine.submit(request, answer.take)
+    return answer
+
+
+def sealed_memory(size: int = ARENA, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    """The descriptor of memory to share."""
+    descriptor = os.memfd_create("test-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+class ByHand:
+    """A front end that sends whatever the test says; a context manager. `sock` blocks, with a limit."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sock.settimeout(LIMIT_S)
+        self._reader = FrameReader(TO_FRONT_END)
+        self._frames: list[Frame] = []
+
+    @classmethod
+    def at(cls, path: str) -> ByHand:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(path)
+        return cls(sock)
+
+    def __enter__(self) -> ByHand:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def send(self, content: Buffer) -> None:
+        self.sock.sendall(content)
+
+    def send_hello(self, fields: object = (VERSION, ARENA // 2), descriptors: Iterable[int] = ()) -> None:
+        """Say who it is, with these descriptors, which are closed here."""
+        handed = list(descriptors)
+        try:
+            socket.send_fds(self.sock, [frame(HELLO, 1, (orjson.dumps(fields),))], handed)
+        finally:
+            for descriptor in handed:
+                os.close(descriptor)
+
+    def greet(self) -> ByHand:
+        """As a front end does."""
+        self.send_hello(descriptors=[sealed_memory()])
+        return self
+
+    def next(self) -> Frame:
+        """The next frame that comes."""
+        while not self._frames:
+            chunk = self.sock.recv(1 << 16)
+            assert chunk, "the connection has ended"
+            self._frames = self._reader.feed(chunk)
+        return self._frames.pop(0)
+
+    def next_of(self, kind: int) -> Frame:
+        """The next one of that type; others are left out."""
+        while (found := self.next())[0] != kind:
+            pass
+        return found
+
+    def is_cut_off(self) -> bool:
+        """Whether the engine ends the connection; what still comes before is taken."""
+        try:
+            while self.sock.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+
+def descriptors() -> int:
+    """How many this process has: without those that a link makes for each wait, and those of what only the collector
+    will find."""
+    gc.collect()
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them, and those of other threads
+            links.append(os.readlink(path))
+    return len([link for link in links if "eventpoll" not in link and "/fd" not in link])
+
+
+def assert_served(remote: RemoteEngine) -> None:
+    for values in (SMALL, np.arange(20_000, dtype=np.int32)):
+        response = ask(remote, numbers(values)).get()
+        assert response.error is None, response.error
+        assert (response.outputs[0].array == values).all()
+
+
+def filled(size: int, value: int = 1) -> Array:
+    return np.full(size // 4, value, np.int32)

@@ -1,0 +1,269 @@
+"""The Engine protocol over a socket, between a real client and a real server: mostly of an engine that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.engine.in_process import make_engine
+from core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor, ServingPhase
+from core.lifecycle.options import EngineOptions
+from core.remote import client as engine_client
+from core.remote.calls.remote_error import EngineGone
+from core.remote.client import RemoteEngine
+from core.remote.memory.tensor_block import LARGE
+from tests.unit import onnx_models
+from tests.unit.core.remote.remote_parts import (
+    ARENA,
+    HALF,
+    LIMIT_S,
+    SMALL,
+    ServedEngine,
+    ask,
+    connected,
+    filled,
+    numbers,
+    served,
+)
+from tests.unit.fake_engine import identity_spec
+from tests.waiting import until
+
+
+@pytest.fixture
+def engine() -> ServedEngine:
+    return ServedEngine()
+
+
+@pytest.fixture
+def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
+    with served(tmp_path, engine) as (path, _), connected(path) as remote:
+        yield remote
+
+
+# --- the protocol
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("model_spec", ("simple", 3)),
+        ("server_metadata", ()),
+        ("model_metadata", ("simple",)),
+        ("model_config", ("simple", 1)),
+        ("model_statistics", ("simple", 1)),
+        ("repository_index", (True,)),
+        ("repository_index", (False,)),
+        ("is_model_ready", ("simple", 1)),
+        ("settings", ()),
+        ("metrics", ()),
+    ],
+)
+def test_a_call_gives_what_the_engine_gives(
+    remote: RemoteEngine, engine: ServedEngine, method: str, arguments: tuple[Any, ...]
+) -> None:
+    assert getattr(remote, method)(*arguments) == getattr(engine, method)(*arguments)
+
+
+def test_changes_reach_the_engine(remote: RemoteEngine, engine: ServedEngine) -> None:
+    remote.load_model("a", {"config": "{}", "file:1/model.onnx": b"\0\xff"})
+    remote.load_directory("b", "/models/b")
+    remote.unload_model("a", True, wait=True)
+    assert engine.calls == [
+        ("load", "a", {"config": "{}", "file:1/model.onnx": b"\0\xff"}),
+        ("load_directory", "b", "/models/b"),
+        ("unload", "a", True),
+    ]
+
+
+def test_what_the_engine_raises_is_raised(remote: RemoteEngine, engine: ServedEngine) -> None:
+    engine.refusal = ModelLoadFailed("it cannot be", hint="another one", model="a")
+    with pytest.raises(ModelLoadFailed, match="it cannot be") as raised:
+        remote.load_model("a", {})
+    assert (raised.value.hint, raised.value.model) == ("another one", "a")
+    with pytest.raises(ModelNotFound, match="'b' is not found"):
+        remote.model_spec("b")
+    with pytest.raises(InvalidRequest):
+        remote.model_statistics("b")
+
+
+def test_a_model_is_asked_for_once_in_a_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
+    assert remote.model_spec("simple").version == 3
+    engine.versions["simple"] = (1, 3, 4)
+    assert remote.model_spec("simple").version == 3
+    engine.generation += 1
+    until(lambda: remote.model_spec("simple").version == 4)
+    assert remote.model_spec("simple", 1) == identity_spec("simple", 1)
+
+
+def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> None:
+    assert (remote.is_live(), remote.is_ready(), remote.phase()) == (True, True, engine.serving)
+    engine.ready = False
+    engine.serving = ServingPhase(name="loading", model="simple", failures={"bad": "why"})
+    until(lambda: not remote.is_ready())
+    assert remote.phase() == engine.serving
+    remote.begin_exit()
+    assert (remote.is_live(), remote.is_ready(), remote.phase().name) == (False, False, "exiting")
+    assert ask(remote, numbers(SMALL)).get().error is None
+
+
+# --- requests
+
+
+@pytest.mark.parametrize("size", [0, 4, LARGE - 4, LARGE, HALF, HALF + 4, 8 * ARENA])
+def test_tensors_of_any_size(remote: RemoteEngine, size: int) -> None:
+    """In a frame, in the arena, and what has no room there."""
+    values = np.arange(size // 4, dtype=np.int32)
+    for _ in range(3):
+        response = ask(remote, numbers(values, id="an id")).get()
+        assert response.error is None, response.error
+        assert response.id == "an id"
+        assert (response.outputs[0].array == values).all()
+
+
+def test_many_threads_at_the_same_time(remote: RemoteEngine) -> None:
+    def work(seed: int) -> bool:
+        choice = np.random.default_rng(seed)
+        for _ in range(40):
+            values = choice.integers(0, 2**31, choice.integers(0, 12_000), dtype=np.int32)
+            response = ask(remote, numbers(values)).get()
+            if response.error is not None or not (response.outputs[0].array == values).all():
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_a_request_may_be_answered_many_times(remote: RemoteEngine, engine: ServedEngine) -> None:
+    def submit(request: InferenceRequest, on_response: Any) -> None:
+        for number in range(4):
+            output = OutputTensor("OUT", "INT32", (4,), SMALL + number)
+            on_response(InferenceResponse("simple", 1, [output], id=request.id, final=number == 3))
+
+    engine.submit = submit  # type: ignore[method-assign]
+    answer = ask(remote, numbers(SMALL))
+    answer.get()
+    assert [response.outputs[0].array[0] for response in answer.responses] == [0, 1, 2, 3]
+
+
+def test_cancel(remote: RemoteEngine, engine: ServedEngine) -> None:
+    engine.respond = lambda request: None
+    request = numbers(SMALL)
+    answer = ask(remote, request)
+    until(lambda: engine._pending)
+    remote.cancel(request)
+    assert isinstance(answer.get().error, RequestCancelled)
+    remote.cancel(request)
+
+
+def test_what_cannot_be_sent_is_an_answer(remote: RemoteEngine) -> None:
+    request = numbers(SMALL)
+    request.parameters = {"p": object()}  # type: ignore[dict-item]
+    assert isinstance(ask(remote, request).get().error, InvalidRequest)
+
+
+# --- room in the arena
+
+
+def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
+    memory = remote.allocate(HALF)
+    assert memory is not None
+    assert remote.allocate(1) is None
+    answers = [ask(remote, numbers(filled(HALF // 2, value))) for value in range(4)]
+    small = ask(remote, numbers(SMALL))
+    assert small.get().error is None  # it needs none
+    assert not any(answer.is_there for answer in answers)
+    del memory
+    for value, answer in enumerate(answers):
+        response = answer.get()
+        assert response.error is None
+        assert response.outputs[0].array[0] == value
+
+
+def test_it_does_not_wait_for_ever(remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "_ROOM_SECONDS", 0.05)
+    memory = remote.allocate(HALF)
+    error = ask(remote, numbers(filled(LARGE))).get().error
+    assert isinstance(error, QueueFull)
+    assert "no room for the request's tensors within 0.05 s" in error.message
+    assert error.hint is not None
+    assert "--http-worker-memory-bytes" in error.hint
+    del memory
+    assert ask(remote, numbers(filled(LARGE))).get().error is None
+
+
+def test_it_can_be_cancelled_while_it_waits(remote: RemoteEngine, engine: ServedEngine) -> None:
+    memory = remote.allocate(HALF)
+    request = numbers(filled(LARGE))
+    answer = ask(remote, request)
+    remote.cancel(request)
+    assert isinstance(answer.get().error, RequestCancelled)
+    assert engine._pending == {}
+    del memory
+
+
+def test_it_is_told_when_the_engine_ends_meanwhile(engine: ServedEngine, tmp_path: Path) -> None:
+    with served(tmp_path, engine) as (path, server), connected(path) as remote:
+        memory = remote.allocate(HALF)
+        answer = ask(remote, numbers(filled(LARGE)))
+        server.stop()
+        assert isinstance(answer.get().error, EngineGone)
+        del memory
+
+
+# --- a real engine
+
+
+def test_models_that_run(tmp_path: Path) -> None:
+    """Batched requests of many clients, a large tensor, text, and what changes which models there are."""
+    repository = tmp_path / "models"
+    onnx_models.write_version(onnx_models.add_sub(), repository, "sums", "max_batch_size: 8 dynamic_batching {}")
+    onnx_models.write_version(onnx_models.identity("FP32"), repository, "echo", "max_batch_size: 8")
+    onnx_models.write_version(onnx_models.strings(), repository, "text", "max_batch_size: 8")
+    options = EngineOptions(
+        repositories=(str(repository),),
+        control_mode="explicit",
+        load_models=("sums", "echo"),
+        cpu_metrics=False,
+        gpu_metrics=False,
+    )
+    engine = make_engine(options)
+    engine.start()
+    try:
+        with served(tmp_path, engine) as (path, _), connected(path, 1 << 20) as remote:
+            answers = [ask(remote, request_for("sums", np.full((1, 16), n, np.int32), "INT32", 2)) for n in range(200)]
+            for number, answer in enumerate(answers):
+                response = answer.get()
+                assert response.error is None, response.error
+                assert [output.array[0, 0] for output in response.outputs] == [2 * number, 0]
+            large = np.arange(100_000, dtype=np.float32).reshape(1, -1)
+            for _ in range(10):
+                assert (ask(remote, request_for("echo", large, "FP32")).get().outputs[0].array == large).all()
+            with pytest.raises(ModelNotFound):
+                remote.model_spec("text")
+            remote.load_model("text", {})
+            words = np.array([["a", "", "äö"]], object)
+            found = ask(remote, request_for("text", words, "BYTES")).get().outputs[0].array
+            assert found.tolist() == [[b"a", b"", "äö".encode()]]
+            remote.unload_model("text", False, wait=True)
+            with pytest.raises(ModelNotFound):
+                remote.model_spec("text")
+            assert remote.model_statistics("sums") == engine.model_statistics("sums")
+            assert remote.model_statistics("sums")["model_stats"][0]["inference_count"] == 200
+    finally:
+        engine.begin_exit()
+        assert engine.finish(LIMIT_S)
+
+
+def request_for(model: str, values: np.ndarray[Any, Any], datatype: str, inputs: int = 1) -> InferenceRequest:
+    if values.dtype == object:
+        values = np.vectorize(str.encode, otypes=[object])(values)
+    return InferenceRequest(
+        model, [InputTensor(f"INPUT{number}", datatype, values.shape, values) for number in range(inputs)]
+    )

@@ -1,0 +1,209 @@
+"""The engine over a socket, when there is none, or when it ends."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import ModelNotFound, ServerError
+from core.inference.request import InferenceRequest, InferenceResponse, ServingPhase
+from core.remote import client as engine_client
+from core.remote.calls.remote_error import EngineGone
+from core.remote.client import RemoteEngine
+from core.remote.memory.tensor_block import LARGE
+from core.remote.transport.link import ThreadLink
+from tests.unit.core.remote.remote_parts import (
+    ARENA,
+    HALF,
+    LIMIT_S,
+    SMALL,
+    ServedEngine,
+    ask,
+    connected,
+    echo,
+    filled,
+    numbers,
+    served,
+)
+from tests.waiting import until
+
+
+@pytest.fixture
+def engine() -> ServedEngine:
+    return ServedEngine()
+
+
+@pytest.fixture
+def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
+    with served(tmp_path, engine) as (path, _), connected(path) as remote:
+        yield remote
+
+
+# --- without an engine
+
+
+def test_before_there_is_one(tmp_path: Path) -> None:
+    remote = RemoteEngine(str(tmp_path / "nobody"), ThreadLink(), ARENA)
+    remote.start()
+    try:
+        assert (remote.is_live(), remote.is_ready()) == (True, False)
+        assert remote.phase() == ServingPhase(name="engine_down", failures={"engine": "it has not started yet"})
+        assert remote.allocate(100) is None
+        error = ask(remote, numbers(SMALL)).get().error
+        assert isinstance(error, EngineGone)
+        assert "it has not started yet" in error.message
+        with pytest.raises(EngineGone, match="it has not started yet"):
+            remote.model_spec("simple")
+        remote.cancel(numbers(SMALL))
+    finally:
+        remote.close()
+
+
+def test_what_is_in_flight_when_it_ends(engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine.respond = lambda request: None
+    started, may_end = threading.Event(), threading.Event()
+
+    def load(name: str, parameters: dict[str, Any]) -> None:
+        started.set()
+        may_end.wait(LIMIT_S)
+
+    engine.load_model = load  # type: ignore[method-assign]
+    with served(tmp_path, engine) as (path, server), connected(path) as remote, ThreadPoolExecutor(1) as pool:
+        answers = [ask(remote, numbers(values)) for values in (SMALL, filled(LARGE), SMALL)]
+        loading = pool.submit(remote.load_model, "a", {})
+        assert started.wait(LIMIT_S)
+        until(lambda: len(engine._pending) == 3)
+        engine.cancel = lambda request: None  # type: ignore[method-assign]
+        server.stop()
+        for answer in answers:
+            error = answer.get().error
+            assert isinstance(error, EngineGone)
+            assert error.message == "the engine is not there: it has ended"
+        assert isinstance(loading.exception(LIMIT_S), EngineGone)
+        assert remote.phase().failures == {"engine": "it has ended"}
+        may_end.set()
+    assert caplog.text.count("the connection to the engine is lost: it has ended") == 1
+
+
+def test_it_finds_the_next_one(engine: ServedEngine, tmp_path: Path) -> None:
+    with served(tmp_path, engine) as (path, server), connected(path) as remote:
+        body = remote.allocate(LARGE)
+        assert body is not None
+        body[:] = 5
+        assert remote.model_spec("simple").version == 3
+        server.stop()
+        until(lambda: not remote.is_ready())
+        (tmp_path / "engine.sock").unlink()
+        following = ServedEngine()
+        following.versions["simple"] = (1, 7)
+        with served(tmp_path, following):
+            until(remote.is_ready)
+            assert remote.model_spec("simple").version == 7
+            # What was received for the last one lies in memory that the next does not see.
+            response = ask(remote, numbers(body, datatype="UINT8")).get()
+            assert response.error is None
+            assert response.outputs[0].array.tolist() == body.tolist()
+        (tmp_path / "engine.sock").touch()
+
+
+def test_a_model_that_the_next_one_has_not_loaded_yet(engine: ServedEngine, tmp_path: Path) -> None:
+    """A client must not take it for one that there is not: it would not come back."""
+    with served(tmp_path, engine) as (path, server), connected(path) as remote:
+        with pytest.raises(ModelNotFound):
+            remote.model_spec("other")
+        server.stop()
+        until(lambda: not remote.is_ready())
+        (tmp_path / "engine.sock").unlink()
+        following = ServedEngine()
+        following.versions = {}
+        following.ready = False
+        following.serving = ServingPhase(name="loading")
+        with served(tmp_path, following):
+            until(lambda: remote.phase().name == "loading")
+            for call in (remote.model_spec, remote.is_model_ready, remote.model_config):
+                with pytest.raises(EngineGone, match="has not loaded 'simple' yet"):
+                    call("simple")
+            following.serving = ServingPhase(name="ready")
+            until(lambda: remote.phase().name == "ready")
+            with pytest.raises(ModelNotFound):
+                remote.model_spec("simple")
+        (tmp_path / "engine.sock").touch()
+
+
+def test_one_that_does_not_answer(engine: ServedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the engine that is stuck must not take the front end's threads with it."""
+    monkeypatch.setattr(engine_client, "_CALL_SECONDS", 0.05)
+    may_go_on = threading.Event()
+    engine.settings = lambda: may_go_on.wait(LIMIT_S) and {}  # type: ignore[method-assign,return-value]
+    with served(tmp_path, engine) as (path, _), connected(path) as remote:
+        with pytest.raises(EngineGone, match=r"did not answer 'settings' within 0.05 seconds"):
+            remote.settings()
+        may_go_on.set()
+        monkeypatch.setattr(engine_client, "_CALL_SECONDS", LIMIT_S)
+        assert remote.server_metadata() == engine.server_metadata()
+
+
+def test_one_that_speaks_nonsense_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = str(tmp_path / "engine.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        remote = RemoteEngine(path, ThreadLink(), ARENA)
+        remote.start()
+        try:
+            for count, nonsense in enumerate((b"nonsense" * 2, b"\0\0\0\0\x10\0\0\0" + bytes(8)), 1):
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(nonsense)
+                    until(lambda: caplog.text.count("the engine was cut off, it sent") == count)  # noqa: B023
+                    until(lambda: remote.phase().failures == {"engine": "it could not be understood"})
+        finally:
+            remote.close()
+
+
+def test_memory_that_there_is_not_is_told_once(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
+    with served(tmp_path, engine) as (path, _):
+        remote = RemoteEngine(path, ThreadLink(), 1 << 60)
+        remote.start()
+        try:
+            until(lambda: "--http-worker-memory-bytes" in remote.phase().failures["engine"])
+            assert "--http-worker-memory-bytes" in str(ask(remote, numbers(SMALL)).get().error)
+            assert not remote.is_ready()
+        finally:
+            remote.close()
+    assert caplog.text.count("no connection to the engine") == 1
+
+
+def test_the_end_answers_what_waits(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    engine.respond = lambda request: None
+    threads = threading.active_count()
+    with served(tmp_path, engine) as (path, _):
+        with connected(path) as remote:
+            memory = remote.allocate(HALF)
+            answers = [ask(remote, numbers(values)) for values in (SMALL, filled(LARGE))]
+            until(lambda: len(engine._pending) == 1)
+        for answer in answers:
+            assert isinstance(answer.get().error, EngineGone)
+        del memory  # nobody is there to be told
+        until(lambda: engine.calls == [("cancel", "simple")])
+    assert threading.active_count() == threads
+    assert caplog.text == ""
+
+
+def test_an_error_is_an_answer(remote: RemoteEngine, engine: ServedEngine) -> None:
+    def refuse(request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse("simple", 1, [], id=request.id, error=ServerError("no"))
+
+    engine.respond = refuse
+    response = ask(remote, numbers(SMALL, id="an id")).get()
+    assert (response.id, str(response.error)) == ("an id", "no")
+    engine.respond = echo
+    assert ask(remote, numbers(SMALL)).get().error is None

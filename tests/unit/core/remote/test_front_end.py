@@ -1,0 +1,383 @@
+"""One front end as the engine sees it, over a real socket."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.errors import RequestCancelled
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.tensors import Buffer
+from core.remote.calls.request_message import RequestWriter
+from core.remote.front_end import FrontEnd
+from core.remote.memory.tensor_block import LARGE, block_head, write_block
+from core.remote.transport.frames import (
+    CALL,
+    CANCEL,
+    FAILED,
+    FINAL,
+    HELLO,
+    RELEASE,
+    REQUEST,
+    RESPONSE,
+    VERSION,
+    BadFrame,
+    frame,
+)
+from tests.unit.core.remote.remote_parts import ARENA, PAGE, ByHand, ServedEngine, descriptors, numbers, sealed_memory
+
+
+class Pair:
+    """A front end in the engine's hands, and the other end of its socket. Everything happens on the test's thread."""
+
+    def __init__(self, engine: ServedEngine | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.engine = engine or ServedEngine()
+        self.calls: list[tuple[int, bytes]] = []
+        self.blocked: list[bool] = []
+        self.front_end = FrontEnd(
+            ours,
+            self.engine,
+            lambda _, number, content: self.calls.append((number, bytes(content).rstrip())),
+            lambda _, blocked: self.blocked.append(blocked),
+        )
+        self.hand = ByHand(theirs)
+
+    def greet(self) -> Pair:
+        self.hand.greet()
+        assert self.front_end.read()
+        return self
+
+    def give(self, content: Buffer) -> None:
+        """What the other end sends, read here."""
+        self.hand.send(content)
+        assert self.front_end.read()
+
+    def ask(self, number: int, values: Any) -> None:
+        self.give(RequestWriter().write(numbers(np.asarray(values, np.int32)), number, lambda content: None))
+
+    def close(self) -> None:
+        self.front_end.close()
+        self.hand.sock.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def large(value: int, size: int = LARGE) -> OutputTensor:
+    array = np.full(size // 4, value, np.int32)
+    return OutputTensor("OUT", "INT32", array.shape, array)
+
+
+# --- the greeting
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes", "seals"),
+    [
+        ((VERSION, ARENA // 2), [], fcntl.F_SEAL_SHRINK),
+        ((VERSION, ARENA // 2), [ARENA, ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, ARENA // 2), [ARENA] * 4, fcntl.F_SEAL_SHRINK),
+        ((VERSION, ARENA // 2), [ARENA], 0),
+        ((VERSION, ARENA // 2), [ARENA], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE),
+        ((VERSION, ARENA // 2), [PAGE], fcntl.F_SEAL_SHRINK),
+        ((VERSION, ARENA // 2), [0], fcntl.F_SEAL_SHRINK),
+        ((VERSION + 1, ARENA // 2), [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, ARENA + 1), [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, -1), [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, True), [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, 0.5), [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION,), [ARENA], fcntl.F_SEAL_SHRINK),
+        ({"version": 1}, [ARENA], fcntl.F_SEAL_SHRINK),
+        (None, [ARENA], fcntl.F_SEAL_SHRINK),
+    ],
+)
+def test_a_greeting_that_cannot_be(pair: Pair, fields: object, sizes: list[int], seals: int) -> None:
+    before = descriptors()
+    pair.hand.send_hello(fields, [sealed_memory(size, seals) for size in sizes])
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+    assert not pair.front_end.is_welcome
+    pair.front_end.close()
+    assert descriptors() == before - 1  # its own socket
+
+
+def test_a_greeting_that_is_no_json(pair: Pair) -> None:
+    socket.send_fds(pair.hand.sock, [frame(HELLO, 1, (b"[1,",))], [pair.hand.sock.fileno()])
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+
+
+def test_a_file_that_is_no_memory(pair: Pair) -> None:
+    pair.hand.send_hello(descriptors=[os.open(__file__, os.O_RDONLY)])
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+
+
+def test_a_second_greeting(pair: Pair) -> None:
+    pair.greet()
+    pair.hand.send_hello()
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+
+
+@pytest.mark.parametrize("kind", [REQUEST, CANCEL, CALL, RELEASE])
+def test_who_has_not_greeted_can_do_nothing(pair: Pair, kind: int) -> None:
+    pair.hand.send(frame(kind, 1))
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+    assert pair.calls == []
+
+
+def test_a_greeting_that_never_ends(pair: Pair) -> None:
+    start = frame(HELLO, 1, (b"x" * 100_000,))
+    for at in range(0, 4000, 100):
+        pair.give(start[at : at + 100])
+    pair.hand.send(start[4000:4200])
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+
+
+def test_descriptors_that_come_with_no_greeting(pair: Pair) -> None:
+    before = descriptors()
+    start = frame(HELLO, 1, (b"[",))
+
+    def hand_over(at: int) -> None:
+        memory = sealed_memory()
+        socket.send_fds(pair.hand.sock, [start[at : at + 1]], [memory])
+        os.close(memory)
+
+    hand_over(0)
+    assert pair.front_end.read()
+    hand_over(1)
+    with pytest.raises(BadFrame):
+        pair.front_end.read()
+    pair.front_end.close()
+    assert descriptors() == before - 1
+
+
+def test_a_greeting_may_come_in_pieces(pair: Pair) -> None:
+    whole = frame(HELLO, 1, (orjson.dumps([VERSION, ARENA // 2]),))
+    pair.give(whole[:5])
+    memory = sealed_memory()
+    socket.send_fds(pair.hand.sock, [whole[5:20]], [memory])
+    os.close(memory)
+    assert pair.front_end.read()
+    pair.give(whole[20:])
+    assert pair.front_end.is_welcome
+
+
+# --- requests
+
+
+def test_a_request_is_answered(pair: Pair) -> None:
+    pair.greet()
+    pair.ask(5, [1, 2, 3])
+    kind, flags, placed, number, content = pair.hand.next()
+    assert (kind, flags, placed, number) == (RESPONSE, FINAL, 0, 5)
+    assert np.array([1, 2, 3], "<i4").tobytes() in bytes(content)
+
+
+def test_a_large_response_lies_in_the_responses_part(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
+    pair.ask(1, [0])
+    *_, placed, _, content = pair.hand.next()
+    assert placed == 1
+    place = int.from_bytes(content[8:16], "little")
+    assert ARENA // 2 <= place <= ARENA - LARGE
+
+
+def test_when_its_part_is_full_responses_go_through_the_socket(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
+    room = ARENA // 2 // LARGE
+    for number in range(room + 1):
+        pair.ask(number, [0])
+    frames = [pair.hand.next() for _ in range(room + 1)]
+    assert [placed for _, _, placed, _, _ in frames] == [1] * room + [0]
+    pair.give(frame(RELEASE, int.from_bytes(frames[2][4][8:16], "little")))
+    pair.ask(99, [0])
+    assert pair.hand.next()[4][8:16] == frames[2][4][8:16]
+
+
+def test_many_responses_to_one_request(pair: Pair) -> None:
+    pair.greet()
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        for _ in range(3):
+            pair.front_end._respond(1, InferenceResponse("m", 1, [], final=False))
+        return InferenceResponse("m", 1, [])
+
+    pair.engine.respond = respond
+    pair.ask(1, [0])
+    assert [pair.hand.next()[1] for _ in range(4)] == [0, 0, 0, FINAL]
+    pair.ask(1, [0])  # its number is free again
+
+
+def test_an_output_that_cannot_be_sent_is_the_callers_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [], parameters={"p": object()})  # type: ignore[dict-item]
+    pair.ask(1, [0])
+    assert pair.hand.next()[1] == FINAL | FAILED
+    assert "unexpected error" in caplog.text
+
+
+def test_responses_are_collected_until_the_flush(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    pair.ask(1, [0])
+    pair.front_end._respond(1, InferenceResponse("m", 1, []))
+    pair.hand.sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        pair.hand.sock.recv(1)
+    pair.front_end.flush()
+    pair.hand.sock.settimeout(30)
+    assert pair.hand.next()[0] == RESPONSE
+
+
+def test_cancel_reaches_the_engine(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    pair.ask(1, [0])
+    pair.give(frame(CANCEL, 2))  # answered already, or never asked: nobody's fault
+    assert pair.engine.calls == []
+    pair.give(frame(CANCEL, 1))
+    assert pair.engine.calls == [("cancel", "simple")]
+    assert pair.hand.next()[1] == FINAL | FAILED
+
+
+def test_calls_are_handed_on(pair: Pair) -> None:
+    pair.greet()
+    pair.give(frame(CALL, 3, (b"[]",)))
+    assert pair.calls == [(3, b"[]")]
+
+
+def test_a_request_number_that_is_in_use(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    pair.ask(1, [0])
+    with pytest.raises(BadFrame, match="second request"):
+        pair.ask(1, [0])
+
+
+def test_it_makes_deferred_calls_when_all_that_came_is_submitted_whatever_came_then(pair: Pair) -> None:
+    pair.greet()
+    events: list[str] = []
+
+    def respond(request: InferenceRequest) -> None:
+        assert request.defer is not None
+        events.append("submitted")
+        request.defer(lambda: events.append("called"))
+
+    pair.engine.respond = respond
+    write = RequestWriter().write
+    first, second = (write(numbers(np.zeros(1, np.int32)), number, lambda content: None) for number in (1, 2))
+    pair.give(first + second)
+    assert events == ["submitted", "submitted", "called", "called"]
+    events.clear()
+    with pytest.raises(BadFrame):
+        pair.give(write(numbers(np.zeros(1, np.int32)), 3, lambda content: None) + first)
+    assert events == ["submitted", "called"]
+
+
+@pytest.mark.parametrize("place", [0, PAGE, ARENA // 2, ARENA, 2**64 - 1])
+def test_a_release_of_what_was_not_given(pair: Pair, place: int) -> None:
+    pair.greet()
+    with pytest.raises(BadFrame):
+        pair.give(frame(RELEASE, place))
+
+
+def test_a_second_release(pair: Pair) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
+    pair.ask(1, [0])
+    place = int.from_bytes(pair.hand.next()[4][8:16], "little")
+    pair.give(frame(RELEASE, place))
+    with pytest.raises(BadFrame):
+        pair.give(frame(RELEASE, place))
+
+
+@pytest.mark.parametrize(
+    ("place", "size"), [(ARENA, 4), (ARENA - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
+)
+def test_a_tensor_outside_of_the_arena(pair: Pair, place: int, size: int) -> None:
+    pair.greet()
+    meta = orjson.dumps(["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [1], size, True]]])
+    with pytest.raises(BadFrame):
+        pair.give(write_block(REQUEST, 1, block_head(meta, b"", (place,)), (), placed=1))
+
+
+# --- a front end that does not read
+
+
+def test_what_the_socket_does_not_take_is_sent_later_in_order(pair: Pair) -> None:
+    pair.greet()
+    count, size = 200, 20_000
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(3, size)])
+    for number in range(count):
+        pair.ask(number, [0])
+    assert pair.blocked == [True]
+    assert pair.front_end.is_blocked
+    received = b""
+    pair.hand.sock.setblocking(False)
+    while pair.front_end.is_blocked:
+        try:
+            received += pair.hand.sock.recv(1 << 20)
+        except BlockingIOError:
+            pair.front_end.flush()
+    assert pair.blocked == [True, False]
+    pair.hand.sock.settimeout(30)
+    frames = pair.hand._reader.feed(received)
+    while len(frames) < count:
+        frames += pair.hand._reader.feed(pair.hand.sock.recv(1 << 20))
+    assert [number for _, _, _, number, _ in frames] == list(range(count))
+    assert all(bytes(content).count(b"\3\0\0\0") == size // 4 for *_, content in frames)
+
+
+# --- its end
+
+
+def test_the_end_is_seen(pair: Pair) -> None:
+    pair.greet()
+    pair.hand.sock.close()
+    assert not pair.front_end.read()
+
+
+def test_with_it_go_its_requests_and_its_memory() -> None:
+    before = descriptors()
+    pair = Pair()
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    for number in range(3):
+        pair.ask(number, [0])
+    pair.close()
+    assert pair.engine.calls == [("cancel", "simple")] * 3
+    assert descriptors() == before
+
+
+def test_a_response_after_its_end_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    pair = Pair()
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    pair.ask(1, [0])
+    request = pair.front_end._pending[1]
+    pair.close()
+    pair.front_end._respond(1, InferenceResponse("m", 1, [large(1)], error=None))
+    pair.front_end._respond(1, InferenceResponse("m", 1, [], error=RequestCancelled("gone")))
+    pair.front_end.send(b"x")
+    assert request.flush is not None
+    request.flush()
+    assert caplog.text == ""

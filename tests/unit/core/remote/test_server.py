@@ -1,0 +1,312 @@
+"""The engine's side of the socket: real connections, some of them hostile.
+
+While one of them does its worst another one, that of a real front end, must be served as if nothing were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.remote import server as engine_server
+from core.remote.calls.calls import encode_call
+from core.remote.calls.request_message import RequestWriter
+from core.remote.client import RemoteEngine
+from core.remote.memory.tensor_block import block_head, write_block
+from core.remote.transport.frames import CALL, HEADER, HELLO, LARGEST, RELEASE, REQUEST, STATE, VERSION, frame
+from tests.unit.core.remote.remote_parts import (
+    SMALL,
+    ByHand,
+    ServedEngine,
+    assert_served,
+    connected,
+    descriptors,
+    echo,
+    numbers,
+    sealed_memory,
+    served,
+)
+from tests.waiting import until
+
+META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
+
+
+@pytest.fixture
+def engine() -> ServedEngine:
+    return ServedEngine()
+
+
+@pytest.fixture
+def path(engine: ServedEngine, tmp_path: Path) -> Iterator[str]:
+    with served(tmp_path, engine) as (path, _):
+        yield path
+
+
+@pytest.fixture
+def neighbour(path: str) -> Iterator[RemoteEngine]:
+    """A front end that does nothing wrong, and is served well before and after each test."""
+    with connected(path) as remote:
+        assert_served(remote)
+        yield remote
+        assert_served(remote)
+
+
+def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), placed: tuple[int, ...] = ()) -> bytes:
+    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", placed), tensors, placed=len(placed))
+
+
+# --- what is refused
+
+
+def unwelcome(content: bytes) -> Callable[[str], ByHand]:
+    """Send this before a greeting."""
+
+    def act(path: str) -> ByHand:
+        hand = ByHand.at(path)
+        hand.send(content)
+        return hand
+
+    return act
+
+
+def welcome(content: bytes) -> Callable[[str], ByHand]:
+    """Send this after one."""
+
+    def act(path: str) -> ByHand:
+        hand = ByHand.at(path).greet()
+        hand.send(content)
+        return hand
+
+    return act
+
+
+def greeting(fields: object, count: int = 1, seals: int = 2) -> Callable[[str], ByHand]:
+    def act(path: str) -> ByHand:
+        hand = ByHand.at(path)
+        hand.send_hello(fields, [sealed_memory(seals=seals) for _ in range(count)])
+        return hand
+
+    return act
+
+
+HOSTILE: dict[str, Callable[[str], ByHand]] = {
+    "garbage": unwelcome(bytes(random.Random(1).randbytes(1000))),
+    "HTTP": unwelcome(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    "a huge size": unwelcome(HEADER.pack(LARGEST, HELLO, 0, 0, 0) + bytes(10_000)),
+    "an unknown type": unwelcome(frame(77, 1)),
+    "a type of the engine's": unwelcome(frame(STATE, 1, (b"{}",))),
+    "an odd length": unwelcome(HEADER.pack(17, HELLO, 0, 0, 0)),
+    "a request at first": unwelcome(request_of(META)),
+    "no descriptor": greeting([VERSION, 0], 0),
+    "two descriptors": greeting([VERSION, 0], 2),
+    "memory that can shrink": greeting([VERSION, 0], seals=0),
+    "another version": greeting([VERSION + 1, 0]),
+    "responses outside": greeting([VERSION, 2**40]),
+    "a greeting that is none": greeting("hello"),
+    "a second greeting": welcome(frame(HELLO, 1, (b"[%d,0]" % VERSION,))),
+    "garbage after": welcome(bytes(random.Random(2).randbytes(1000))),
+    "an unknown type after": welcome(frame(78, 1)),
+    "a release of nothing": welcome(frame(RELEASE, 4096)),
+    "no JSON": welcome(write_block(REQUEST, 1, block_head(b"{]"), ())),
+    "other JSON": welcome(request_of({"inputs": []})),
+    "deep JSON": welcome(write_block(REQUEST, 1, block_head(b"[" * 100_000 + b"]" * 100_000), ())),
+    "too few bytes": welcome(request_of([*META[:9], [["IN", "INT32", [400], 1600, False]]])),
+    "a place outside": welcome(request_of([*META[:9], [["IN", "INT32", [4], 16, True]]], (), (2**40,))),
+    "a place too many": welcome(request_of(META, (SMALL.tobytes(),), (0,))),
+    "an unknown call": welcome(frame(CALL, 1, (b'["__init__",[]]',))),
+    "a call of something else": welcome(frame(CALL, 1, (b'["submit",[1,2]]',))),
+    "a call with wrong arguments": welcome(frame(CALL, 1, (b'["load_model",[1,2,3]]',))),
+    "a call that is none": welcome(frame(CALL, 1, (b"nonsense",))),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_it_is_cut_off_and_told_and_nobody_else_notices(
+    path: str, neighbour: RemoteEngine, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = descriptors()
+    with HOSTILE[name](path) as hand:
+        assert hand.is_cut_off()
+        until(lambda: "a front end was cut off, it sent" in caplog.text)
+    until(lambda: descriptors() == before)
+    assert "Traceback" not in caplog.text
+
+
+def test_half_a_frame_harms_nobody(path: str, neighbour: RemoteEngine) -> None:
+    with ByHand.at(path).greet() as hand:
+        whole = RequestWriter().write(numbers(SMALL), 1, lambda content: None)
+        hand.send(whole[:50])
+        assert_served(neighbour)
+        hand.send(whole[50:])
+        assert hand.next_of(17)[3] == 1
+        hand.send(whole[:50])
+
+
+def test_what_leads_to_an_unexpected_error(
+    path: str, neighbour: RemoteEngine, engine: ServedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of the engine's own must not end the thread that serves all of them."""
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        if request.id == "poison":
+            raise ZeroDivisionError
+        return echo(request)
+
+    engine.respond = respond
+    with ByHand.at(path).greet() as hand:
+        hand.send(RequestWriter().write(numbers(SMALL, id="poison"), 1, lambda content: None))
+        assert hand.is_cut_off()
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_random_changes_of_good_frames(path: str, neighbour: RemoteEngine) -> None:
+    """Whatever they make of a frame: it is served or its sender is cut off."""
+    choice = random.Random(3)
+    good = [
+        RequestWriter().write(numbers(SMALL, id="an id"), 1, lambda content: None),
+        frame(CALL, 2, (encode_call("model_spec", ["simple", -1]),)),
+        frame(RELEASE, 4096),
+    ]
+    for _ in range(300):
+        bad = bytearray(choice.choice(good))
+        for _ in range(choice.randint(1, 4)):
+            bad[choice.randrange(len(bad))] = choice.randrange(256)
+        with ByHand.at(path).greet() as hand, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            hand.send(bad)
+    assert_served(neighbour)
+
+
+def test_who_says_nothing_is_cut_off(engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with served(tmp_path, engine, greeting_s=0.05) as (path, _), connected(path) as neighbour:
+        with ByHand.at(path) as silent, ByHand.at(path) as slow:
+            slow.send(frame(HELLO, 1)[:10])
+            assert silent.is_cut_off()
+            assert slow.is_cut_off()
+        assert_served(neighbour)
+    assert caplog.text.count("did not say within 0.05 s who it is") == 2
+
+
+def test_who_does_not_read_is_asked_no_more_and_cut_off(
+    engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served_requests: list[str] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        served_requests.append(request.id)
+        array = np.zeros(5000, np.int32)
+        return InferenceResponse("simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)], id=request.id)
+
+    with served(tmp_path, engine, patience_s=0.3) as (path, _), connected(path) as neighbour:
+        engine.respond = respond
+        with ByHand.at(path).greet() as hand:
+            hand.sock.settimeout(0.1)
+            sent = 0
+            with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+                for number in range(100_000):
+                    hand.send(RequestWriter().write(numbers(SMALL, id="greedy"), number, lambda content: None))
+                    sent += 1
+            # What was read before it was blocked is all that is answered.
+            assert sent < 100_000
+            assert served_requests.count("greedy") < 5000
+            hand.sock.settimeout(30)
+            until(lambda: "took nothing of what was sent for 0.3 s" in caplog.text)
+            assert hand.is_cut_off()
+        engine.respond = echo
+        assert_served(neighbour)
+
+
+def test_who_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) -> None:
+    array = np.arange(5000, dtype=np.int32)
+    engine.respond = lambda request: InferenceResponse(
+        "simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)], id=request.id
+    )
+    count = 500
+    with served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
+
+        def send() -> None:
+            for number in range(count):
+                hand.send(RequestWriter().write(numbers(SMALL), number, lambda content: None))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        found = [hand.next_of(17) for _ in range(count)]
+        sender.join()
+    assert [number for _, _, _, number, _ in found] == list(range(count))
+    assert all(array.tobytes() in bytes(content) for *_, content in found)
+
+
+def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine, tmp_path: Path) -> None:
+    """Whoever finds the socket full leaves the rest to the server's thread, which sends while others find it full."""
+    array = np.arange(2500, dtype=np.int32)
+
+    def submit(request: InferenceRequest, on_response: Callable[[InferenceResponse], None]) -> None:
+        def answer() -> None:
+            on_response(InferenceResponse("simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)]))
+            assert request.flush is not None
+            request.flush()
+
+        pool.submit(answer)
+
+    engine.submit = submit  # type: ignore[method-assign]
+    count = 1000
+    with ThreadPoolExecutor(4) as pool, served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
+        sender = threading.Thread(
+            target=lambda: [
+                hand.send(RequestWriter().write(numbers(SMALL), n, lambda content: None)) for n in range(count)
+            ]
+        )
+        sender.start()
+        found = [hand.next_of(17) for _ in range(count)]
+        sender.join()
+    assert sorted(number for _, _, _, number, _ in found) == list(range(count))
+    assert all(array.tobytes() in bytes(content) for *_, content in found)
+
+
+def test_more_than_anybody_needs_are_refused(
+    path: str, neighbour: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_server, "_MOST_FRONT_ENDS", 3)
+    with ByHand.at(path).greet() as second, ByHand.at(path).greet() as third:
+        assert second.next()[0] == STATE
+        assert third.next()[0] == STATE
+        with ByHand.at(path) as fourth:
+            assert fourth.is_cut_off()
+    assert "a connection was refused" in caplog.text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_is_refused(path: str, neighbour: RemoteEngine, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Path(path).parent
+    program = "import os,socket,sys; os.setuid(65534); s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+    program += " print(s.recv(1) == b'')"
+    short = f"/proc/{os.getpid()}/fd"
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.close(descriptor)
+    assert short
+    os.chmod(path, 0o777)
+    opened = [folder, *folder.parents]
+    modes = [each.stat().st_mode for each in opened]
+    try:
+        for each, mode in zip(opened, modes, strict=True):
+            each.chmod(mode | 0o011)
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", program, path], capture_output=True, text=True, timeout=60, cwd="/"
+        )
+    finally:
+        for each, mode in zip(opened, modes, strict=True):
+            each.chmod(mode)
+    assert ended.stdout == "True\n", ended.stderr
+    assert "a connection of user 65534 was refused" in caplog.text

@@ -1,0 +1,219 @@
+"""What the engine tells all of its front ends, and how it ends with them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import ModelLoadFailed
+from core.inference.request import ServingPhase
+from core.remote.calls.calls import CALLS, decode_result, encode_call
+from core.remote.calls.request_message import RequestWriter
+from core.remote.calls.serialization import from_plain, read_plain
+from core.remote.client import RemoteEngine
+from core.remote.engine_state import EngineState
+from core.remote.transport.frames import CALL, RESULT, STATE, Frame, frame
+from tests.unit.core.remote.remote_parts import (
+    SMALL,
+    ByHand,
+    ServedEngine,
+    assert_served,
+    connected,
+    descriptors,
+    numbers,
+    served,
+)
+from tests.waiting import until
+
+
+@pytest.fixture
+def engine() -> ServedEngine:
+    return ServedEngine()
+
+
+@pytest.fixture
+def path(engine: ServedEngine, tmp_path: Path) -> Iterator[str]:
+    with served(tmp_path, engine) as (path, _):
+        yield path
+
+
+@pytest.fixture
+def neighbour(path: str) -> Iterator[RemoteEngine]:
+    """A front end that does nothing wrong, and is served well before and after each test."""
+    with connected(path) as remote:
+        assert_served(remote)
+        yield remote
+        assert_served(remote)
+
+
+def state_in(found: Frame) -> EngineState:
+    state: EngineState = from_plain(read_plain(found[4]), EngineState)
+    return state
+
+
+# --- what front ends are told
+
+
+def test_all_front_ends_hear_of_a_change(path: str, engine: ServedEngine, tmp_path: Path) -> None:
+    with ByHand.at(path).greet() as first, ByHand.at(path).greet() as second:
+        for hand in (first, second):
+            assert state_in(hand.next()).ready
+        engine.ready = False
+        engine.serving = ServingPhase(name="loading", model="simple", done=1, total=2)
+        for hand in (first, second):
+            state = state_in(hand.next())
+            while state.phase.name != "loading":
+                state = state_in(hand.next())
+        for hand in (first, second):
+            engine.generation += 1
+            while state_in(hand.next()).generation != engine.generation:
+                pass
+
+
+@pytest.mark.parametrize("call", ["load_model", "load_directory", "unload_model"])
+def test_a_change_is_noted_and_told_before_its_result(engine: ServedEngine, tmp_path: Path, call: str) -> None:
+    """Of the front ends and in the journal: who asks after the result must not hear of what was before."""
+    arguments: dict[str, list[Any]] = {
+        "load_model": ["simple", {"config": "{}", "file:1/model.onnx": b"\0\xff"}],
+        "load_directory": ["simple", "/models/simple"],
+        "unload_model": ["simple", False, True],
+    }
+    noted: list[tuple[str, list[Any]]] = []
+
+    def changed(*change: Any) -> None:
+        engine.generation += 1
+        noted.append(change)
+
+    with served(tmp_path, engine, on_change=changed) as (path, _), ByHand.at(path).greet() as hand:
+        assert state_in(hand.next()).generation == 1
+        hand.send(frame(CALL, 5, (encode_call(call, arguments[call]),)))
+        assert state_in(hand.next()).generation == 2
+        kind, _, _, number, content = hand.next()
+        assert (kind, number) == (RESULT, 5)
+        assert decode_result(CALLS[call], content) is None
+    assert noted == [(call, arguments[call])]
+
+
+def test_what_failed_is_not_noted(engine: ServedEngine, tmp_path: Path) -> None:
+    engine.refusal = ModelLoadFailed("no")
+    noted: list[Any] = []
+    with served(tmp_path, engine, on_change=lambda *change: noted.append(change)) as (path, _), connected(path) as one:
+        with pytest.raises(ModelLoadFailed, match="no"):
+            one.load_model("simple", {})
+        assert one.repository_index(True) == [{"name": "simple", "state": "READY"}]
+    assert noted == []
+
+
+def test_nobody_is_ready_while_what_was_loaded_is_restored(engine: ServedEngine, tmp_path: Path) -> None:
+    restored = threading.Event()
+    server = served(tmp_path, engine, is_restoring=lambda: not restored.is_set())
+    with server as (path, _), ByHand.at(path).greet() as hand:
+        state = state_in(hand.next())
+        assert (state.ready, state.phase.name) == (False, "loading")
+        restored.set()
+        state = state_in(hand.next())
+        assert (state.ready, state.phase.name) == (True, "ready")
+
+
+def test_nobody_is_ready_until_all_have_come(engine: ServedEngine, tmp_path: Path) -> None:
+    """A client that hears of one front end that the server is ready may reach another with its request."""
+    with served(tmp_path, engine, expected=2) as (path, _), ByHand.at(path).greet() as first:
+        state = state_in(first.next())
+        assert (state.live, state.ready, state.phase.name) == (True, False, "loading")
+        with ByHand.at(path):  # it says nothing
+            engine.generation += 1
+            assert not state_in(first.next()).ready
+        with ByHand.at(path).greet() as second:
+            for hand in (first, second):
+                while not (state := state_in(hand.next())).ready:
+                    assert state.phase.name == "loading"
+        with ByHand.at(path).greet() as third:  # one that was started again in place of another
+            assert state_in(third.next()).ready
+
+
+def test_one_that_does_not_come_keeps_the_others_from_serving_for_a_while_only(
+    engine: ServedEngine, tmp_path: Path
+) -> None:
+    with served(tmp_path, engine, expected=2, gathering_s=0.2) as (path, _), ByHand.at(path).greet() as hand:
+        while not state_in(hand.next()).ready:
+            pass
+
+
+def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path: Path) -> None:
+    """Several threads look at the engine and tell; here one of them is slow between the two."""
+    with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
+        state_in(hand.next())
+        is_looking, may_tell = threading.Event(), threading.Event()
+        phase = engine.phase
+
+        def slow_phase() -> ServingPhase:
+            if threading.current_thread() is slow:
+                is_looking.set()
+                assert may_tell.wait(30)
+            return phase()
+
+        engine.phase = slow_phase  # type: ignore[method-assign]
+        slow = threading.Thread(target=server.push_state)
+        engine.ready = False
+        slow.start()
+        assert is_looking.wait(30)
+        engine.ready = True
+        engine.generation = 5
+        quick = threading.Thread(target=server.push_state)
+        quick.start()
+        may_tell.set()
+        slow.join()
+        quick.join()
+        seen = []
+        while not seen or seen[-1].generation != 5:
+            seen.append(state_in(hand.next()))
+        assert seen[-1].ready
+
+
+# --- its end
+
+
+def test_the_end_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> None:
+    before = descriptors()
+    threads = threading.active_count()
+    engine.respond = lambda request: None
+    with served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
+        state_in(hand.next())
+        hand.send(RequestWriter().write(numbers(SMALL), 1, lambda content: None))
+        until(lambda: engine._pending)
+    assert engine.calls == [("cancel", "simple")]
+    assert descriptors() == before
+    assert threading.active_count() == threads
+
+
+def test_what_waits_is_sent_before_the_end(engine: ServedEngine, tmp_path: Path) -> None:
+    with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
+        state_in(hand.next())
+        engine.live = False
+        server.push_state()
+        server.stop()
+        assert not state_in(hand.next()).live
+        assert hand.is_cut_off()
+
+
+def test_an_engine_without_descriptors_goes_on_when_it_has_some(
+    path: str, neighbour: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = [0]
+    accept = socket.socket.accept
+
+    def no_descriptor(listener: socket.socket) -> Any:
+        if refused[0] < 3:
+            refused[0] += 1
+            raise OSError(24, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", no_descriptor)
+    with ByHand.at(path).greet() as hand:
+        assert hand.next()[0] == STATE
+    assert caplog.text.count("could not be accepted") == 3

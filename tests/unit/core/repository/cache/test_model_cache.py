@@ -1,0 +1,261 @@
+"""The cache on the disk: what is found, what leaves, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.cache.file_lock import try_lock_exclusive
+from core.repository.cache.model_cache import ModelCache
+from core.repository.cache.snapshot import Snapshot
+from core.repository.stores.object_store import StoredObject
+from tests.unit.core.repository.memory_store import MemoryStore
+
+HERE = "memory://bucket"
+
+
+def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE, hold: bool = False) -> Snapshot:
+    """A snapshot of `model` with one file of `content`, as a download makes it."""
+    stored = MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
+    contents = {"1/model.onnx": stored}
+    snapshot = cache.snapshot(location, model, contents)
+    with snapshot.staged(contents) as folder:
+        target = folder / "1" / "model.onnx"
+        if not cache.take(location, stored, target):
+            cache.make_room(location, contents)
+            part = cache.try_part(location, stored, 1 << 20)
+            assert part is not None
+            part.write(0, content)
+            part.finish(0)
+            cache.admit(part, location, stored, target, named=True)
+            part.close()
+    if not hold:
+        snapshot.release()
+    return snapshot
+
+
+def age(cache: ModelCache, snapshot: Snapshot, seconds: int) -> None:
+    lock = cache.directory / "models" / f"{snapshot.path.parent.name}.lock"
+    status = lock.stat()
+    os.utime(lock, ns=(status.st_atime_ns, status.st_mtime_ns - seconds * 10**9))
+
+
+def sizes(cache: ModelCache) -> list[int]:
+    return sorted(path.stat().st_size for path in (cache.directory / "blobs").iterdir())
+
+
+def test_a_snapshot_is_links_to_blobs(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "cache")
+    snapshot = fill(cache, "m", b"graph", hold=True)
+    file = snapshot.path / "1" / "model.onnx"
+    assert snapshot.path.name == "m"
+    assert file.read_bytes() == b"graph"
+    assert not file.is_symlink()
+    (blob,) = (cache.directory / "blobs").iterdir()
+    assert blob.samefile(file)
+    assert list((cache.directory / "parts").iterdir()) == []
+    assert (cache.directory.stat().st_mode & 0o777, blob.stat().st_mode & 0o777) == (0o700, 0o400)
+
+
+def test_content_with_a_digest_is_shared_between_locations(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    stored = MemoryStore({"n/x": b"graph"}).object("n/x")
+    assert cache.take("memory://other", stored, tmp_path / "taken")
+    nameless = StoredObject("n/x", 5, "1")
+    assert not cache.take("memory://other", nameless, tmp_path / "other")
+
+
+def test_snapshots_are_not_shared_between_locations(tmp_path: Path) -> None:
+    """What one storage says of its objects is not believed of another's."""
+    cache = ModelCache(tmp_path)
+    assert fill(cache, "m", b"graph").path != fill(cache, "m", b"graph", location="memory://other").path
+
+
+def test_a_blob_of_another_size_is_not_taken(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    (blob,) = (tmp_path / "blobs").iterdir()
+    os.truncate(blob, 3)
+    stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
+    assert not cache.take(HERE, stored, tmp_path / "taken")
+    assert not blob.exists()
+
+
+def test_a_damaged_snapshot_is_replaced_and_a_whole_one_stays(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    file = fill(cache, "m", b"graph", hold=True).path / "1" / "model.onnx"
+    inode = file.parent.stat().st_ino
+    fill(cache, "m", b"graph")
+    assert file.parent.stat().st_ino == inode
+    file.unlink()
+    fill(cache, "m", b"graph")
+    assert file.read_bytes() == b"graph"
+    assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == ["", ".lock"]
+
+
+def test_without_links_it_copies(tmp_path: Path) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    cache = ModelCache(tmp_path, link=refuse)
+    file = fill(cache, "m", b"graph").path / "1" / "model.onnx"
+    assert file.read_bytes() == b"graph"
+    (blob,) = (tmp_path / "blobs").iterdir()
+    assert not blob.samefile(file)
+
+
+def test_names_that_the_disk_does_not_tell_apart(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(RepositoryUnavailable, match="does not tell apart, 'taken'"):
+        cache.take(HERE, stored, tmp_path / "taken")
+
+
+def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 100)
+    old, older = fill(cache, "old", b"o" * 30), fill(cache, "older", b"p" * 31)
+    recent = fill(cache, "recent", b"r" * 32)
+    age(cache, old, 100)
+    age(cache, older, 200)
+    fill(cache, "new", b"n" * 33)
+    assert sizes(cache) == [30, 32, 33]
+    assert (old.path.exists(), older.path.exists(), recent.path.exists()) == (True, False, True)
+    assert not list((tmp_path / "models").glob(f"{older.path.parent.name}*"))
+
+
+def test_what_is_held_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "trident.repository")
+    cache = ModelCache(tmp_path, 100)
+    held = fill(cache, "held", b"h" * 60, hold=True)
+    age(cache, held, 1000)
+    idle = fill(cache, "idle", b"i" * 40)
+    new = fill(cache, "new", b"n" * 61, hold=True)
+    assert sizes(cache) == [60, 61]
+    assert (held.path / "1" / "model.onnx").exists()
+    assert not idle.path.exists()
+    cache.trim()
+    cache.trim()
+    assert len(caplog.messages) == 1
+    assert "121 bytes that are in use, more than its bound of 100" in caplog.messages[0]
+    held.release()
+    cache.trim()
+    assert sizes(cache) == [61]
+    assert new.path.exists()
+
+
+def test_a_blob_that_two_snapshots_share_stays_with_the_second(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 50)
+    first = fill(cache, "first", b"s" * 40)
+    second = fill(cache, "second", b"s" * 40, hold=True)
+    age(cache, first, 100)
+    fill(cache, "new", b"n" * 30, hold=True)
+    assert not first.path.exists()
+    assert (second.path / "1" / "model.onnx").read_bytes() == b"s" * 40
+    assert sizes(cache) == [30, 40]
+
+
+def test_parts_leave_unless_they_are_being_written(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 10_000)
+    parts = []
+    for key in ("a", "b"):
+        part = cache.try_part(HERE, StoredObject(key, 8192, "1"), 4096)
+        assert part is not None
+        part.write(0, b"x" * 4096)
+        part.finish(0)
+        parts.append(part)
+    parts[0].close()
+    fill(cache, "m", b"n" * 9000)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == sorted(
+        [parts[1].path.name, parts[1].path.with_suffix(".ranges").name]
+    )
+    parts[1].close()
+
+
+def test_what_another_process_keeps_in_use_stays(tmp_path: Path) -> None:
+    """The lock of another cache object has a descriptor of its own, as in another process."""
+    fill(ModelCache(tmp_path), "m", b"x" * 60, hold=True)
+    cache = ModelCache(tmp_path, 50)
+    cache.trim()
+    assert sizes(cache) == [60]
+
+
+def test_a_disk_without_room(tmp_path: Path) -> None:
+    """What nobody uses makes room even under the bound; if that is not enough, the error says how much is needed."""
+    taken = [0]
+    cache = ModelCache(tmp_path, free=lambda _: 100 - sum(sizes(cache)) - taken[0])
+    fill(cache, "idle", b"i" * 60)
+    fill(cache, "new", b"n" * 70, hold=True)
+    assert sizes(cache) == [70]
+    with pytest.raises(RepositoryUnavailable, match=r"no room.*; 31 bytes are needed, 30 bytes are free") as refused:
+        fill(cache, "more", b"m" * 31)
+    assert str(tmp_path) in refused.value.message
+
+
+def test_what_an_earlier_start_has_is_not_needed_again(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, free=lambda _: 4096)
+    stored = StoredObject("a", 8192, "1")
+    with pytest.raises(RepositoryUnavailable):
+        cache.make_room(HERE, {"a": stored})
+    part = cache.try_part(HERE, stored, 4096)
+    assert part is not None
+    part.write(0, b"x" * 4096)
+    part.finish(0)
+    part.close()
+    cache.make_room(HERE, {"a": stored})
+
+
+def test_one_has_the_part_at_a_time(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    stored = StoredObject("a", 10, "1")
+    part = cache.try_part(HERE, stored, 10)
+    assert part is not None
+    assert ModelCache(tmp_path).try_part(HERE, stored, 10) is None
+    part.close()
+
+
+def test_a_folder_that_is_not_private(tmp_path: Path) -> None:
+    open_folder = tmp_path / "open"
+    open_folder.mkdir()
+    open_folder.chmod(0o777)
+    with pytest.raises(RepositoryUnavailable, match=r"others can write to the model cache .*mode 777") as refused:
+        ModelCache(open_folder)
+    assert refused.value.hint is not None
+    ModelCache(open_folder / "inside")
+
+
+def test_a_file_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RepositoryUnavailable, match="is not a directory"):
+        ModelCache(tmp_path / "file")
+    with pytest.raises(RepositoryUnavailable, match="failed to use the model cache"):
+        ModelCache(tmp_path / "file" / "below")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(0o700)
+    os.chown(folder, 12345, -1)
+    with pytest.raises(RepositoryUnavailable, match="belongs to user 12345"):
+        ModelCache(folder)
+
+
+def test_eviction_waits_for_nobody(tmp_path: Path) -> None:
+    """A snapshot that another process is just removing is left to it."""
+    cache = ModelCache(tmp_path, 10)
+    snapshot = fill(cache, "m", b"x" * 20)
+    lock = try_lock_exclusive(tmp_path / "models" / f"{snapshot.path.parent.name}.lock")
+    assert lock is not None
+    cache.trim()
+    assert sizes(cache) == [20]
+    lock.release()
+    cache.trim()
+    assert sizes(cache) == []

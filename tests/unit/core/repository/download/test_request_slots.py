@@ -1,0 +1,45 @@
+"""Slots for reads: so many for all, and one for each fetch."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from core.repository.download.backoff import GivenUp
+from core.repository.download.request_slots import FetchSlots, RequestSlots
+
+
+def refused(slots: FetchSlots, stop: threading.Event) -> bool:
+    """Whether there is no slot now: the wait for one is called off from another thread."""
+    timer = threading.Timer(0.05, stop.set)
+    timer.start()
+    try:
+        with slots.one():
+            return False
+    except GivenUp:
+        return True
+    finally:
+        timer.join()
+
+
+def test_each_fetch_has_one_of_its_own() -> None:
+    slots = RequestSlots(2)
+    stop = threading.Event()
+    first, second = slots.of_fetch(threading.Event()), slots.of_fetch(stop)
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(first.one())
+        with second.one():
+            assert refused(second, stop)
+    stop.clear()
+    with second.one(), second.one(), second.one():
+        pass
+
+
+def test_a_fetch_that_ends_gets_none() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(GivenUp), RequestSlots(1).of_fetch(stop).one():
+        pass

@@ -1,0 +1,115 @@
+"""The file of TRITON_CLOUD_CREDENTIAL_PATH."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.errors import ConfigInvalid, RepositoryUnavailable
+from core.repository.location import parse_location
+from core.repository.stores.cloud_credentials import (
+    CloudCredentials,
+    GcsCredential,
+    S3Credential,
+    read_cloud_credentials,
+)
+
+SECRET = "wJalrXUtnFEMI-example-secret"
+
+
+def read(folder: Path, document: object) -> CloudCredentials:
+    path = folder / "credentials.json"
+    path.write_text(json.dumps(document))
+    return read_cloud_credentials(str(path))
+
+
+def s3(**fields: str) -> dict[str, object]:
+    return {"s3": {"": fields}}
+
+
+def test_without_a_file_the_default_chain_is_used() -> None:
+    assert read_cloud_credentials("").credentials_for(parse_location("s3://b")) is None
+
+
+def test_the_longest_beginning_wins(tmp_path: Path) -> None:
+    names = ["", "s3://b", "s3://b/team", "s3://http://host:9000//b/", "s3://https://host"]
+    credentials = read(tmp_path, {"s3": {name: {"profile": name or "all"} for name in names}})
+    for text, profile in [
+        ("s3://other", "all"),
+        ("s3://b", "s3://b"),
+        ("s3://b/models", "s3://b"),
+        ("s3://b/team/models", "s3://b/team"),
+        ("s3://host:9000/b", "s3://http://host:9000//b/"),
+        ("s3://host:9000/b2", "all"),
+        ("s3://https://host:9000/b", "s3://https://host"),
+    ]:
+        assert credentials.credentials_for(parse_location(text)) == S3Credential(profile=profile)
+
+
+def test_a_slash_ends_a_bucket_and_no_slash_does_not(tmp_path: Path) -> None:
+    credentials = read(tmp_path, {"gs": {"": "a", "gs://b/": "b", "gs://c": "c"}})
+    found = [credentials.credentials_for(parse_location(text)) for text in ("gs://b", "gs://bb", "gs://cc")]
+    assert found == [GcsCredential("b"), GcsCredential("a"), GcsCredential("c")]
+
+
+def test_no_beginning_fits(tmp_path: Path) -> None:
+    credentials = read(tmp_path, {"s3": {"s3://b": {}}, "as": {"": {"account_str": "x"}}})
+    with pytest.raises(RepositoryUnavailable) as caught:
+        credentials.credentials_for(parse_location("s3://other/models"))
+    assert caught.value.message == "Cannot match credential for path  s3://other/models"
+    assert credentials.credentials_for(parse_location("gs://b")) is None
+    assert credentials.credentials_for(parse_location("/models")) is None
+
+
+def test_all_strings_may_be_missing_or_empty(tmp_path: Path) -> None:
+    assert read(tmp_path, s3()).s3[""] == S3Credential()
+    empty = s3(secret_key="", key_id="", region="", session_token="", profile="")
+    assert read(tmp_path, empty).s3[""] == S3Credential()
+    full = read(tmp_path, s3(key_id="k", secret_key="s", region="r", session_token="t", profile="p", other="x"))
+    assert full.s3[""] == S3Credential("k", "s", "t", "r", "p")
+    assert read(tmp_path, {"gs": {"": ""}}).credentials_for(parse_location("gs://b")) is None
+
+
+def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
+    credentials = read(tmp_path, s3(key_id="AKIAIOSFODNN7EXAMPLE", secret_key=SECRET, session_token=SECRET))
+    shown = f"{credentials} {credentials.s3['']!r} {credentials.s3['']}"
+    assert SECRET not in shown
+    assert "AKIA" not in shown
+    assert "…MPLE" in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not JSON"),
+        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"'.encode(), "is not JSON (line 1"),
+        (SECRET.encode(), "is not JSON"),
+        (SECRET.encode() + b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (f'["{SECRET}"]'.encode(), "is no JSON object"),
+        (f'{{"s3": "{SECRET}"}}'.encode(), "section 's3'"),
+        (f'{{"s3": {{"": "{SECRET}"}}}}'.encode(), "entry 1 of section 's3'"),
+        (f'{{"s3": {{"{SECRET}": {{"key_id": 1}}}}}}'.encode(), "'key_id' is no string"),
+        (f'{{"s3": {{"": {{"secret_key": ["{SECRET}"]}}}}}}'.encode(), "'secret_key' is no string"),
+        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' and no 'key_id'"),
+        (b'{"s3": {"": {}, "x": {"key_id": "k"}}}', "entry 2 of section 's3'"),
+        (f'{{"gs": {{"": {{"x": "{SECRET}"}}}}}}'.encode(), "entry 1 of section 'gs'"),
+        (b" " * ((1 << 20) + 1), "more than 1048576 bytes"),
+    ],
+)
+def test_a_wrong_file_is_named_and_not_repeated(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "credentials.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigInvalid) as caught:
+        read_cloud_credentials(str(path))
+    assert says in caught.value.message
+    assert str(path) in caught.value.message
+    assert SECRET not in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.__cause__ is None
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="No such file"):
+        read_cloud_credentials(str(tmp_path / "none.json"))

@@ -1,0 +1,210 @@
+"""A folder of unknown shape: a repository, one model, or the model's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.any_layout import AnyLayoutSource, Shape, can_be_model, shape_of
+from core.repository.local import LocalSource
+from core.repository.object_source import ObjectSource
+from core.repository.opener import SourceOpener, SourceOptions
+from tests.unit import onnx_models
+from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
+from tests.unit.core.repository.memory_store import MemoryStore, downloader
+
+
+def local(root: Path) -> AnyLayoutSource:
+    return AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root))
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("paths", "shape"),
+    [
+        ([], Shape.REPOSITORY),
+        (["cat/1/model.onnx"], Shape.REPOSITORY),
+        (["cat/config.pbtxt", "code/inference.py"], Shape.REPOSITORY),
+        (["readme.md", "code/inference.py"], Shape.REPOSITORY),
+        (["config.pbtxt", "1/model.onnx"], Shape.MODEL),
+        (["1/model.onnx"], Shape.MODEL),
+        (["1/model.savedmodel/saved_model.pb"], Shape.MODEL),
+        (["1/other.onnx", "config.pbtxt"], Shape.MODEL),
+        (["1/model.onnx", "model.onnx"], Shape.MODEL),
+        (["config.pbtxt", "1/model.onnx", "model.onnx"], Shape.MODEL),
+        (["config.pbtxt"], Shape.MODEL),
+        (["config.pbtxt", "model.onnx"], Shape.FILES),
+        (["model.onnx", "model.onnx.data", "code/inference.py"], Shape.FILES),
+        (["model.onnx", "cat/1/model.onnx"], Shape.REPOSITORY),
+        (["1/1/model.onnx"], Shape.REPOSITORY),
+        (["1/config.pbtxt"], Shape.REPOSITORY),
+        (["other.onnx"], Shape.REPOSITORY),
+    ],
+)
+def test_what_a_folder_is(paths: Sequence[str], shape: Shape) -> None:
+    assert shape_of(paths) is shape
+
+
+@pytest.mark.parametrize(
+    ("paths", "can"),
+    [
+        (["config.pbtxt"], True),
+        (["configs/small.pbtxt"], True),
+        (["1/model.onnx"], True),
+        (["1/"], True),
+        (["01/model.onnx"], False),
+        (["configs/readme.md"], False),
+        (["inference.py", "lib/1.py"], False),
+        ([], False),
+    ],
+)
+def test_what_can_be_a_model(paths: Sequence[str], can: bool) -> None:
+    assert can_be_model(paths) is can
+
+
+def test_a_repository_is_itself(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"cat/1/model.onnx": "", "dog/config.pbtxt": ""})
+    source = local(root)
+    assert source.location == str(root)
+    assert source.models() == ["cat", "dog"]
+    assert source.scan() == LocalSource(root).scan()
+    assert source.files("none") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("", "model"), ('name: "cat"', "cat"), ('name: "../cat"', "model"), ("name: 17 }", "model")],
+)
+def test_one_model_has_the_name_of_its_configuration(tmp_path: Path, text: str, name: str) -> None:
+    root = write(tmp_path / "root", {"config.pbtxt": text, "1/model.onnx": "graph", "2/model.onnx": "graph"})
+    source = local(root)
+    assert source.models() == [name]
+    files = source.files(name)
+    assert files is not None
+    assert [file.path for file in files] == ["1/model.onnx", "2/model.onnx", "config.pbtxt"]
+    fetched = source.fetch(name, files, 2)
+    assert (fetched.directory.name, fetched.directory.path) == (name, root)
+
+
+def test_files_are_version_1_and_what_belongs_to_the_model_is_not(tmp_path: Path) -> None:
+    listed = {"model.onnx": "graph", "model.onnx.data": "weights", "labels.txt": "a", "golden/1.json": "{}"}
+    root = write(tmp_path / "root", {**listed, "config.pbtxt": ""})
+    source = local(root)
+    files = source.files("model")
+    assert files is not None
+    assert [file.path for file in files] == [
+        "1/model.onnx",
+        "1/model.onnx.data",
+        "config.pbtxt",
+        "golden/1.json",
+        "labels.txt",
+    ]
+    fetched = source.fetch("model", files, 1)
+    around = fetched.directory.path
+    assert all((around / file.path).is_file() for file in files)
+    fetched.release()
+    assert not around.exists()
+    assert {path.name for path in root.iterdir()} == {"config.pbtxt", *(name.partition("/")[0] for name in listed)}
+
+
+def test_folders_that_cannot_be_models_do_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = write(
+        tmp_path / "root", {"cat/1/model.onnx": "", "code/inference.py": "", ".git/HEAD": "", "__MACOSX/._1": ""}
+    )
+    (root / "empty").mkdir()
+    source = local(root)
+    caplog.set_level("INFO", "trident.repository")
+    for _ in range(2):
+        assert list(source.scan()) == ["cat"]
+    said = [record.getMessage().split("'")[1] for record in caplog.records]
+    assert said == [".git", "__MACOSX", "code", "empty"]
+
+
+def test_nothing_but_such_folders_is_no_model(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"code/inference.py": ""})
+    source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
+    with pytest.raises(RepositoryUnavailable, match=r": it holds 'code'$"):
+        source.scan()
+
+
+def test_a_place_without_a_model_is_an_error_where_all_are_loaded(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    assert local(root).scan() == {}
+    source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
+    with pytest.raises(RepositoryUnavailable, match=rf"^there is no model in {root}: it is empty$") as empty:
+        source.scan()
+    assert empty.value.hint == "a model repository, the folder of one model, or a file model.onnx"
+    write(root, {"readme.md": "", "notes.txt": ""})
+    with pytest.raises(RepositoryUnavailable, match=r": it holds 'notes\.txt', 'readme\.md'$"):
+        source.scan()
+    write(root, {f"{n:02}": "" for n in range(10)})
+    with pytest.raises(RepositoryUnavailable, match=r": it holds '00', .*, '09' …$"):
+        source.scan()
+    write(root, {"model.onnx": ""})
+    assert list(local(root).scan()) == ["model"]
+
+
+def test_it_is_decided_when_something_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    source = local(root)
+    assert source.models() == []
+    write(root, {"model.onnx": ""})
+    assert source.models() == ["model"]
+    write(root, {"cat/1/model.onnx": ""})
+    assert source.models() == ["model"]
+
+
+def test_in_an_object_store(tmp_path: Path) -> None:
+    contents = {"root/config.pbtxt": b'name: "cat"', "root/1/model.onnx": b"old", "root/2/model.onnx": b"new"}
+    store = MemoryStore(contents, location="memory://bucket/deep")
+    fetching = downloader(tmp_path / "cache")
+    itself = ObjectSource(MemoryStore({}, location="memory://bucket/deep/root"), fetching)
+    source = AnyLayoutSource(ObjectSource(store, fetching), "root", itself)
+    assert source.location == "memory://bucket/deep/root"
+    assert source.models() == ["cat"]
+    files = source.files("cat")
+    assert files is not None
+    fetched = source.fetch("cat", files, 2)
+    assert fetched.directory.name == "cat"
+    assert (fetched.directory.path / "2" / "model.onnx").read_bytes() == b"new"
+    assert not (fetched.directory.path / "1").exists()
+    fetched.release()
+
+
+def test_the_opener_looks_from_outside(tmp_path: Path) -> None:
+    opener = SourceOpener(SourceOptions(cache_directory=tmp_path / "cache", cache_bytes=0))
+    write(tmp_path / "root", {"model.onnx": ""})
+    assert opener.open(str(tmp_path / "root")).models() == []
+    assert opener.open(f"{tmp_path / 'root'}/", any_layout=True).models() == ["model"]
+    assert isinstance(opener.open("/", any_layout=True), LocalSource)
+    assert isinstance(opener.open("gs://bucket", any_layout=True), ObjectSource)
+    placed = opener.open("gs://bucket/deep/root", any_layout=True)
+    assert isinstance(placed, AnyLayoutSource)
+    assert placed.location == "gs://bucket/deep/root"
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "1/model.onnx"])
+@pytest.mark.parametrize(("config", "model"), [(None, "model"), (CONFIG, "model"), (f'name: "cat"{CONFIG}', "cat")])
+def test_the_engine_serves_one_model(tmp_path: Path, name: str, config: str | None, model: str) -> None:
+    root = tmp_path / "root"
+    path = root / name
+    onnx_models.write(onnx_models.add_sub(), path)
+    if config is not None:
+        (root / "config.pbtxt").write_text(config)
+    with serving(root, any_layout=True, single_model="dog") as engine:
+        assert infer(engine, "dog", ones(), ones()).error is None
+    with serving(root, any_layout=True, control_mode="explicit", load_models=(model,)) as engine:
+        assert engine.phase().name == "ready"
+        assert infer(engine, model, ones(), ones()).error is None
+        engine.unload_model(model, False, wait=True)

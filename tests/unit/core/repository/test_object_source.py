@@ -1,0 +1,160 @@
+"""A repository in an object store, as the lifecycle sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepositoryUnavailable
+from core.repository.layout import detection_files
+from core.repository.object_source import ObjectSource
+from core.repository.source import Fetched, Source, SourceFile
+from core.repository.stores.object_store import TransientError
+from core.repository.versions import version_directories
+from tests.unit.core.repository.memory_store import MemoryStore, downloader
+
+CONTENTS = {
+    "readme.txt": b"at the top",
+    "simple/config.pbtxt": b"config",
+    "simple/labels.txt": b"cat",
+    "simple/golden/one.json": b"{}",
+    "simple/1/model.onnx": b"one",
+    "simple/2/model.onnx": b"two",
+    "simple/2/data/weights": b"heavy",
+    "simple/old/model.onnx": b"no version",
+    "other/1/model.onnx": b"other",
+    "simpler/1/model.onnx": b"not simple",
+}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(CONTENTS)
+
+
+@pytest.fixture
+def source(store: MemoryStore, tmp_path: Path) -> ObjectSource:
+    return ObjectSource(store, downloader(tmp_path / "cache"))
+
+
+def fetch(source: Source, model: str, version: int | None) -> Fetched:
+    files = source.files(model)
+    assert files is not None
+    return source.fetch(model, files, version)
+
+
+def on_disk(fetched: Fetched) -> list[str]:
+    path = fetched.directory.path
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def test_one_listing_for_all(source: ObjectSource, store: MemoryStore) -> None:
+    found = source.scan()
+    assert store.listings == [""]
+    assert {model: len(files) for model, files in found.items()} == {"simple": 7, "other": 1, "simpler": 1}
+    assert found["other"] == (SourceFile("1/model.onnx", 5, "1"),)
+    assert source.models() == ["other", "simple", "simpler"]
+    assert source.files("simple") == found["simple"]
+    assert source.files("none") is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "simple/1", "a\0b"])
+def test_no_such_model(source: ObjectSource, store: MemoryStore, name: str) -> None:
+    assert source.files(name) is None
+    assert store.listings == []
+
+
+def test_only_the_version_that_is_asked_for(source: ObjectSource, store: MemoryStore) -> None:
+    shared = ["config.pbtxt", "golden/one.json", "labels.txt", "old/model.onnx"]
+    assert on_disk(fetch(source, "simple", None)) == shared
+    fetched = fetch(source, "simple", 2)
+    assert on_disk(fetched) == ["2/data/weights", "2/model.onnx", *shared]
+    assert not [key for key, _, _ in store.reads if key == "simple/1/model.onnx"]
+    assert len({key for key, _, _ in store.reads}) == len(store.reads)
+
+
+def test_versions_that_were_not_fetched_are_seen(source: ObjectSource) -> None:
+    directory = fetch(source, "simple", None).directory
+    assert version_directories(directory) == [1, 2]
+    assert detection_files(directory) == {"model.onnx"}
+    assert directory.names_in("2") == {"model.onnx", "data"}
+    assert directory.path.name == directory.name == "simple"
+
+
+def test_a_scan_is_enough_to_fetch(source: ObjectSource, store: MemoryStore) -> None:
+    files = source.scan()["other"]
+    assert on_disk(source.fetch("other", files, 1)) == ["1/model.onnx"]
+    assert store.listings == [""]
+
+
+def test_release_lets_it_be_evicted(store: MemoryStore, tmp_path: Path) -> None:
+    over = downloader(tmp_path, max_bytes=1)
+    fetched = fetch(ObjectSource(store, over), "other", 1)
+    over.cache.trim()
+    assert on_disk(fetched) == ["1/model.onnx"]
+    fetched.release()
+    fetched.release()
+    over.cache.trim()
+    assert not fetched.directory.path.exists()
+
+
+def test_changed_since_it_was_listed(source: ObjectSource, store: MemoryStore) -> None:
+    files = source.files("other")
+    assert files is not None
+    store.put("other/1/model.onnx", b"newer")
+    assert source.scan()["other"] != files
+    with pytest.raises(RepositoryUnavailable, match="has changed since it was listed") as refused:
+        source.fetch("other", files, 1)
+    assert refused.value.hint == "list the repository again"
+
+
+def test_folder_markers(store: MemoryStore, source: ObjectSource) -> None:
+    """Empty objects whose names end with a slash: some tools make them for folders."""
+    for key in ("marked/", "marked/1/", "marked/2/", "marked/2/model.onnx", "empty/"):
+        store.put(key, b"x" if key.endswith("x") else b"")
+    found = source.scan()
+    assert [file.path for file in found["marked"]] == ["1/", "2/model.onnx"]
+    assert found["empty"] == source.files("empty") == ()
+    fetched = source.fetch("marked", found["marked"], 1)
+    assert (fetched.directory.path / "1").is_dir()
+    assert version_directories(fetched.directory) == [1, 2]
+    assert on_disk(source.fetch("empty", (), None)) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["../../escaped", "/escaped", "1//model.onnx", "1/./x", "x" * 256, "a\0b", "config.pbtxt/x", "1/"]
+)
+def test_a_bad_name_is_that_models_failure(source: ObjectSource, store: MemoryStore, tmp_path: Path, path: str) -> None:
+    store.put("simple/1", b"both a file and a folder")
+    store.put(f"simple/{path}", b"")
+    files = source.scan()["simple"]
+    with pytest.raises(RepositoryUnavailable, match="model 'simple' in memory://bucket cannot be stored: '"):
+        source.fetch("simple", files, 1)
+    assert on_disk(fetch(source, "other", 1)) == ["1/model.onnx"]
+    assert not list(tmp_path.rglob("escaped"))
+    assert store.reads == [("other/1/model.onnx", 0, 5)]
+
+
+def test_a_bad_model_name_is_left_out_and_told_once(
+    source: ObjectSource, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("..", ".", "", "x" * 256):
+        store.put(f"{name}/1/model.onnx", b"bad")
+    assert sorted(source.scan()) == ["other", "simple", "simpler"]
+    assert len(caplog.messages) == 4
+    assert source.models() == ["other", "simple", "simpler"]
+    assert len(caplog.messages) == 4
+    with pytest.raises(RepositoryUnavailable, match="cannot be stored"):
+        source.fetch("..", (SourceFile("1/model.onnx", 3, "1"),), 1)
+
+
+def test_a_listing_is_tried_again(source: ObjectSource, store: MemoryStore) -> None:
+    store.listing_faults.extend([TransientError("503")] * 2)
+    assert "simple" in source.scan()
+    store.listing_faults.extend([TransientError("503")] * 3)
+    with pytest.raises(RepositoryUnavailable, match="failed to list memory://bucket in 3 attempts: 503"):
+        source.files("simple")
+    store.listing_faults.append(RepositoryUnavailable("access refused"))
+    with pytest.raises(RepositoryUnavailable, match="access refused"):
+        source.models()

@@ -1,0 +1,179 @@
+"""A scheduler on stub instances, for tests: what was executed in which batch, and who was answered when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from core.backends.base import Execution, Placement
+from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
+from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.observability.statistics import ModelStatistics
+from core.scheduling.batcher import Scheduler
+from tests.waiting import until
+
+LIMIT_S = 20.0
+"""How long a test waits for what must happen before it fails."""
+
+LONG_NS = 3_600_000_000_000
+"""A queue delay that no test waits out."""
+
+
+class Stub:
+    """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
+
+    poisoned = False
+    bounded = True
+
+    def __init__(self, number: int = 0) -> None:
+        self.placement = Placement(f"m_0_{number}", "CPU")
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        self.batches.append([request.id for request in requests])
+        self.begun.release()
+        assert self.gate.wait(LIMIT_S)
+        if any(request.id.startswith("x") for request in requests):
+            raise RuntimeError("bad input")
+        now_ns = time.monotonic_ns()
+        return Execution([[] for _ in requests], now_ns, now_ns)
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """A scheduler with stub instances, and the answers to what was submitted to it."""
+
+    def __init__(
+        self,
+        batching: BatchingSpec | None = None,
+        *,
+        max_batch_size: int = 8,
+        instances: int = 1,
+        delay_until: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        spec = ModelSpec(
+            name="m",
+            version=1,
+            platform="",
+            backend="stub",
+            max_batch_size=max_batch_size,
+            inputs={},
+            outputs={},
+            batching=batching,
+        )
+        self.backends = [Stub(number) for number in range(instances)]
+        self.backend = self.backends[0]
+        self.statistics = ModelStatistics()
+        self.scheduler = Scheduler(spec, self.backends, self.statistics, clock=clock, delay_until=delay_until)
+        self.answers: list[InferenceResponse] = []
+        self._answered = threading.Condition()
+
+    def request(self, id: str, **fields: int) -> InferenceRequest:
+        items = fields.get("batch_size", 1)
+        request = InferenceRequest("m", [InputTensor("IN", "UINT8", (items,), np.zeros(items, np.uint8))], id=id)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        request.on_response = self._on_response
+        return request
+
+    def submit(self, *ids: str) -> list[InferenceRequest]:
+        requests = [self.request(id) for id in ids]
+        for request in requests:
+            self.scheduler.submit(request)
+        return requests
+
+    def _on_response(self, response: InferenceResponse) -> None:
+        with self._answered:
+            self.answers.append(response)
+            self._answered.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        """The ids in the order of their answers, once there are `count`."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
+            return [answer.id for answer in self.answers]
+
+    def begun(self, number: int = 0) -> None:
+        """Wait until instance `number` has begun one more execution."""
+        assert self.backends[number].begun.acquire(timeout=LIMIT_S)
+
+    def error(self, id: str) -> Exception | None:
+        (answer,) = [answer for answer in self.answers if answer.id == id]
+        return answer.error
+
+
+MakeBench = Callable[..., Bench]
+
+
+@contextmanager
+def benches() -> Iterator[MakeBench]:
+    """Makes schedulers, and closes them at the end with nothing left running."""
+    made: list[Bench] = []
+
+    def make(*args: object, **options: object) -> Bench:
+        made.append(Bench(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for bench in made:
+        for backend in bench.backends:
+            backend.gate.set()
+        assert bench.scheduler.close(LIMIT_S)
+    assert instance_threads() == []
+
+
+def instance_threads() -> list[str]:
+    """The names of the instance threads that there are."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
+
+
+def batching(
+    *preferred: int, delay_ns: int = 0, policy: QueuePolicy | None = None, ordered: bool = False
+) -> BatchingSpec:
+    return BatchingSpec(
+        preferred_batch_sizes=preferred,
+        max_queue_delay_ns=delay_ns,
+        preserve_ordering=ordered,
+        policies=(policy or QueuePolicy(),),
+    )
+
+
+def resting(bench: Bench, number: int = 1) -> None:
+    """Wait until so many instances have nothing to do."""
+    until(lambda: len(bench.scheduler._idle) == number)
+
+
+def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8) -> Bench:
+    """Its one instance rests, and its executions, of so many items, have been short."""
+    bench = make_bench(batching(8), clock=lambda: now[0])
+    bench.scheduler.start()
+    resting(bench)
+    for number in range(16):
+        bench.scheduler.submit(bench.request(str(number), batch_size=items))
+        bench.wait(number + 1)
+        resting(bench)
+    bench.answers.clear()
+    bench.backend.batches.clear()
+    return bench
+
+
+def noted_threads(bench: Bench) -> list[str]:
+    """The names of the threads that execute from now on."""
+    threads: list[str] = []
+    execute = bench.backend.execute
+
+    def noting(requests: Sequence[InferenceRequest]) -> Execution:
+        threads.append(threading.current_thread().name)
+        return execute(requests)
+
+    bench.backend.execute = noting  # type: ignore[method-assign]
+    return threads

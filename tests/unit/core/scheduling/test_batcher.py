@@ -1,0 +1,366 @@
+"""The scheduler: batches as instances become free, no lost wake-up, one answer per request, an orderly end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import weakref
+from collections import Counter
+
+import pytest
+
+from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from core.observability.statistics import FailureReason
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
+from tests.waiting import until
+
+
+def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.submit(*"abc")
+    bench.scheduler.start()
+    assert bench.wait(3) == ["a", "b", "c"]
+    assert bench.backend.batches == [["a"], ["b"], ["c"]]
+
+
+def test_what_queues_up_behind_an_execution_is_the_next_batch(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8))
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("a")
+    bench.begun()
+    bench.submit(*"bcdefghijk")
+    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (10, 1)
+    bench.backend.gate.set()
+    bench.wait(11)
+    assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
+
+
+def test_every_free_instance_takes_part(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=3)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit(*"abc")
+    for number in range(3):
+        bench.begun(number)
+    assert bench.scheduler.in_flight == 3
+    for backend in bench.backends:
+        backend.gate.set()
+    assert sorted(bench.wait(3)) == ["a", "b", "c"]
+
+
+def test_what_a_batch_leaves_behind_wakes_another_instance(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(4, 6), instances=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.submit(*"abcde")
+    bench.scheduler.start()
+    bench.begun(0)
+    bench.begun(1)
+    assert sorted(len(backend.batches[0]) for backend in bench.backends) == [1, 4]
+
+
+def test_a_queue_delay_holds_until_a_preferred_size(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
+    bench.scheduler.start()
+    bench.submit("a")
+    bench.submit("b")
+    assert sorted(bench.wait(2)) == ["a", "b"]
+    bench.submit("c")
+    bench.scheduler.submit(bench.request("d", batch_size=4))  # together five: neither two nor six
+    bench.submit("e")
+    assert len(bench.wait(5)) == 5
+    assert sum(len(backend.batches) for backend in bench.backends) == 2
+
+
+def test_a_queue_delay_ends(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8, delay_ns=1_000_000))
+    bench.scheduler.start()
+    bench.submit("a")
+    assert bench.wait(1) == ["a"]
+    bench.submit("b", "c")
+    assert bench.wait(3) == ["a", "b", "c"]
+
+
+def test_the_longest_delay_that_can_be_configured_is_no_trouble(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, delay_ns=(2**64 - 1) * 1000))
+    bench.scheduler.start()
+    bench.submit("a")
+    bench.submit("b")
+    assert bench.wait(2) == ["a", "b"]
+
+
+def test_another_batch_key_ends_the_wait(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8, delay_ns=LONG_NS))
+    bench.scheduler.start()
+    bench.submit("a")
+    other = bench.request("b")
+    other.batch_key = (("IN", (3,)),)
+    bench.scheduler.submit(other)
+    assert bench.wait(1) == ["a"]
+
+
+def test_a_wait_is_decided_anew_for_a_higher_priority(make_bench: MakeBench) -> None:
+    levels = BatchingSpec(
+        preferred_batch_sizes=(2, 8),
+        max_queue_delay_ns=LONG_NS,
+        priority_levels=2,
+        default_priority_level=2,
+        policies=(QueuePolicy(), QueuePolicy()),
+    )
+    bench = make_bench(levels)
+    bench.scheduler.start()
+    bench.scheduler.submit(bench.request("low", batch_size=3, priority=2))
+    until(lambda: bench.scheduler._holder is not None)
+    bench.scheduler.submit(bench.request("high", batch_size=2, priority=1))
+    assert bench.wait(1) == ["high"]
+    assert bench.scheduler.queued == 1
+    bench.scheduler.submit(bench.request("last", batch_size=5, priority=2))
+    bench.wait(2)
+    assert bench.backend.batches == [["high"], ["low", "last"]]
+
+
+def test_a_wait_is_decided_anew_for_what_goes_ahead_of_a_delayed_request(make_bench: MakeBench) -> None:
+    now_ns = [0]
+    timeout_ns = LONG_NS * 3 // 5  # more than half of the delay: the new one's own ends after the wait
+    policy = QueuePolicy(default_timeout_ns=timeout_ns, delay_on_timeout=True)
+    bench = make_bench(batching(2, 8, delay_ns=LONG_NS, policy=policy), clock=lambda: now_ns[0])
+    bench.scheduler.submit(bench.request("delayed", batch_size=3))
+    now_ns[0] = timeout_ns
+    bench.scheduler.start()
+    until(lambda: bench.scheduler._holder is not None)
+    bench.scheduler.submit(bench.request("new", batch_size=2))
+    assert bench.wait(1) == ["new"]
+    assert bench.scheduler.queued == 1
+
+
+def test_a_wait_is_decided_anew_after_another_instance_took_a_batch(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
+    bench.scheduler.start()
+    for first in range(0, 400, 2):
+        bench.submit(str(first), str(first + 1))
+    assert len(bench.wait(400)) == 400
+
+
+def test_an_expired_request_is_answered_while_the_batch_waits(make_bench: MakeBench) -> None:
+    policy = QueuePolicy(default_timeout_ns=LONG_NS // 2, allow_timeout_override=True)
+    bench = make_bench(batching(8, delay_ns=LONG_NS, policy=policy))
+    bench.scheduler.start()
+    bench.submit("a")
+    bench.scheduler.submit(bench.request("b", timeout_us=2_000))
+    assert bench.wait(1) == ["b"]
+    assert isinstance(bench.error("b"), DeadlineExceeded)
+    bench.submit(*"cdefghi")
+    assert len(bench.wait(9)) == 9
+    assert bench.backend.batches == [list("acdefghi")]
+    assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 1
+
+
+def test_expired_and_cancelled_requests_leave_the_queue_unrun(make_bench: MakeBench) -> None:
+    now_ns = [1000]
+    policy = QueuePolicy(default_timeout_ns=100)
+    bench = make_bench(batching(8, policy=policy), clock=lambda: now_ns[0])
+    bench.submit("old")
+    now_ns[0] += 100
+    gone, _ = bench.submit("gone", "new")
+    gone.cancelled = True
+    bench.scheduler.start()
+    bench.wait(3)
+    assert bench.backend.batches == [["new"]]
+    assert isinstance(bench.error("old"), DeadlineExceeded)
+    assert isinstance(bench.error("gone"), RequestCancelled)
+    failures = bench.statistics.snapshot().request_failures
+    assert failures[FailureReason.REJECTED] == failures[FailureReason.CANCELED] == 1
+
+
+def test_a_full_queue_refuses_and_answers_nothing(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8, policy=QueuePolicy(max_queue_size=2)))
+    bench.submit(*"ab")
+    with pytest.raises(QueueFull, match=r"^\[request id: c\] Exceeds maximum queue size$"):
+        bench.submit("c")
+    bench.scheduler.start()
+    assert bench.wait(2) == ["a", "b"]
+    assert bench.scheduler.drain(LIMIT_S)
+    assert len(bench.answers) == 2
+    assert set(bench.statistics.snapshot().request_failures.values()) == {0}
+
+
+def test_delay_until_holds_the_first_requests_once(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8), delay_until=4)
+    bench.scheduler.start()
+    bench.submit(*"abc")
+    assert not bench.scheduler.drain(0.01)
+    assert bench.backend.batches == []
+    bench.submit("d")
+    bench.wait(4)
+    bench.submit("e")
+    assert bench.wait(5) == list("abcde")
+    assert bench.backend.batches == [list("abcd"), ["e"]]
+
+
+def test_times_are_noted_and_a_start_of_the_engine_s_is_kept(make_bench: MakeBench) -> None:
+    bench = make_bench(clock=lambda: 77)
+    bench.scheduler.submit(first := bench.request("a"))
+    bench.scheduler.submit(second := bench.request("b", start_ns=70))
+    assert (first.start_ns, first.enqueue_ns) == (77, 77)
+    assert (second.start_ns, second.enqueue_ns) == (70, 77)
+
+
+def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(1, ordered=True), max_batch_size=1, instances=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", "b")
+    bench.begun(0)
+    bench.begun(1)
+    cancelled, _ = bench.submit("c", "d")
+    cancelled.cancelled = True
+    late, early = sorted(bench.backends, key=lambda backend: backend.batches)
+    early.gate.set()
+    assert early.begun.acquire(timeout=LIMIT_S)  # it has gone on to "d", so "b" and "c" are complete
+    assert bench.answers == []
+    late.gate.set()
+    assert bench.wait(4) == ["a", "b", "c", "d"]
+
+
+def test_stop_refuses_and_runs_what_is_queued_without_delay(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8, delay_ns=LONG_NS))
+    bench.scheduler.start()
+    bench.submit(*"abc")
+    bench.scheduler.stop()
+    with pytest.raises(ServerStopping) as caught:
+        bench.submit("d")
+    assert caught.value.message == (
+        "[request id: d] Server is stopping, scheduler for model has stopped accepting new inference requests"
+    )
+    assert bench.scheduler.drain(LIMIT_S)
+    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
+    assert sorted(bench.wait(3)) == ["a", "b", "c"]
+
+
+def test_stop_ends_the_hold_of_delay_until(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2, delay_until=100)
+    bench.scheduler.start()
+    bench.submit(*"abc")
+    bench.scheduler.stop()
+    assert len(bench.wait(3)) == 3
+
+
+def test_drain_waits_for_executions_and_gives_up_in_time(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.scheduler.start()
+    assert bench.scheduler.drain(0)
+    bench.backend.gate.clear()
+    bench.submit("a")
+    bench.begun()
+    assert not bench.scheduler.drain(0.01)
+    bench.backend.gate.set()
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.wait(1) == ["a"]
+
+
+def test_close_answers_what_never_ran(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8, delay_ns=LONG_NS, ordered=True))
+    bench.submit(*"ab")
+    assert bench.scheduler.close(LIMIT_S)
+    assert bench.wait(2) == ["a", "b"]
+    assert isinstance(bench.error("a"), ServerStopping)
+    assert bench.statistics.snapshot().request_failures[FailureReason.OTHER] == 2
+    assert bench.scheduler.close(LIMIT_S)
+
+
+def test_close_lets_an_execution_finish(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("a", "b")
+    bench.begun()
+    assert not bench.scheduler.close(0.01)
+    bench.backend.gate.set()
+    assert bench.scheduler.close(LIMIT_S)
+    assert bench.wait(2) == ["b", "a"]
+    assert bench.error("a") is None
+
+
+def test_a_callback_may_submit(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.scheduler.start()
+    request = bench.request("a")
+    request.on_response = lambda response: bench.scheduler.submit(bench.request("b"))
+    bench.scheduler.submit(request)
+    assert bench.wait(1) == ["b"]
+
+
+def test_threads_bear_the_names_of_their_instances(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    bench.scheduler.start()
+    names = {thread.name for thread in threading.enumerate()}
+    assert {"trident-m_0_0", "trident-m_0_1"} <= names
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("max_batch_size", "delay_ns"), [(1, 0), (8, 0), (8, 200_000)])
+def test_many_threads_many_faults_one_answer_each(
+    make_bench: MakeBench, ordered: bool, max_batch_size: int, delay_ns: int
+) -> None:
+    policy = QueuePolicy(default_timeout_ns=LONG_NS, allow_timeout_override=True)
+    spec = batching(max_batch_size, delay_ns=delay_ns, policy=policy, ordered=ordered)
+    bench = make_bench(spec, max_batch_size=max_batch_size, instances=4)
+    bench.scheduler.start()
+    kinds = ("ok", "ok", "ok", "cancel", "expire", "x")
+
+    def submit(number: int) -> None:
+        source = random.Random(number)
+        for turn in range(150):
+            kind = source.choice(kinds)
+            request = bench.request(f"{kind}-{number}-{turn}")
+            request.timeout_us = 1 if kind == "expire" else 0
+            bench.scheduler.submit(request)
+            if kind == "cancel":
+                request.cancelled = True
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bench.scheduler.drain(LIMIT_S)
+    check_counts(bench, 6 * 150)
+
+
+def check_counts(bench: Bench, total: int) -> None:
+    """Every request got one answer, of the right sort, and the statistics agree with the answers."""
+    assert len(set(bench.wait(total))) == len(bench.answers) == total
+    sorts = Counter(type(answer.error).__name__ for answer in bench.answers)
+    for answer in bench.answers:
+        kind = answer.id.partition("-")[0]
+        assert (kind == "x") == (type(answer.error).__name__ == "BackendFailed")
+        assert kind != "ok" or answer.error is None
+    counted = bench.statistics.snapshot()
+    assert counted.request_success == counted.inference_count == sorts["NoneType"]
+    assert counted.request_failures == {
+        FailureReason.REJECTED: sorts["DeadlineExceeded"],
+        FailureReason.CANCELED: sorts["RequestCancelled"],
+        FailureReason.BACKEND: sorts["BackendFailed"],
+        FailureReason.OTHER: 0,
+    }
+    page = bench.statistics.as_json()
+    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in page["batch_stats"]}
+    assert sum(sizes.values()) == counted.execution_count
+    assert sum(size * times for size, times in sizes.items()) == counted.inference_count
+
+
+def test_a_thread_that_rests_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
+    bench = make_bench(batching())
+    request = bench.request("a")
+    request.cancelled = True
+    gone = weakref.ref(request)
+    bench.scheduler.start()
+    bench.scheduler.submit(request)
+    del request
+    bench.wait(1)
+    bench.answers.clear()
+    until(lambda: gone() is None)

@@ -1,0 +1,51 @@
+"""A response callback that fails is logged and stays without consequence; front ends are told of what was answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.inference.request import InferenceRequest, InferenceResponse
+from core.scheduling.delivery import deliver, flush
+
+
+def test_the_callback_gets_the_response() -> None:
+    request = InferenceRequest("m", [])
+    answers: list[InferenceResponse] = []
+    request.on_response = answers.append
+    deliver(request, response := InferenceResponse("m", 1, []))
+    assert answers == [response]
+
+
+def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def on_response(response: InferenceResponse) -> None:
+        raise RuntimeError("the socket is gone")
+
+    request = InferenceRequest("m", [])
+    request.on_response = on_response
+    deliver(request, InferenceResponse("m", 1, []))
+    assert "the socket is gone" in caplog.text
+
+
+class FrontEnd:
+    """Counts how often it is told to send what it has collected."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_each_front_end_of_a_batch_is_told_once() -> None:
+    requests = [InferenceRequest("m", []) for _ in range(9)]
+    first, second = FrontEnd(), FrontEnd()
+    tell_first, tell_second = first.flush, second.flush
+    for number, request in enumerate(requests):
+        request.flush = (tell_first, tell_second, None)[number % 3]
+    flush(requests)
+    assert (first.flushes, second.flushes) == (1, 1)
+
+
+def test_requests_of_a_front_end_in_the_same_process_need_no_flush() -> None:
+    flush([InferenceRequest("m", [])])
+    flush([])

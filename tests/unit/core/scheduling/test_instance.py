@@ -1,0 +1,212 @@
+"""A model instance: one response per request, splitting of failed batches, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+
+from core.backends.base import BackendInstance, Execution, Placement
+from core.config.model_spec import ModelSpec
+from core.errors import BackendFailed, InvalidRequest, OutOfMemory
+from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.observability.statistics import ModelStatistics
+from core.scheduling.delivery import deliver
+from core.scheduling.instance import ModelInstance, run_once
+
+SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
+
+
+class Stub:
+    """A backend instance that answers each request with its id, and fails as the requests' ids ask it to.
+
+    `x…` makes the whole batch raise, `e…` is an error of that request alone.
+    """
+
+    placement = Placement("m_0_0", "CPU")
+
+    def __init__(self, error: type[Exception] = RuntimeError, *, poison: bool = False) -> None:
+        self.error = error
+        self.poison = poison
+        self.poisoned = False
+        self.bounded = True
+        self.batches: list[str] = []
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        self.batches.append("".join(request.id for request in requests))
+        if any(request.id == "x" for request in requests):
+            self.poisoned = self.poison
+            raise self.error("no such gather")
+        outputs: list[list[OutputTensor] | Exception] = [
+            InvalidRequest("its own fault") if request.id == "e" else output(request.id) for request in requests
+        ]
+        return Execution(outputs, 20, 30)
+
+    def close(self) -> None: ...
+
+
+class Short(Stub):
+    """Forgets an outcome."""
+
+    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        return Execution(super().execute(requests).outputs[1:], 20, 30)
+
+
+def output(text: str) -> list[OutputTensor]:
+    return [OutputTensor("OUT", "BYTES", (1,), np.array([text], dtype=object))]
+
+
+class Bench:
+    """An instance with all that it works with."""
+
+    def __init__(self, backend: Stub) -> None:
+        self.backend = backend
+        self.statistics = ModelStatistics()
+        self.answers: list[InferenceResponse] = []
+        self.poisoned: list[BackendInstance] = []
+        ticks = count(10, 30)
+        self.instance = ModelInstance(
+            backend, SPEC, self.statistics, deliver, clock=lambda: next(ticks), on_poisoned=self.poisoned.append
+        )
+
+    def requests(self, ids: str) -> list[InferenceRequest]:
+        made = [InferenceRequest("m", [], id=id) for id in ids]
+        for request in made:
+            request.on_response = self.answers.append
+        return made
+
+    def execute(self, ids: str) -> None:
+        self.instance.execute(self.requests(ids))
+
+    def outcomes(self) -> dict[str, str]:
+        """What each request got: the text of its output or of its error."""
+        assert len({answer.id for answer in self.answers}) == len(self.answers)
+        return {
+            answer.id: answer.error.message if answer.error else answer.outputs[0].array[0] for answer in self.answers
+        }
+
+
+def test_each_request_gets_its_own_outputs() -> None:
+    bench = Bench(Stub())
+    bench.execute("abc")
+    assert bench.outcomes() == {"a": "a", "b": "b", "c": "c"}
+    first = bench.answers[0]
+    assert (first.model_name, first.model_version, first.final, first.error) == ("m", 3, True, None)
+    page = bench.statistics.as_json()
+    assert (page["execution_count"], page["inference_count"]) == (1, 3)
+    assert page["batch_stats"][0] == {
+        "batch_size": 3,
+        "compute_input": {"count": 1, "ns": 10},
+        "compute_infer": {"count": 1, "ns": 10},
+        "compute_output": {"count": 1, "ns": 10},
+    }
+
+
+def test_the_start_of_the_execution_is_noted() -> None:
+    bench = Bench(Stub())
+    requests = bench.requests("ab")
+    bench.instance.execute(requests)
+    assert [request.compute_start_ns for request in requests] == [10, 10]
+
+
+def test_an_error_of_one_request_stays_its_own() -> None:
+    bench = Bench(Stub())
+    bench.execute("aeb")
+    assert bench.backend.batches == ["aeb"]
+    assert bench.outcomes() == {"a": "a", "e": "its own fault", "b": "b"}
+    page = bench.statistics.as_json()
+    assert page["inference_stats"]["success"]["count"] == 2
+    assert page["inference_stats"]["fail"]["count"] == 1
+    assert page["batch_stats"][0]["batch_size"] == 3
+
+
+def test_a_failed_batch_runs_again_split_and_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Stub())
+    bench.execute("abcxdfgh")
+    assert bench.backend.batches == ["abcxdfgh", "abcx", "ab", "cx", "c", "x", "dfgh"]
+    assert bench.outcomes() == {**{id: id for id in "abcdfgh"}, "x": "no such gather"}
+    page = bench.statistics.as_json()
+    assert [batch["batch_size"] for batch in page["batch_stats"]] == [1, 2, 4]
+    assert (page["execution_count"], page["inference_count"]) == (3, 7)
+    assert page["inference_stats"]["fail"]["count"] == 1
+    assert sum(record.exc_info is not None for record in caplog.records) == 1
+
+
+def test_an_unknown_exception_becomes_backend_failed() -> None:
+    bench = Bench(Stub(ValueError))
+    bench.execute("x")
+    error = bench.answers[0].error
+    assert isinstance(error, BackendFailed)
+    assert isinstance(error.__cause__, ValueError)
+    assert (error.message, error.model) == ("no such gather", "m")
+
+
+def test_a_server_error_is_passed_on_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Stub(OutOfMemory))
+    bench.execute("x")
+    assert isinstance(bench.answers[0].error, OutOfMemory)
+    assert not caplog.records
+
+
+def test_a_batch_that_is_too_large_for_the_device_succeeds_in_parts() -> None:
+    class Small(Stub):
+        def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+            if len(requests) > 2:
+                raise OutOfMemory("no memory for this")
+            return super().execute(requests)
+
+    bench = Bench(Small())
+    bench.execute("abcd")
+    assert bench.outcomes() == {id: id for id in "abcd"}
+
+
+def test_a_backend_that_forgets_a_request_leaves_none_unanswered() -> None:
+    bench = Bench(Short())
+    bench.execute("ab")
+    assert bench.outcomes() == dict.fromkeys("ab", "the backend gave 0 outcomes for 1 requests")
+
+
+def test_a_failing_callback_does_not_keep_the_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    def on_response(response: InferenceResponse) -> None:
+        raise RuntimeError("gone")
+
+    bench = Bench(Stub())
+    requests = bench.requests("abc")
+    requests[0].on_response = on_response
+    bench.instance.execute(requests)
+    assert bench.outcomes() == {"b": "b", "c": "c"}
+    assert "gone" in caplog.text
+
+
+def test_a_poisoned_instance_is_reported_once_and_not_tried_again() -> None:
+    bench = Bench(Stub(poison=True))
+    bench.execute("axb")
+    assert bench.backend.batches == ["axb"]
+    assert bench.outcomes() == dict.fromkeys("axb", "no such gather")
+    bench.execute("x")
+    assert bench.poisoned == [bench.backend]
+
+
+def test_run_once_returns_outputs_and_counts_without_callbacks() -> None:
+    backend, statistics = Stub(), ModelStatistics()
+    requests = [InferenceRequest("m", [], id=id) for id in "ab"]
+    outputs = run_once(backend, requests, statistics)
+    assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
+    page = statistics.as_json()
+    assert (page["execution_count"], page["inference_count"]) == (1, 2)
+    assert page["inference_stats"]["success"]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "failed", "executed"), [("ax", ValueError, 2, 0), ("ae", InvalidRequest, 1, 1)]
+)
+def test_run_once_raises_and_counts_failures(ids: str, error: type[Exception], failed: int, executed: int) -> None:
+    statistics = ModelStatistics()
+    requests = [InferenceRequest("m", [], id=id) for id in ids]
+    with pytest.raises(error):
+        run_once(Stub(ValueError), requests, statistics)
+    page = statistics.as_json()
+    assert page["inference_stats"]["fail"]["count"] == failed
+    assert page["execution_count"] == executed

@@ -1,0 +1,172 @@
+"""When batches run: the table of the dynamic batcher, complete, and what the configuration makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.config.model_spec import BatchingSpec, ModelSpec
+from core.inference.request import InferenceRequest
+from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of
+
+S = 1_000_000_000
+DELAYED = BatchLimits(8, frozenset((2, 6)), 6, 10 * S)
+IMMEDIATE = BatchLimits(8, frozenset((4, 6)), 6, 0)
+NONE_PREFERRED = BatchLimits(8, frozenset((8,)), 8, 0)
+
+
+def requests(*sizes: int, enqueue_ns: int = S) -> list[InferenceRequest]:
+    made = []
+    for size in sizes:
+        request = InferenceRequest("m", [])
+        request.batch_size = size
+        request.enqueue_ns = enqueue_ns
+        made.append(request)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sizes", "decision"),
+    [
+        ([], IDLE),
+        # preferred sizes go at once, others wait until the next preferred size could be reached
+        ([2], Run(1)),
+        ([6], Run(1)),
+        ([1, 1], Run(2)),
+        ([1], Wait(11 * S, 2, None)),
+        ([3], Wait(11 * S, 6, None)),
+        ([3, 2], Wait(11 * S, 6, None)),
+        ([2, 1], Run(1)),
+        # a first request above every preferred size cannot become better
+        ([7], Run(1)),
+        ([8], Run(1)),
+        ([7, 1], Run(1)),
+        # what would exceed the largest preferred size stays behind
+        ([3, 4], Run(1)),
+        ([4], Wait(11 * S, 6, None)),
+        ([3, 6], Run(1)),
+        ([5, 4], Run(1)),
+        # the biggest preferred size that can be reached
+        ([1] * 6, Run(6)),
+        ([1] * 5, Run(2)),
+        ([1] * 7, Run(6)),
+        ([1] * 8, Run(6)),
+        ([1, 1, 4, 1], Run(3)),
+        ([1, 2, 3], Run(3)),
+        # a batch dimension of zero weighs one
+        ([0, 0], Run(2)),
+    ],
+)
+def test_preferred_two_and_six_with_a_delay(sizes: list[int], decision: object) -> None:
+    assert form_batch(requests(*sizes), DELAYED, 2 * S) == decision
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ([1], 1),
+        ([3], 1),
+        ([2, 1], 2),
+        ([1] * 5, 5),
+        ([3, 4], 2),
+        ([1] * 8, 8),
+        ([7, 1], 2),
+        ([7, 2], 1),
+        ([1] * 9, 8),
+    ],
+)
+def test_an_exceeded_delay_ignores_the_preferred_sizes(sizes: list[int], count: int) -> None:
+    assert form_batch(requests(*sizes), DELAYED, 11 * S) == Run(count)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ([1] * 4, [4]),
+        ([1] * 5, [4, 1]),
+        ([1] * 7, [6, 1]),
+        ([1] * 3, [3]),
+        ([1] * 13, [6, 6, 1]),
+        ([3, 4], [1, 1]),
+        ([7, 1], [1, 1]),
+        ([4, 2], [2]),
+        ([2, 3, 1], [3]),
+    ],
+)
+def test_preferred_four_and_six_without_a_delay(sizes: list[int], counts: list[int]) -> None:
+    assert run_all(requests(*sizes), IMMEDIATE) == counts
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [([1], [1]), ([1] * 8, [8]), ([1] * 20, [8, 8, 4]), ([5, 4], [1, 1]), ([5, 3, 1], [2, 1]), ([8], [1])],
+)
+def test_no_preferred_size_takes_what_has_queued_up(sizes: list[int], counts: list[int]) -> None:
+    assert run_all(requests(*sizes), NONE_PREFERRED) == counts
+
+
+def run_all(queue: list[InferenceRequest], limits: BatchLimits) -> list[int]:
+    """The sizes of the executions until the queue is empty, seeing no more of it than the scheduler does."""
+    counts = []
+    while queue:
+        decision = form_batch(queue[: limits.max_batch_size], limits, 2 * S)
+        assert isinstance(decision, Run)
+        counts.append(decision.requests)
+        del queue[: decision.requests]
+    return counts
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1], [8, 8], [3]])
+def test_unbatched_runs_one_request_whatever_its_size(sizes: list[int]) -> None:
+    assert form_batch(requests(*sizes), UNBATCHED, 2 * S) == Run(1)
+
+
+def test_another_batch_key_seals_the_batch() -> None:
+    queue = requests(1, 1, 1)
+    queue[0].batch_key = queue[1].batch_key = ("a",)
+    queue[2].batch_key = ("b",)
+    assert form_batch(queue, NONE_PREFERRED, 2 * S) == Run(2)
+    assert form_batch(queue[1:], DELAYED, 2 * S) == Run(1)
+    assert form_batch(queue[2:], DELAYED, 2 * S) == Wait(11 * S, 2, ("b",))
+
+
+def test_a_sealed_batch_still_prefers_a_preferred_size() -> None:
+    queue = requests(1, 1, 1, 1)
+    queue[3].batch_key = ("b",)
+    assert form_batch(queue, DELAYED, 2 * S) == Run(2)
+
+
+def test_the_oldest_request_sets_the_delay_wherever_it_stands() -> None:
+    queue = requests(1) + requests(2, enqueue_ns=S // 2)
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 2, 6, None)
+
+
+def test_a_nearer_queue_timeout_shortens_the_wait() -> None:
+    queue = requests(1, 2)
+    queue[1].expires_ns = 5 * S
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None)
+
+
+def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:
+    return ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        backend="stub",
+        max_batch_size=max_batch_size,
+        inputs={},
+        outputs={},
+        batching=batching,
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "batching", "limits"),
+    [
+        (8, None, UNBATCHED),
+        (8, BatchingSpec(preferred_batch_sizes=()), BatchLimits(8, frozenset((8,)), 8, 0)),
+        (0, BatchingSpec(preferred_batch_sizes=()), BatchLimits(1, frozenset((1,)), 1, 0)),
+        (8, BatchingSpec(preferred_batch_sizes=(2, 6), max_queue_delay_ns=10 * S), DELAYED),
+    ],
+)
+def test_limits_of_a_configuration(max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits) -> None:
+    assert limits_of(spec(max_batch_size, batching)) == limits

@@ -1,0 +1,205 @@
+"""The request queue: order of levels, and what each queue policy does to a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
+from core.inference.request import InferenceRequest
+from core.scheduling.queue import RequestQueue
+
+
+def request(id: str, *, priority: int = 0, timeout_us: int = 0, enqueue_ns: int = 0) -> InferenceRequest:
+    made = InferenceRequest("m", [], id=id, priority=priority, timeout_us=timeout_us)
+    made.enqueue_ns = enqueue_ns
+    return made
+
+
+def queue_of(*policies: QueuePolicy, levels: int = 0, default: int = 0) -> RequestQueue:
+    return RequestQueue(
+        BatchingSpec(
+            preferred_batch_sizes=(8,),
+            priority_levels=levels,
+            default_priority_level=default,
+            policies=policies or (QueuePolicy(),),
+        )
+    )
+
+
+def ids(requests: list[InferenceRequest]) -> str:
+    return "".join(request.id for request in requests)
+
+
+def test_first_in_first_out_and_counts() -> None:
+    queue = RequestQueue()
+    for id in "abcd":
+        queue.push(request(id))
+    assert (queue.size, queue.items) == (4, 4)
+    assert ids(queue.candidates(3, 0)) == "abc"
+    assert ids(queue.take(2)) == "ab"
+    assert (queue.size, queue.items) == (2, 2)
+    assert ids(queue.clear()) == "cd"
+    assert (queue.size, queue.items) == (0, 0)
+
+
+def test_items_count_batch_sizes_and_zero_as_one() -> None:
+    queue = RequestQueue()
+    for size in (0, 3):
+        made = request("x")
+        made.batch_size = size
+        queue.push(made)
+    assert queue.items == 4
+    queue.take(1)
+    assert queue.items == 3
+
+
+def test_levels_go_by_number_and_unknown_priorities_to_the_default() -> None:
+    queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
+    for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
+        queue.push(request(id, priority=priority))
+    assert ids(queue.candidates(8, 0)) == "cfbdea"
+    assert ids(queue.candidates(3, 0)) == "cfb"
+    assert ids(queue.take(4)) == "cfbd"
+    assert ids(queue.candidates(8, 0)) == "ea"
+
+
+def test_priorities_are_ignored_without_levels() -> None:
+    queue = queue_of()
+    for id, priority in [("a", 3), ("b", 1)]:
+        queue.push(request(id, priority=priority))
+    assert ids(queue.candidates(8, 0)) == "ab"
+
+
+def test_a_cancelled_request_leaves_unrun_with_an_empty_text() -> None:
+    queue = queue_of()
+    requests = [request(id) for id in "abc"]
+    for made in requests:
+        queue.push(made)
+    requests[1].cancelled = True
+    assert ids(queue.candidates(8, 0)) == "ac"
+    ((rejected, error),) = queue.take_rejections()
+    assert rejected is requests[1]
+    assert isinstance(error, RequestCancelled)
+    assert error.message == ""
+    assert queue.take_rejections() == []
+    assert (queue.size, queue.items) == (2, 2)
+
+
+def test_rejections_taken_do_not_grow_afterwards() -> None:
+    queue = queue_of()
+    queue.push(made := request("a"))
+    taken = queue.take_rejections()
+    made.cancelled = True
+    queue.candidates(8, 0)
+    assert taken == []
+    assert len(queue.take_rejections()) == 1
+
+
+def test_requests_behind_the_limit_take_the_place_of_rejected_ones() -> None:
+    queue = queue_of()
+    requests = [request(id) for id in "abcd"]
+    for made in requests:
+        queue.push(made)
+    requests[0].cancelled = requests[3].cancelled = True
+    assert ids(queue.candidates(2, 0)) == "bc"
+    assert ids([rejection.request for rejection in queue.take_rejections()]) == "a"
+    assert queue.size == 3
+
+
+def test_reject_at_the_timeout() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=100))
+    queue.push(request("a", enqueue_ns=10))
+    queue.push(request("b", enqueue_ns=20))
+    assert ids(queue.candidates(8, 109)) == "ab"
+    assert ids(queue.candidates(8, 110)) == "b"
+    ((rejected, error),) = queue.take_rejections()
+    assert rejected.id == "a"
+    assert isinstance(error, DeadlineExceeded)
+    assert error.message == "Request timeout expired"
+
+
+def test_delay_moves_behind_the_level_and_never_expires_again() -> None:
+    policy = QueuePolicy(default_timeout_ns=100, delay_on_timeout=True)
+    queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
+    queue.push(request("z", priority=2))
+    queue.push(request("a", enqueue_ns=0))
+    queue.push(request("b", enqueue_ns=50))
+    assert ids(queue.candidates(8, 100)) == "baz"
+    queue.push(request("c", enqueue_ns=120))
+    assert ids(queue.candidates(8, 120)) == "bcaz"
+    assert ids(queue.candidates(8, 10_000)) == "abcz"
+    assert queue.take_rejections() == []
+    assert queue.size == 4
+    assert ids(queue.take(4)) == "abcz"
+
+
+def test_a_delayed_request_can_be_cancelled() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=100, delay_on_timeout=True))
+    queue.push(made := request("a"))
+    assert ids(queue.candidates(8, 100)) == "a"
+    made.cancelled = True
+    assert queue.candidates(8, 101) == []
+    assert len(queue.take_rejections()) == 1
+    assert queue.size == 0
+
+
+@pytest.mark.parametrize(
+    ("default_ns", "override", "timeout_us", "expires_ns"),
+    [
+        (0, True, 5, 0),
+        (0, False, 5, 0),
+        (9_000, True, 5, 5_001),
+        (9_000, False, 5, 9_001),
+        (9_000, True, 0, 9_001),
+        (9_000, True, 9, 9_001),
+        (9_000, True, 10, 9_001),
+    ],
+)
+def test_a_request_may_only_shorten_the_default_timeout(
+    default_ns: int, override: bool, timeout_us: int, expires_ns: int
+) -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=default_ns, allow_timeout_override=override))
+    queue.push(made := request("a", timeout_us=timeout_us, enqueue_ns=1))
+    assert made.expires_ns == expires_ns
+
+
+def test_a_full_level_refuses_and_others_do_not() -> None:
+    policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
+    queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
+    queue.push(request("a"))
+    queue.candidates(8, 100)
+    queue.push(request("b", enqueue_ns=100))
+    with pytest.raises(QueueFull) as caught:
+        queue.push(request("c"))
+    assert caught.value.message == "[request id: c] Exceeds maximum queue size"
+    queue.push(request("d", priority=2))
+    assert queue.size == 3
+    queue.take(1)
+    queue.push(request("e"))
+    assert queue.size == 3
+
+
+def test_an_arrival_of_a_higher_level_is_not_last() -> None:
+    queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
+    assert not queue.is_in_order
+    for priority, is_last in [(2, True), (2, True), (1, False), (3, True), (2, False)]:
+        made = request("x", priority=priority)
+        queue.push(made)
+        assert queue.is_last(made) is is_last
+
+
+def test_an_arrival_goes_ahead_of_what_is_delayed() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=10, delay_on_timeout=True))
+    assert not queue.is_in_order
+    queue.push(request("a"))
+    queue.candidates(8, 100)
+    late = request("b", enqueue_ns=100)
+    queue.push(late)
+    assert not queue.is_last(late)
+
+
+@pytest.mark.parametrize("policy", [QueuePolicy(), QueuePolicy(default_timeout_ns=10, max_queue_size=4)])
+def test_one_level_that_delays_nothing_is_in_order(policy: QueuePolicy) -> None:
+    assert queue_of(policy).is_in_order
+    assert RequestQueue().is_in_order

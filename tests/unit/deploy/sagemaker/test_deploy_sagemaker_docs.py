@@ -1,0 +1,62 @@
+"""docs/deploy-sagemaker.md: its commands are right, and it leaves out no right and no parameter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import yaml
+
+from deploy.sagemaker.plan import calls_of
+from deploy.sagemaker.plans import Waiting, delete
+from tests.project import ROOT
+from tests.unit.deploy.sagemaker.sagemaker_command import IMAGE, ROLE, dry_run
+
+DOCUMENT = (ROOT / "docs" / "deploy-sagemaker.md").read_text()
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+LINES = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
+PREFIX = "python -m deploy.sagemaker "
+COMMANDS = [line.removeprefix(PREFIX) for line in LINES if line.startswith(PREFIX)]
+# What no plan has and the platform still asks for, each in the document.
+IMPLIED = {"iam:PassRole", "iam:CreateServiceLinkedRole", "sagemaker:AddTags", "cloudwatch:TagResource"}
+
+
+def test_the_variables_are_those_that_the_commands_want() -> None:
+    assert f"IMAGE={IMAGE}" in LINES
+    assert f"ROLE={ROLE}" in LINES
+
+
+def test_every_action_and_kind_has_a_command() -> None:
+    assert {command.split()[0] for command in COMMANDS} == {"create", "update", "scale", "smoke", "delete"}
+    kinds = {found for command in COMMANDS for found in re.findall(r"--kind ([a-z-]+)", command)}
+    assert kinds == {"multi-model", "async", "serverless", "batch"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_make_a_plan_that_the_api_takes(command: str) -> None:
+    arguments = shlex.split(command.replace("$IMAGE", IMAGE).replace("$ROLE", ROLE))
+    calls = dry_run(*arguments)
+    assert calls
+    prose = DOCUMENT.replace("\n", " ")
+    assert {call.name.partition(".")[2] for call in calls if call.name.partition(".")[2] not in prose} == set()
+
+
+def test_the_rights_to_delete_are_those_of_the_plan() -> None:
+    row = next(line for line in DOCUMENT.splitlines() if line.startswith("| `delete` |"))
+    scaling = next(line for line in DOCUMENT.splitlines() if line.startswith("| `scale` |"))
+    for call in calls_of(delete("x", Waiting())):
+        assert call.operation in (scaling if call.service.startswith("application") else row)
+    assert {right for right in IMPLIED if right not in DOCUMENT} == set()
+
+
+def test_the_template_is_deployed_with_parameters_that_it_has() -> None:
+    (command,) = [line for line in LINES if line.startswith("aws cloudformation deploy")]
+    given = dict(re.findall(r"([A-Z]\w+)=(\S+)", command))
+    template = (ROOT / "deploy" / "sagemaker" / "cloudformation.yaml").read_text()
+    parameters = yaml.safe_load(template.partition("\nParameters:\n")[2].partition("\nConditions:\n")[0])
+    needed = {name for name, each in parameters.items() if "Default" not in each}
+    assert needed <= set(given) <= set(parameters)
+    patterns = {name: parameters[name].get("AllowedPattern", ".*") for name in given}
+    assert {name for name, value in given.items() if not re.fullmatch(patterns[name], value)} == set()
+    assert {"Kind", "MinInstances", "ModelKey", "ImageDigest"} <= set(parameters)

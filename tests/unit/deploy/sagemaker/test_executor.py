@@ -1,0 +1,304 @@
+"""How a plan is executed: boto3's real clients, with botocore's Stubber for what AWS says.
+
+It checks the parameters of every call against the API, and its order.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from deploy.sagemaker.errors import CallFailed, NotReached
+from deploy.sagemaker.executor import POLL_S, Executor
+from deploy.sagemaker.options import parser
+from deploy.sagemaker.plan import Plan
+from deploy.sagemaker.printer import Printer
+from deploy.sagemaker.scaling import SERVICE
+from deploy.sagemaker.settings import plan_of
+from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/digits"
+OLD = "digits-0123456789"
+OLD_MODEL = "digits-aaaaaaaaaa"
+
+
+def plan(*arguments: str) -> Plan:
+    return plan_of(parser().parse_args(arguments), NOW)
+
+
+def parameters(made: Plan, operation: str) -> dict[str, Any]:
+    (found,) = [step.parameters for step in made if not hasattr(step, "call") and step.operation == operation]
+    return dict(found)
+
+
+def endpoint(status: str, config: str, reason: str = "") -> dict[str, Any]:
+    """An answer to DescribeEndpoint."""
+    found = {
+        "EndpointName": "digits",
+        "EndpointArn": ARN,
+        "EndpointConfigName": config,
+        "EndpointStatus": status,
+        "CreationTime": NOW,
+        "LastModifiedTime": NOW,
+    }
+    return {**found, **({"FailureReason": reason} if reason else {})}
+
+
+def config_of(model: str) -> dict[str, Any]:
+    """An answer to DescribeEndpointConfig for the old configuration."""
+    arn = ARN.replace("endpoint/", "endpoint-config/")
+    variants = [{"VariantName": "AllTraffic", "ModelName": model}]
+    return {
+        "EndpointConfigName": OLD,
+        "EndpointConfigArn": arn,
+        "ProductionVariants": variants,
+        "CreationTime": NOW,
+    }
+
+
+class Stubbed:
+    """Clients that answer what a test says, in that order; nothing of it may be left over. Time passes in pauses."""
+
+    def __init__(self, clients: dict[str, Any]) -> None:
+        self._stubbers = {service: Stubber(client) for service, client in clients.items()}
+        self._out = io.StringIO()
+        self._now = 0.0
+        self.executor = Executor(
+            clients.__getitem__, Printer(self._out), pause=self._pass_time, clock=lambda: self._now
+        )
+
+    def __enter__(self) -> Stubbed:
+        for stubber in self._stubbers.values():
+            stubber.activate()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stubber in self._stubbers.values():
+            stubber.deactivate()
+
+    def answer(self, operation: str, answer: dict[str, Any] | None = None, service: str = "sagemaker") -> None:
+        self._stubbers[service].add_response(operation, answer or {})
+
+    def expect(self, operation: str, expected: dict[str, Any], answer: dict[str, Any] | None = None) -> None:
+        self._stubbers["sagemaker"].add_response(operation, answer or {}, expected)
+
+    def refuse(self, operation: str, code: str, message: str, service: str = "sagemaker") -> None:
+        self._stubbers[service].add_client_error(operation, code, message)
+
+    def run(self, made: Plan) -> int:
+        failures = self.executor.run(made)
+        self.assert_all_was_asked()
+        return failures
+
+    def assert_all_was_asked(self) -> None:
+        for stubber in self._stubbers.values():
+            stubber.assert_no_pending_responses()
+
+    @property
+    def lines(self) -> list[str]:
+        return self._out.getvalue().splitlines()
+
+    def _pass_time(self, seconds: float) -> None:
+        assert seconds == POLL_S
+        self._now += seconds
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, Any]]:
+    session = boto3.session.Session("any", "any", region_name="us-east-1")
+    made = {service: session.client(service) for service in ("sagemaker", "cloudwatch", SERVICE)}
+    yield made
+    for client in made.values():
+        client.close()
+
+
+@pytest.fixture
+def aws(clients: dict[str, Any]) -> Iterator[Stubbed]:
+    with Stubbed(clients) as stubbed:
+        yield stubbed
+
+
+def answer_creation(aws: Stubbed) -> None:
+    aws.answer("create_model", {"ModelArn": ARN})
+    aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
+    aws.answer("create_endpoint", {"EndpointArn": ARN})
+
+
+CREATE = plan("create", "digits", *REAL_TIME, "--no-alarms", "--wait-secs=60")
+CREATED = parameters(CREATE, "CreateEndpoint")["EndpointConfigName"]
+UPDATE = plan("update", "digits", *REAL_TIME, "--no-alarms")
+
+
+def test_an_endpoint_is_waited_for_and_its_states_are_told_once(aws: Stubbed) -> None:
+    answer_creation(aws)
+    for status in ("Creating", "Creating", "InService"):
+        aws.answer("describe_endpoint", endpoint(status, CREATED))
+    assert aws.run(CREATE) == 0
+    assert aws.lines[-3:] == ["CreateEndpoint digits: done", "digits: Creating", "digits: InService"]
+
+
+def test_why_an_endpoint_failed_is_told(aws: Stubbed) -> None:
+    answer_creation(aws)
+    aws.answer("describe_endpoint", endpoint("Creating", CREATED))
+    aws.answer("describe_endpoint", endpoint("Failed", CREATED, "the container did not pass the ping check"))
+    with pytest.raises(NotReached, match="is Failed: the container did not pass the ping check"):
+        aws.run(CREATE)
+
+
+def test_waiting_has_an_end(aws: Stubbed) -> None:
+    answer_creation(aws)
+    for _ in range(7):
+        aws.answer("describe_endpoint", endpoint("Creating", CREATED))
+    with pytest.raises(NotReached, match="is Creating after 60 s") as raised:
+        aws.run(CREATE)
+    assert "--wait-secs" in raised.value.hint
+    aws.assert_all_was_asked()
+
+
+def test_what_has_the_same_content_already_is_taken_as_it_is(aws: Stubbed) -> None:
+    aws.refuse("create_model", "ValidationException", 'Cannot create already existing model "arn".')
+    aws.refuse("create_endpoint_config", "ValidationException", "Cannot create already existing endpoint configuration")
+    aws.answer("create_endpoint", {"EndpointArn": ARN})
+    aws.answer("describe_endpoint", endpoint("InService", CREATED))
+    assert aws.run(CREATE) == 0
+    assert [line.partition(": ")[2] for line in aws.lines[:2]] == ["there already, with the same content"] * 2
+
+
+def test_an_endpoint_that_is_there_is_for_update(aws: Stubbed) -> None:
+    aws.answer("create_model", {"ModelArn": ARN})
+    aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
+    aws.refuse("create_endpoint", "ValidationException", 'Cannot create already existing endpoint "arn".')
+    with pytest.raises(CallFailed, match="already existing endpoint") as raised:
+        aws.run(CREATE)
+    assert "update" in raised.value.hint
+
+
+def test_a_refusal_ends_a_plan_and_tells_where_the_rights_are(aws: Stubbed) -> None:
+    aws.refuse("create_model", "AccessDeniedException", "User is not authorized to perform: iam:PassRole")
+    with pytest.raises(CallFailed, match=r"^sagemaker\.CreateModel: AccessDeniedException: .*PassRole") as raised:
+        aws.run(CREATE)
+    assert "deploy-sagemaker.md" in raised.value.hint
+
+
+def test_an_update_makes_everything_new_and_then_shifts(aws: Stubbed) -> None:
+    new = parameters(UPDATE, "UpdateEndpoint")
+    aws.answer("describe_endpoint", endpoint("Updating", "from-somebody-else"))
+    aws.answer("describe_endpoint", endpoint("InService", OLD))
+    aws.expect("create_model", parameters(UPDATE, "CreateModel"), {"ModelArn": ARN})
+    aws.expect("create_endpoint_config", parameters(UPDATE, "CreateEndpointConfig"), {"EndpointConfigArn": ARN})
+    aws.expect("update_endpoint", new, {"EndpointArn": ARN})
+    aws.answer("describe_endpoint", endpoint("Updating", OLD))
+    aws.answer("describe_endpoint", endpoint("InService", new["EndpointConfigName"]))
+    assert aws.run(UPDATE) == 0
+
+
+def test_a_rollback_is_no_success(aws: Stubbed) -> None:
+    aws.answer("describe_endpoint", endpoint("InService", OLD))
+    aws.answer("create_model", {"ModelArn": ARN})
+    aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
+    aws.answer("update_endpoint", {"EndpointArn": ARN})
+    aws.answer("describe_endpoint", endpoint("RollingBack", OLD))
+    aws.answer("describe_endpoint", endpoint("InService", OLD, "alarm digits-5xx"))
+    with pytest.raises(NotReached, match=rf"is {OLD}, not .*: it was rolled back: alarm digits-5xx"):
+        aws.run(UPDATE)
+
+
+def test_an_update_without_a_change_makes_nothing(aws: Stubbed) -> None:
+    same = parameters(UPDATE, "UpdateEndpoint")["EndpointConfigName"]
+    aws.answer("describe_endpoint", endpoint("InService", same))
+    with pytest.raises(NotReached, match="nothing to update") as raised:
+        aws.run(UPDATE)
+    assert "digest" in raised.value.hint
+
+
+@pytest.mark.parametrize(("is_same_model", "removes_model"), [(False, True), (True, False)])
+def test_what_served_before_is_removed_but_not_what_serves_now(
+    aws: Stubbed, is_same_model: bool, removes_model: bool
+) -> None:
+    made = plan("update", "digits", *REAL_TIME, "--no-alarms", "--delete-previous")
+    model = parameters(made, "CreateModel")["ModelName"]
+    aws.answer("describe_endpoint", endpoint("InService", OLD))
+    aws.expect(
+        "describe_endpoint_config", {"EndpointConfigName": OLD}, config_of(model if is_same_model else OLD_MODEL)
+    )
+    aws.answer("create_model", {"ModelArn": ARN})
+    aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
+    aws.answer("update_endpoint", {"EndpointArn": ARN})
+    aws.answer("describe_endpoint", endpoint("InService", parameters(made, "UpdateEndpoint")["EndpointConfigName"]))
+    aws.expect("delete_endpoint_config", {"EndpointConfigName": OLD})
+    if removes_model:
+        aws.expect("delete_model", {"ModelName": OLD_MODEL})
+    assert aws.run(made) == 0
+
+
+def test_the_alarm_from_zero_starts_the_policy_that_was_made_last(aws: Stubbed, clients: dict[str, Any]) -> None:
+    made = plan("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
+    aws.answer("register_scalable_target", {}, SERVICE)
+    for name in ("tracking", "from-zero"):
+        aws.answer("put_scaling_policy", {"PolicyARN": f"arn:{name}"}, SERVICE)
+    sent: list[Any] = []
+    events, event = clients["cloudwatch"].meta.events, "provide-client-params.cloudwatch.PutMetricAlarm"
+    events.register(event, lambda params, **_: sent.append(params), unique_id="test")
+    aws.answer("put_metric_alarm", {}, "cloudwatch")
+    aws.run(made)
+    events.unregister(event, unique_id="test")
+    assert [each["AlarmActions"] for each in sent] == [["arn:from-zero"]]
+
+
+def answer_deletion(aws: Stubbed) -> None:
+    """What stands before the endpoint's end."""
+    target = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/digits/variant/AllTraffic", "MinCapacity": 1}
+    target |= {"ScalableDimension": "sagemaker:variant:DesiredInstanceCount", "MaxCapacity": 2, "RoleARN": "arn"}
+    aws.answer("describe_scalable_targets", {"ScalableTargets": [{**target, "CreationTime": NOW}]}, SERVICE)
+    aws.answer("deregister_scalable_target", {}, SERVICE)
+    aws.answer("describe_alarms", {"MetricAlarms": [{"AlarmName": "digits-5xx"}]}, "cloudwatch")
+    aws.answer("delete_alarms", {}, "cloudwatch")
+    aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
+
+
+def test_delete_takes_what_is_its_own_and_no_other_endpoints(aws: Stubbed) -> None:
+    configs = [OLD, "digits-production", "more-digits-0123456789", "digits-two-0123456789", "digits-bbbbbbbbbb"]
+    arn = {"EndpointConfigArn": ARN, "CreationTime": NOW}
+    answer_deletion(aws)
+    aws.expect("delete_endpoint", {"EndpointName": "digits"})
+    aws.answer("describe_endpoint", endpoint("Deleting", OLD))
+    aws.refuse("describe_endpoint", "ValidationException", 'Could not find endpoint "arn".')
+    aws.answer("list_endpoint_configs", {"EndpointConfigs": [{"EndpointConfigName": name, **arn} for name in configs]})
+    aws.expect("delete_endpoint_config", {"EndpointConfigName": OLD})
+    aws.expect("delete_endpoint_config", {"EndpointConfigName": "digits-bbbbbbbbbb"})
+    aws.answer("list_models", {"Models": [{"ModelName": OLD_MODEL, "ModelArn": ARN, "CreationTime": NOW}]})
+    aws.expect("delete_model", {"ModelName": OLD_MODEL})
+    assert aws.run(plan("delete", "digits")) == 0
+    assert "digits: gone" in aws.lines
+    assert f"DeleteModel {OLD_MODEL}: done" in aws.lines
+
+
+def test_delete_goes_on_and_says_what_it_could_not(aws: Stubbed) -> None:
+    aws.refuse("describe_scalable_targets", "AccessDeniedException", "no", SERVICE)
+    aws.refuse("describe_alarms", "AccessDenied", "no", "cloudwatch")
+    aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
+    aws.refuse("delete_endpoint", "ValidationException", 'Could not find endpoint "arn".')
+    aws.refuse("describe_endpoint", "ValidationException", 'Could not find endpoint "arn".')
+    aws.answer("list_endpoint_configs", {"EndpointConfigs": []})
+    models = [{"ModelName": OLD_MODEL, "ModelArn": ARN, "CreationTime": NOW}]
+    aws.answer("list_models", {"Models": models})
+    aws.refuse("delete_model", "AccessDeniedException", "not this one")
+    assert aws.run(plan("delete", "digits")) == 3
+    assert "DeleteEndpoint digits: not there" in aws.lines
+    assert "could not: sagemaker.DeleteModel: AccessDeniedException: not this one" in aws.lines
+
+
+def test_an_endpoint_that_stays_keeps_its_configuration(aws: Stubbed) -> None:
+    answer_deletion(aws)
+    aws.refuse("delete_endpoint", "AccessDeniedException", "no")
+    aws.answer("describe_endpoint", endpoint("InService", OLD))
+    with pytest.raises(NotReached, match="EndpointStatus is InService"):
+        aws.run(plan("delete", "digits"))
+    aws.assert_all_was_asked()

@@ -1,0 +1,144 @@
+"""The smoke test's request in its forms, and answers of all forms as rows that can be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.inference.tensors import pack_bytes
+from deploy.sagemaker.errors import BadSettings, SmokeFailed
+from deploy.sagemaker.request_forms import BINARY_TYPE, Form, Request
+from deploy.sagemaker.response_forms import difference, read_rows
+
+TWO: dict[str, Any] = {
+    "inputs": [
+        {"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [[1, 2], [3, 4]]},
+        {"name": "B", "datatype": "BYTES", "shape": [2, 1], "data": ["x,y", "z"]},
+    ],
+    "outputs": [{"name": "OUTPUT", "parameters": {"classification": 3}}],
+}
+
+
+def request_of(folder: Path, document: object) -> Request:
+    path = folder / "request.json"
+    path.write_text(json.dumps(document))
+    return Request.read(path)
+
+
+def test_the_v2_form_asks_for_all_outputs_as_they_are(tmp_path: Path) -> None:
+    body = request_of(tmp_path, TWO).body(Form.V2)
+    assert (body.content_type, body.accept) == ("application/json", "application/json")
+    assert json.loads(body.content) == {
+        "inputs": [
+            {"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
+            {"name": "B", "datatype": "BYTES", "shape": [2, 1], "data": ["x,y", "z"]},
+        ]
+    }
+
+
+def test_the_binary_form_has_its_tensors_behind_a_header_whose_size_the_type_tells(tmp_path: Path) -> None:
+    body = request_of(tmp_path, TWO).body(Form.BINARY)
+    kind, _, size = body.content_type.partition(";json-header-size=")
+    header, tensors = json.loads(body.content[: int(size)]), body.content[int(size) :]
+    assert kind == BINARY_TYPE
+    assert [each["parameters"]["binary_data_size"] for each in header["inputs"]] == [16, 12]
+    assert header["parameters"] == {"binary_data_output": True}
+    assert tensors == np.array([1, 2, 3, 4], "<i4").tobytes() + bytes(pack_bytes([b"x,y", b"z"]))
+
+
+def test_instances_are_named_where_there_are_several_inputs(tmp_path: Path) -> None:
+    several = json.loads(request_of(tmp_path, TWO).body(Form.INSTANCES).content)
+    assert several == {"instances": [{"A": [1, 2], "B": ["x,y"]}, {"A": [3, 4], "B": ["z"]}]}
+    one = json.loads(request_of(tmp_path, {"inputs": TWO["inputs"][:1]}).body(Form.INSTANCES).content)
+    assert one == {"instances": [[1, 2], [3, 4]]}
+
+
+def test_instances_are_nested_as_the_shape_is(tmp_path: Path) -> None:
+    given = {"name": "A", "datatype": "INT32", "shape": [2, 1, 3], "data": [1, 2, 3, 4, 5, 6]}
+    body = request_of(tmp_path, {"inputs": [given]}).body(Form.INSTANCES)
+    assert json.loads(body.content) == {"instances": [[[1, 2, 3]], [[4, 5, 6]]]}
+
+
+def test_csv_has_an_item_a_line_and_quotes_what_needs_it(tmp_path: Path) -> None:
+    assert request_of(tmp_path, TWO).body(Form.CSV).content == b'1,2,"x,y"\n3,4,z\n'
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [],
+        [{"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3]}],
+        [{"name": "A", "datatype": "INT31", "shape": [1], "data": [1]}],
+        [{"name": "A", "datatype": "INT32", "shape": [], "data": [1]}],
+        [{"name": "A", "shape": [1], "data": [1]}],
+        "A",
+    ],
+)
+def test_what_is_no_request_is_refused(tmp_path: Path, inputs: object) -> None:
+    with pytest.raises(BadSettings):
+        request_of(tmp_path, {"inputs": inputs})
+
+
+def test_all_forms_of_one_answer_are_the_same_rows() -> None:
+    outputs = [
+        {"name": "S", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 1, 2, 3]},
+        {"name": "T", "datatype": "BYTES", "shape": [2, 1], "data": ["six", "se,ven"]},
+    ]
+    tensors = [np.array([0.1, 1, 2, 3], "<f4").tobytes(), bytes(pack_bytes([b"six", b"se,ven"]))]
+    bare = [{key: each[key] for key in ("name", "datatype", "shape")} for each in outputs]
+    described = [
+        {**each, "parameters": {"binary_data_size": len(tensor)}} for each, tensor in zip(bare, tensors, strict=True)
+    ]
+    header = json.dumps({"outputs": described}).encode()
+    predictions = [{"S": [0.1, 1], "T": ["six"]}, {"S": [2, 3], "T": ["se,ven"]}]
+    answers = {
+        Form.V2: (json.dumps({"outputs": outputs}).encode(), "application/json"),
+        Form.BINARY: (header + b"".join(tensors), f"{BINARY_TYPE};json-header-size={len(header)}"),
+        Form.INSTANCES: (json.dumps({"predictions": predictions}).encode(), "application/json"),
+        Form.CSV: (b'0.1,1.0,six\n2.0,3.0,"se,ven"\n', "text/csv"),
+    }
+    expected = [[0.1, 1, "six"], [2, 3, "se,ven"]]
+    assert {form: difference(read_rows(form, *answer), expected) for form, answer in answers.items()} == dict.fromkeys(
+        Form, ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "content_type"),
+    [
+        (Form.V2, b'{"error": "no"}', "application/json"),
+        (Form.V2, b"<html>", "text/html"),
+        (Form.V2, b'{"outputs": [{"shape": [2], "data": [1, 2]}, {"shape": [1], "data": [1]}]}', "application/json"),
+        (Form.BINARY, b"{}", "application/json"),
+        (Form.INSTANCES, b"[1]", "application/json"),
+        (Form.CSV, b"1,2\n", "application/json"),
+        (Form.CSV, b"\xff\xfe\n", "text/csv"),
+    ],
+)
+def test_an_answer_of_another_form_is_a_failure_that_shows_it(form: Form, content: bytes, content_type: str) -> None:
+    with pytest.raises(SmokeFailed, match=f"^{form}: the answer cannot be read .*{content_type}"):
+        read_rows(form, content, content_type)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([[1.00005, "six"]], ""),
+        ([["1.0", "six"]], ""),
+        ([[1.1, "six"]], "row 1, column 1 is 1.1, not 1"),
+        ([[1, "sex"]], "row 1, column 2 is sex, not six"),
+        ([[float("nan"), "six"]], "row 1, column 1 is nan, not 1"),
+        ([[1]], "row 1 has 1 values, not 2"),
+        ([], "0 rows, not 1"),
+    ],
+)
+def test_differences(found: list[list[object]], text: str) -> None:
+    assert difference(found, [[1, "six"]]) == text
+
+
+def test_truth_and_no_number_are_like_themselves() -> None:
+    assert difference([["true", "NaN"]], [[True, float("nan")]]) == ""

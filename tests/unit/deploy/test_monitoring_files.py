@@ -1,0 +1,88 @@
+"""Dashboard and alert rules, as far as they can be judged without a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from typing import Any
+
+import yaml
+
+from app.docs.metrics_page import metric_rows
+from deploy.monitoring.build_dashboard import COLUMNS, DASHBOARD, dashboard, text
+from tests.project import ROOT
+
+MONITORING = ROOT / "deploy" / "monitoring"
+RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())
+ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
+PANELS = dashboard()["panels"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel.get("targets", [])]
+METRIC = re.compile(r"\b(?:nv|flask|trident)_\w+")
+VARIABLE = re.compile(r"\$(\w+)")
+_GRAFANAS_OWN = {"__rate_interval"}
+_ROWS = [
+    "Overview",
+    "Latency",
+    "Queue and batching",
+    "Errors",
+    "Models and versions",
+    "GPU",
+    "CPU and memory",
+    "Cloud adapters",
+]
+
+
+def test_the_dashboard_is_what_its_panels_say() -> None:
+    assert DASHBOARD.read_text() == text(), "run: python -m deploy.monitoring.build_dashboard"
+
+
+def test_rows_of_the_dashboard() -> None:
+    assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == _ROWS
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(place["x"] + place["w"] <= COLUMNS for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_no_data_source_is_named() -> None:
+    document = json.dumps(dashboard())
+    assert set(re.findall(r'"uid": "([^"]*)"', document)) == {"${datasource}", "trident"}
+
+
+def test_variables_are_defined() -> None:
+    defined = {each["name"] for each in dashboard()["templating"]["list"]}
+    assert defined == {"datasource", "namespace", "release", "model", "version"}
+    used = {name for expression in EXPRESSIONS for name in VARIABLE.findall(expression)} - _GRAFANAS_OWN
+    assert used == defined - {"datasource"}
+
+
+def test_queries_name_metrics_of_the_server() -> None:
+    types = {row.name: row.type for row in metric_rows()}
+    known = set(types) - {name for name, kind in types.items() if kind == "histogram"}
+    known |= {f"{name}_{part}" for name, kind in types.items() if kind == "histogram" for part in _PARTS}
+    queries = EXPRESSIONS + [alert["expr"] for alert in ALERTS]
+    assert {name for query in queries for name in METRIC.findall(query)} <= known
+
+
+_PARTS = ("bucket", "sum", "count")
+
+
+def test_alerts_say_what_has_happened_and_what_to_do() -> None:
+    names = [alert["alert"] for alert in ALERTS]
+    assert len(set(names)) == len(names)
+    for alert in ALERTS:
+        assert alert["labels"]["severity"] in {"page", "ticket", "info"}
+        assert set(alert["annotations"]) == {"summary", "action"}
+
+
+def test_every_alert_fires_in_a_test_of_the_rules() -> None:
+    stories = yaml.safe_load((MONITORING / "rules_test.yml").read_text())["tests"]
+    samples = [sample for story in stories for test in story["promql_expr_test"] for sample in test["exp_samples"]]
+    firing = {re.search(r'alertname="(\w+)", severity="(\w+)"', sample["labels"]).groups() for sample in samples}  # type: ignore[union-attr]
+    assert firing == {(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS}

@@ -1,0 +1,166 @@
+"""docker/Dockerfile: hadolint's rules, what the platforms want of an image, and what the command makes of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.settings.server import ServerSettings
+from tests.project import ROOT
+from tests.unit.docker.dockerfile import Dockerfile, Instruction, breaches
+
+DOCKERFILE = Dockerfile.parse((ROOT / "docker" / "Dockerfile").read_text())
+IMAGES = ("cpu", "gpu")
+GOOD = """\
+FROM python:3.11.14-slim AS one
+WORKDIR /x
+RUN apt-get update && apt-get install -y --no-install-recommends gcc=4:12 && rm -rf /var/lib/apt/lists/*
+COPY a b
+RUN pip install --no-cache-dir -r b
+USER 1000
+HEALTHCHECK CMD ["true"]
+CMD ["x"]
+"""
+
+
+def last(image: str, name: str) -> Instruction:
+    return [each for each in DOCKERFILE.lineage(image) if each.name == name][-1]
+
+
+def labels(image: str) -> dict[str, str]:
+    values = " ".join(each.value for each in DOCKERFILE.lineage(image) if each.name == "LABEL")
+    return dict(re.findall(r'([\w.-]+)="([^"]*)"', values))
+
+
+def variables(image: str) -> dict[str, str]:
+    words = [word for each in DOCKERFILE.lineage(image) if each.name == "ENV" for word in each.words]
+    return dict(word.split("=", 1) for word in words)
+
+
+def test_the_rules_hold() -> None:
+    assert breaches(DOCKERFILE) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("WORKDIR /x", "WORKDIR x", "DL3000"),
+        ("USER 1000\n", "", "DL3002"),
+        ("USER 1000", "USER root", "DL3002"),
+        ("RUN apt-get update", "RUN cd /x && apt-get update", "DL3003"),
+        ("RUN apt-get update", "RUN sudo apt-get update", "DL3004"),
+        ("python:3.11.14-slim", "python", "DL3006"),
+        ("python:3.11.14-slim", "registry:5000/python", "DL3006"),
+        ("python:3.11.14-slim", "python:latest", "DL3007"),
+        ("gcc=4:12", "gcc", "DL3008"),
+        (" && rm -rf /var/lib/apt/lists/*", "", "DL3009"),
+        ("-r b", "flask", "DL3013"),
+        ("install -y", "install", "DL3014"),
+        (" --no-install-recommends", "", "DL3015"),
+        ("COPY a b", "ADD a b", "DL3020"),
+        ("COPY a b", "COPY --from=two a b", "DL3022"),
+        ("FROM", "FROM python:3 AS one\nFROM", "DL3024"),
+        ('CMD ["x"]', "CMD x", "DL3025"),
+        ('HEALTHCHECK CMD ["true"]', "HEALTHCHECK CMD true", "DL3025"),
+        ("RUN apt-get update", "RUN apt update", "DL3027"),
+        (" --no-cache-dir", "", "DL3042"),
+        ("WORKDIR /x\n", "", "DL3045"),
+        ("COPY a b", "RUN useradd x", "DL3046"),
+        ('HEALTHCHECK CMD ["true"]\n', "", "DL3057"),
+        ("COPY a b\n", "", "DL3059"),
+        ("USER 1000", "MAINTAINER x\nUSER 1000", "DL4000"),
+        ("USER 1000", 'CMD ["y"]\nUSER 1000', "DL4003"),
+        ("USER 1000", 'ENTRYPOINT ["y"]\nENTRYPOINT ["y"]\nUSER 1000', "DL4004"),
+        ("RUN apt-get update", "RUN a | b && apt-get update", "DL4006"),
+    ],
+)
+def test_a_breach_of_a_rule_is_found(before: str, after: str, rule: str) -> None:
+    assert breaches(Dockerfile.parse(GOOD)) == []
+    assert before in GOOD
+    assert rule in breaches(Dockerfile.parse(GOOD.replace(before, after, 1)))
+
+
+def test_every_stage_stands_on_the_pinned_base() -> None:
+    base = DOCKERFILE.arguments["BASE_IMAGE"]
+    assert re.fullmatch(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm", base)
+    names = {stage.name for stage in DOCKERFILE.stages}
+    assert {stage.base for stage in DOCKERFILE.stages} - names == {"${BASE_IMAGE}"}
+
+
+def test_a_build_without_a_target_makes_the_cpu_image() -> None:
+    assert DOCKERFILE.stages[-1].name == "cpu"
+
+
+@pytest.mark.parametrize("image", IMAGES)
+class TestImage:
+    def test_takes_the_environment_that_its_own_build_stage_made(self, image: str) -> None:
+        assert DOCKERFILE.stage(image).values("COPY") == [f"--from=build-{image} /opt/trident /opt/trident"]
+        assert any(f"requirements-{image}.lock" in each for each in DOCKERFILE.stage(f"build-{image}").values("RUN"))
+
+    def test_has_no_compiler_and_no_package_lists(self, image: str) -> None:
+        commands = [each.value for each in DOCKERFILE.lineage(image) if each.name == "RUN"]
+        assert commands
+        assert not [each for each in commands if re.search(r"apt-get|gcc|pip|curl|wget", each)]
+
+    def test_tells_the_platforms_what_it_can_do(self, image: str) -> None:
+        found = labels(image)
+        prefix = "com.amazonaws.sagemaker.capabilities."
+        assert {name for name, value in found.items() if value == "true"} == {
+            prefix + "multi-models",
+            prefix + "accept-bind-to-port",
+        }
+        opencontainers = {name.rpartition(".")[2] for name in found if name.startswith("org.opencontainers.image.")}
+        assert opencontainers == {"title", "description", "licenses", "version", "revision"}
+        assert set(last(image, "EXPOSE").words) == {"8000", "8001", "8002", "8080"}
+
+    def test_is_not_root_and_says_so_by_number(self, image: str) -> None:
+        assert last(image, "USER").value == "1000:1000"
+
+    def test_sets_nothing_that_would_win_over_a_platform(self, image: str) -> None:
+        assert not [name for name in variables(image) if name.startswith(("TRIDENT_", "SAGEMAKER_", "AIP_"))]
+
+    def test_asks_the_server_whether_it_is_ready(self, image: str) -> None:
+        assert last(image, "HEALTHCHECK").exec_form == ["python", "/opt/trident/healthcheck.py"]
+
+    @pytest.mark.parametrize(
+        "arguments", [[], ["serve"], ["--http-port=7000"], ["serve", "--http-port=7000"]], ids=" ".join
+    )
+    def test_serves_whatever_a_platform_gives_it(
+        self, image: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TRIDENT_MODEL_REPOSITORY", "/models")
+        served: list[ServerSettings] = []
+        entrypoint, command = last(image, "ENTRYPOINT").exec_form, last(image, "CMD").exec_form
+        assert entrypoint == ["trident"]
+        assert command is not None
+        assert main(arguments or command, serve=lambda settings: served.append(settings) or 0) == 0
+        assert [each.http_port for each in served] == [7000 if "--http-port=7000" in arguments else 8000]
+
+
+def test_the_gpu_image_asks_for_the_driver_and_the_cpu_image_does_not() -> None:
+    asked = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    assert asked.items() <= variables("gpu").items()
+    assert not asked.keys() & variables("cpu").keys()
+
+
+def test_the_version_is_the_project_s() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"VERSION={project['version']}" in DOCKERFILE.stage("runtime").values("ARG")
+    assert labels("cpu")["org.opencontainers.image.version"] == "${VERSION}"
+    assert labels("cpu")["org.opencontainers.image.licenses"] == project["license"]
+
+
+def test_all_that_is_copied_is_there_and_sent_to_the_engine() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    assert [line for line in lines if line[:1] not in "!#"] == ["*", "**/__pycache__"]
+    copies = [each for stage in DOCKERFILE.stages for each in stage.instructions if each.name == "COPY"]
+    sources = {word for each in copies if "--from" not in each.value for word in each.words[:-1]}
+    assert len(sources) > 5
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert any(Path(source).match(pattern) for pattern in allowed), source

@@ -1,0 +1,381 @@
+"""What the server says when it is given what is wrong: errors, answers and log lines of real parts, as texts."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from adapters.sagemaker.application import SageMakerApplication
+from adapters.sagemaker.layout import read_layout
+from adapters.sagemaker.memory import MemoryBudget
+from adapters.sagemaker.model_registry import LoadedModels
+from adapters.sagemaker.settings import SageMakerSettings
+from adapters.vertex.application import VertexApplication
+from adapters.vertex.deadline import Deadline
+from adapters.vertex.limits import SizeLimits
+from adapters.vertex.settings import VertexSettings
+from app.settings.server import read_settings
+from app.supervisor import temporary_directory
+from app.supervisor.engine_child import EngineChild
+from app.worker.http1 import refusal
+from app.worker.listeners import open_listener
+from core.backends.onnxruntime.errors import failure_of
+from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderRequest, check_active, check_available
+from core.config.instance_groups import instance_group_problems
+from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.config.schema import ModelConfig, ModelInstanceGroup
+from core.engine.in_process import InferenceEngine
+from core.frontend.bridge import ThreadBridge
+from core.frontend.restricted_apis import parse_restricted
+from core.http.application import V2Application
+from core.http.errors import message_of
+from core.http.options import HttpOptions
+from core.http.views.health import readiness
+from core.inference.request import InferenceRequest
+from core.observability.host_memory import MemoryRoom
+from core.observability.logging import LogOptions, configure_logging
+from core.remote.engine_state import engine_down
+from core.repository.cache.model_cache import ModelCache
+from core.repository.layout import scan_repository
+from core.repository.location import parse_location
+from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_credentials
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import StoredObject
+from core.repository.stores.s3.call import S3Call
+from core.scheduling.queue import RequestQueue
+from tests.unit import onnx_models
+from tests.unit.core.engine.test_in_process import serving
+
+ONES = list(range(16))
+COMPLETE = (
+    '{"platform": "onnxruntime_onnx", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}], '
+    '"output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}'
+)
+GOLDEN = (
+    '{"request": {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [1]}]}, '
+    '"response": {"outputs": [{"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 1], "data": [2]}]}}'
+)
+
+
+class Said(logging.Handler):
+    """Gathers what is raised, answered and logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+    def by(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """What `call` raises."""
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            call(*arguments, **options)
+        self.texts.append(f"{raised.value}\n{getattr(raised.value, 'hint', '')}")
+
+    def answers(self, application: V2Application, path: str, body: Any = None, **more: Any) -> None:
+        """What a request is answered with, which is no success. `body`: JSON, or bytes."""
+        content = {"data": body} if isinstance(body, bytes) else {"json": body if body is not None else {}}
+        method = more.pop("method", "POST")
+        response = application.test_client().open(path, method=method, **content, **more)
+        assert response.status_code >= 400, path
+        document = response.get_json(force=True)
+        self.texts.append(f"{document.get('error', document)}\n{dict(response.headers)}")
+
+
+def ask_options(said: Said, folder: Path) -> None:
+    repository = "--model-repository=/models"
+    both = {"AIP_MODE": "PREDICTION", "SAGEMAKER_MULTI_MODEL": "true"}
+    for arguments, environ in (
+        ([], {}),
+        (["--http-prot=1"], {}),
+        ([], {"TRIDENT_HTTP_PROT": "1"}),
+        (["--grpc-keepalive=1"], {}),
+        (["models"], {}),
+        (["--allow-http=maybe", repository], {}),
+        (["--http-port=many", repository], {}),
+        (["--load-model=m", repository], {}),
+        (["--http-port=8002", repository], {}),
+        (["--allow-sagemaker=true", "--sagemaker-safe-port-range=9000-9010", repository], {}),
+        (["--http-port=0", repository], {}),
+        ([repository], both),
+        ([repository], {"SAGEMAKER_MULTI_MODEL": "perhaps"}),
+        ([repository], {"SAGEMAKER_TRITON_INFERENCE_TYPE": "generate"}),
+        ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
+    ):
+        said.by(read_settings, arguments, environ)
+    with open_listener("127.0.0.1", 0) as listener:
+        said.by(open_listener, "127.0.0.1", listener.getsockname()[1])
+    said.by(open_listener, "192.0.2.1", 0)  # nobody's
+    said.by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
+    said.by(scan_repository, folder / "none")
+    with pytest.MonkeyPatch.context() as nowhere:
+        nowhere.setattr(tempfile, "tempdir", None)
+        nowhere.setattr(tempfile, "_candidate_tempdir_list", list)
+        nowhere.setattr(temporary_directory, "IN_MEMORY", "/nowhere")
+        said.by(temporary_directory.temporary_directory)
+    said.by(refusal.check_length, 100, 10)
+    said.texts += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
+
+
+def ask_storage(said: Said, folder: Path) -> None:
+    for text in ("as://a/b/c", "ftp://a/b", "s3://me:secret@bucket/models"):
+        said.by(parse_location, text)
+    listing = S3Call("s3:ListBucket", "s3://zoo/production", "zoo", opening=True)
+    reading = S3Call("s3:GetObject", "s3://zoo/production/m/1/model.onnx", "zoo", "production/m/1/model.onnx")
+    said.by(_raise, listing.refused("me", "AccessDenied", "Access Denied"))
+    said.by(_raise, reading.refused("me", "AccessDenied", "Access Denied"))
+    said.by(_raise, reading.failed("me", "NoSuchBucket", "there is none"))
+    said.by(_raise, reading.gone("changed"))
+    (folder / "credentials").write_text("no JSON")
+    said.by(read_cloud_credentials, str(folder / "credentials"))
+    (folder / "credentials").write_text('{"s3": {"s3://other": {}}}')
+    credentials = read_cloud_credentials(str(folder / "credentials"))
+    said.by(credentials.credentials_for, parse_location("s3://zoo/production"))
+    (folder / "open").mkdir(mode=0o777)
+    (folder / "open").chmod(0o777)
+    said.by(ModelCache, folder / "open")
+    full = ModelCache(folder / "cache", free=lambda _: 0)
+    said.by(full.make_room, "s3://zoo", {"model.onnx": StoredObject("model.onnx", 9, "tag")})
+    (folder / "key").write_text("{}")
+    for path in ("none", "key"):
+        said.by(GcsStore, parse_location("gs://zoo"), GcsCredential(str(folder / path)))
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def ask_processes(said: Said, folder: Path) -> None:
+    for code in (-9, -11, 3):
+        EngineChild(lambda: 0, lambda: None).ended(code)
+    requests = [ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
+    said.by(check_available, requests, [CPU], "m")
+    said.by(check_active, requests, [CPU], "libcudnn.so.9", "m")
+    group = ModelInstanceGroup(name="m_0", kind=ModelInstanceGroup.KIND_GPU)
+    for gpus in ((), None):
+        said.texts += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", gpus)]
+    said.texts += [orjson.dumps(readiness(engine_down("it has ended").phase)).decode()]
+    SizeLimits(0, 0).check_request(2_000_000)
+    exhausted = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"
+    said.by(_raise, failure_of(RuntimeError(exhausted), "m"))
+
+
+def ask_scheduling(said: Said, folder: Path) -> None:
+    policy = QueuePolicy(max_queue_size=1, default_timeout_ns=1)
+    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), policies=(policy,)))
+    request = InferenceRequest("m", [])
+    request.enqueue_ns = 1
+    queue.push(request)
+    said.by(queue.push, InferenceRequest("m", []))
+    queue.candidates(1, 10)
+    for rejection in queue.take_rejections():
+        said.by(_raise, rejection.error)
+
+
+# --- models, and requests for them
+
+
+def _input(name: str, data_type: str = "TYPE_INT32", dims: int = 16) -> str:
+    return f'input {{ name: "{name}" data_type: {data_type} dims: [ {dims} ] }} '
+
+
+FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
+    f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }} '
+    for side in ("input", "output")
+    for n in range(2)
+)
+MODELS = {
+    "typo": "max_batch_size: 8 inptu {}",
+    "sequence": "max_batch_size: 8 sequence_batching {}",
+    "ensemble": 'platform: "ensemble" ensemble_scheduling { step [ { model_name: "simple" model_version: -1 } ] }',
+    "python": 'backend: "python" max_batch_size: 8',
+    "no_backend": 'default_model_filename: "foo.onnx" max_batch_size: 8',
+    "runtime": 'runtime: "libtriton_mine.so" max_batch_size: 8',
+    "escaping_runtime": 'runtime: "../libtriton_onnxruntime.so" max_batch_size: 8',
+    "passive": "max_batch_size: 8 instance_group [ { kind: KIND_CPU passive: true } ]",
+    "accelerated": "max_batch_size: 8 optimization { execution_accelerators { cpu_execution_accelerator "
+    '[ { name: "openvinoo" } ] } }',
+    "large_batch": "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 16 ] }",
+    "named": 'name: "other" max_batch_size: 8',
+    "missing_version": "max_batch_size: 8 version_policy { specific { versions: [ 7 ] } }",
+    "other_file": 'max_batch_size: 8 default_model_filename: "weights.onnx" backend: "onnxruntime"',
+    "inputs": "max_batch_size: 8 " + _input("INPUT0") + _input("INPUT1") + _input("X"),
+    "datatype": "max_batch_size: 8 " + _input("INPUT0", "TYPE_FP32") + _input("INPUT1"),
+    "dims": "max_batch_size: 8 " + _input("INPUT0", dims=8) + _input("INPUT1"),
+    "names": "max_batch_size: 8 " + _input("INPUT0") + _input("X"),
+    "warm": 'max_batch_size: 8 model_warmup [ { name: "w" batch_size: 1 inputs { key: "INPUT0" value '
+    "{ data_type: TYPE_INT32 dims: [ 3 ] zero_data: true } } } ]",
+    "decoupled": "max_batch_size: 8 model_transaction_policy { decoupled: true }",
+    "simple": "max_batch_size: 8",
+}
+
+
+def tensor(name: str, values: Sequence[Any] = ONES, datatype: str = "INT32", shape: Sequence[int] = (1, 16)) -> Any:
+    return {"name": name, "datatype": datatype, "shape": list(shape), "data": list(values)}
+
+
+FIRST = tensor("INPUT0")
+BOTH = [FIRST, tensor("INPUT1")]
+REFUSED: tuple[Any, ...] = (
+    b"no JSON",
+    b'{"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "parameters": {"binary_data_size": 64}}]}',
+    {},
+    {"inputs": [FIRST]},
+    {"inputs": [FIRST, tensor("X")]},
+    {"inputs": BOTH, "outputs": [{"name": "X"}]},
+    {"inputs": BOTH, "outputs": [{"name": "OUTPUT0", "parameters": {"shared_memory_region": "r"}}]},
+    {"inputs": [FIRST, tensor("INPUT1", datatype="INT64")]},
+    {"inputs": [FIRST, tensor("INPUT1", ONES[:8], shape=(1, 8))]},
+    {"inputs": [FIRST, tensor("INPUT1", ONES * 2, shape=(2, 16))]},
+    {"inputs": [tensor(name, ONES * 9, shape=(9, 16)) for name in ("INPUT0", "INPUT1")]},
+    {"inputs": [FIRST, tensor("INPUT1", [1.5] * 16)]},
+    {"inputs": [FIRST, tensor("INPUT1", datatype="float32")]},
+    {"inputs": [FIRST, tensor("INPUT1", datatype="FP16")]},
+)
+INFER = "/v2/models/simple/infer"
+SHORT = (
+    b'{"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "data": [0,1,2,3,4,5,6,7,8,9,0,1,2,3,4,5]},'
+    b'{"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "parameters": {"binary_data_size": 60}}]}'
+)
+TEXT = tensor("INPUT0", ["a"], "BYTES", (1, 1))
+CLASSES = {"name": "OUTPUT0", "parameters": {"classification": 1}}
+
+
+def write_models(folder: Path) -> Path:
+    repository = folder / "models"
+    for name, config in MODELS.items():
+        onnx_models.write_version(onnx_models.add_sub(), repository, name, config)
+    onnx_models.write_version(onnx_models.fixed(), repository, "unbatched", "max_batch_size: 8")
+    onnx_models.write_version(onnx_models.identity("INT32"), repository, "golden")
+    (repository / "golden" / "golden").mkdir()
+    (repository / "golden" / "golden" / "g.json").write_text(GOLDEN)
+    (repository / "nothing" / "1").mkdir(parents=True)
+    (repository / "damaged" / "1").mkdir(parents=True)
+    (repository / "damaged" / "1" / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1")
+    onnx_models.write_version(onnx_models.strings(), repository, "text")
+    onnx_models.write_version(onnx_models.identity(), repository, "twice")
+    onnx_models.write_version(onnx_models.identity(), folder / "more", "twice")
+    return repository
+
+
+def ask_models(said: Said, folder: Path) -> None:
+    """Models that do not load, and requests for those that do, on every port."""
+    with serving(write_models(folder), folder / "more") as engine:
+        said.texts += [str(engine.repository_index(False)), str(engine.phase())]
+        limited = V2Application(engine, HttpOptions(max_input_size=100), ThreadBridge())
+        locked = parse_restricted(["inference:key=value"])
+        plain = V2Application(engine, HttpOptions(), ThreadBridge())
+        for body in REFUSED:
+            said.answers(plain, INFER, body)
+        said.answers(limited, INFER, {"inputs": BOTH})
+        said.answers(V2Application(engine, HttpOptions(restricted=locked), ThreadBridge()), INFER)
+        said.answers(plain, INFER, SHORT + b"x" * 60, headers={"Inference-Header-Content-Length": str(len(SHORT))})
+        said.answers(plain, "/v2/models/text/infer", {"inputs": [TEXT], "outputs": [CLASSES]})
+        said.answers(plain, INFER, b"x", headers={"Content-Encoding": "br"})
+        said.answers(limited, INFER, gzip.compress(b" " * 1000), headers={"Content-Encoding": "gzip"})
+        said.answers(plain, INFER, b"x", headers={"Content-Encoding": "gzip"})
+        for path in (
+            "/v2/models/none/infer",
+            "/v2/models/simple/versions/9/infer",
+            "/v2/models/damaged/infer",
+            "/v2/models/damaged/versions/1/infer",
+            "/v2/models/decoupled/infer",
+            "/v2/models/simple/generate",
+            "/v2/repository/models/simple/load",
+            "/v2/systemsharedmemory/region/r/register",
+        ):
+            said.answers(plain, path, {"inputs": BOTH})
+        said.answers(plain, "/v2/systemsharedmemory/region/r/status", method="GET")
+        said.answers(plain, "/v2/trace/setting", {"trace_level": ["OFF"]})
+        said.answers(plain, "/v2/logging", {"log_info": True})
+        ask_sagemaker(said, engine, folder)
+        ask_vertex(said, engine)
+    said.answers(plain, "/v2/health/ready", method="GET")
+
+
+def ask_sagemaker(said: Said, engine: InferenceEngine, folder: Path) -> None:
+    models = folder / "models"
+
+    def application(memory: MemoryBudget | None = None, **settings: Any) -> SageMakerApplication:
+        settings = {"models_root": str(folder), **settings}
+        chosen = SageMakerSettings(**settings)
+        return SageMakerApplication(engine, HttpOptions(), ThreadBridge(), chosen, bytes, memory=memory)
+
+    said.by(read_layout, str(folder / "none"))
+    said.by(read_layout, str(models / "simple" / "1" / "none"))
+    said.by(read_layout, str(models / "nothing" / "1"))
+    said.by(read_layout, str(models))
+    said.by(read_layout, str(models), "none")
+    one = application(default_model="simple")
+    many = application(MemoryBudget(lambda: MemoryRoom(1, 1)), multi_model=True)
+    said.answers(one, "/models")
+    said.answers(many, "/invocations")
+    said.answers(one, "/invocations", b"x", headers={"Content-Type": "image/png"})
+    said.answers(one, "/invocations", b"1", headers={"Content-Type": "text/csv", "Accept": "image/png"})
+    said.answers(one, "/invocations", b"", headers={"Content-Type": "text/csv"})
+    said.answers(one, "/v2/models/simple/infer")
+    onnx_models.write(onnx_models.add_sub(), folder / "hash" / "model" / "1" / "model.onnx")
+    said.answers(many, "/models", {"model_name": "big", "url": f"{folder}/hash/model"})
+
+
+def ask_vertex(said: Said, engine: InferenceEngine) -> None:
+    def application(**settings: Any) -> VertexApplication:
+        chosen = VertexSettings(predict_route="/predict", health_route="/health", **settings)
+        return VertexApplication(engine, HttpOptions(), ThreadBridge(), chosen, bytes)
+
+    said.answers(application(), "/predict", {"instances": [1]})
+    said.answers(application(), "/nowhere")
+    said.answers(application(default_model="simple"), "/predict", {"rows": [1]})
+    said.answers(application(default_model="simple", max_request_size=9), "/predict", {"instances": [1]})
+    for target in ("v2/repository/models/simple/load", "nowhere"):
+        said.answers(application(), "/predict", headers={"X-Vertex-Ai-Triton-Redirect": target})
+    said.by(Deadline(0, None))
+
+
+def ask_control(said: Said, folder: Path) -> None:
+    """Load requests that cannot be."""
+    repository = folder / "controlled"
+    repository.mkdir()
+    onnx_models.write_version(onnx_models.add_sub(), repository, "sequence", "sequence_batching {}")
+    (repository / "damaged" / "1").mkdir(parents=True)
+    (repository / "damaged" / "1" / "model.onnx").write_text("damaged")
+    (repository / "silent" / "1").mkdir(parents=True)
+    with serving(repository, control_mode="explicit", auto_complete=False) as engine:
+        plain = V2Application(engine, HttpOptions(), ThreadBridge())
+        for name in ("none", "sequence", "damaged", "silent"):
+            said.answers(plain, f"/v2/repository/models/{name}/load")
+        said.answers(plain, "/v2/repository/models/m/load", {"parameters": {"file:1/model.onnx": "QQ=="}})
+        for default in ("", "none"):
+            settings = VertexSettings(predict_route="/predict", health_route="/health", default_model=default)
+            vertex = VertexApplication(engine, HttpOptions(), ThreadBridge(), settings, bytes)
+            said.answers(vertex, "/predict", {"instances": [1]})
+            said.answers(vertex, "/health", method="GET")
+        loaded = LoadedModels(engine, str(folder), MemoryBudget(lambda: None))
+        (folder / "hash" / "model" / "config.pbtxt").write_text(FULL)
+        loaded.load("hash", f"{folder}/hash/model")
+        said.by(loaded.load, "hash", f"{folder}/hash/model")
+        said.answers(plain, "/v2/repository/models/damaged/load", {"parameters": {"config": COMPLETE}})
+
+
+def everything(folder: Path) -> str:
+    """All of it, one text; `folder` is for models and files. A few seconds."""
+    said = Said()
+    logger = logging.getLogger("trident")
+    level = logger.level
+    logger.addHandler(said)
+    logger.setLevel(logging.INFO)
+    try:
+        for ask in (ask_options, ask_storage, ask_processes, ask_scheduling, ask_models, ask_control):
+            ask(said, folder)
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(said)
+    return "\n".join(said.texts)

@@ -1,0 +1,112 @@
+"""What the documents name is there: where links lead, settings, routes, make targets, pinned packages."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app.settings.server import SERVER_OPTIONS
+from core.http.routes import ROUTES
+from tests.project import ROOT
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]*)\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+COMMAND_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors that a heading gets: lower case, hyphens for spaces, no punctuation."""
+    texts = HEADING.findall(re.sub(r"```.*?```", "", markdown, flags=re.DOTALL))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
+
+
+def broken_links(document: Path) -> list[str]:
+    markdown = document.read_text()
+    broken = []
+    for link in LINK.findall(CODE.sub("", markdown)):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+def without_brackets(route: str) -> set[str]:
+    """A route of the documents with and without what stands in its square brackets."""
+    return {re.sub(r"\[.*?\]", "", route), re.sub(r"[\[\]]", "", route)}
+
+
+def as_documented(rule: str) -> str:
+    """A Werkzeug rule in the form of the documents: `<digits:version>` becomes `{version}`."""
+    return re.sub(r"<(?:[^<>]*:)?(\w+)>", r"{\1}", rule)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+def test_every_setting_is_documented() -> None:
+    settings = (ROOT / "docs" / "settings.md").read_text()
+    flags = {f"`--{each.flag}" for each in SERVER_OPTIONS.values() if each.flag}
+    variables = {f"`{each.variable}`" for each in SERVER_OPTIONS.values()}
+    assert {name for name in flags | variables if name not in settings} == set()
+
+
+def test_routes_are_documented_and_no_others() -> None:
+    document = (ROOT / "docs" / "http.md").read_text()
+    named = re.findall(r"^\| `(/[^`]*)`", document, re.MULTILINE)
+    documented = {form for route in named for form in without_brackets(route)}
+    assert documented == {as_documented(rule) for route in ROUTES for rule in route.rules}
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    documents = "".join(document.read_text() for document in DOCUMENTS)
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", documents, re.MULTILINE))
+    assert {"serve", "test"} <= named <= targets
+
+
+def test_quick_start_is_two_commands() -> None:
+    commands = COMMAND_BLOCK.findall((ROOT / "README.md").read_text())[0].splitlines()
+    assert [command.split("#")[0].strip() for command in commands] == ["make serve", "make test"]
+
+
+def test_lock_pins_what_the_project_requires() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["cpu"], *extras["test"], *extras["train"]]
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)
+    pinned = {pin.partition("==")[0] for pin in pins}
+    assert {re.split(r"[\[<>=]", name)[0] for name in wanted} <= pinned
+
+
+def test_changelog_has_a_place_for_the_next_change() -> None:
+    assert re.search(r"^## \[Unreleased\]$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[x](other.md)", []),
+        ("[x](other.md#a-heading)", []),
+        ("[x](#here)\n# Here", []),
+        ("[x](https://example.invalid/)", []),
+        ("`[x](none.md)`", []),
+        ("[x](none.md)", ["none.md"]),
+        ("[x](other.md#none)", ["other.md#none"]),
+    ],
+)
+def test_broken_links(text: str, broken: list[str], tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A heading\n")
+    document = tmp_path / "document.md"
+    document.write_text(text)
+    assert broken_links(document) == broken

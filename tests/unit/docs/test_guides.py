@@ -1,0 +1,325 @@
+"""docs/coming-from-triton.md and docs/tuning.md are true: options, commands, names, figures and texts.
+
+The table of options is made from the product's own: `python -m tests.unit.docs.test_guides` prints it.
+Source of Triton's options: spec/server-options.md section 2.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from werkzeug.serving import make_server
+
+from app.cli import main
+from app.commands.validate import read_validate_options
+from app.docs.metrics_page import metric_rows
+from app.settings.command_line import CommandLine
+from app.settings.option import Option
+from app.settings.server import SERVER_OPTIONS, read_settings
+from app.settings.unused import UNUSED_OPTIONS
+from core.backends.devices.cpu_budget import plan_threads
+from core.backends.onnxruntime.execution_providers import tensorrt_options
+from core.config.schema import ModelConfig
+from core.frontend.bridge import ThreadBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.core.engine.test_in_process import serving
+from tests.unit.docs.test_troubleshooting import in_source, rows
+
+TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
+TUNING = (ROOT / "docs" / "tuning.md").read_text()
+TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
+GUIDES = (TRITON, TUNING, TROUBLE)
+LIMIT_S = 30
+TABLE = re.compile(r"<!-- options: begin -->\n(.*?)<!-- options: end -->", re.DOTALL)
+QUOTE = re.compile(r"`([^`\n]+)`")
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+SAME = "as in Triton"
+UNUSED = "accepted, without effect"
+
+
+def names_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# tritonserver's, but for --help.
+TRITONS = names_of(
+    """
+    id exit-timeout-secs model-repository model-store exit-on-error disable-auto-complete-config
+    strict-model-config strict-readiness model-control-mode repository-poll-secs load-model model-config-name
+    model-load-thread-count model-load-retry-count model-namespacing enable-peer-access allow-http http-address
+    http-port reuse-http-port http-header-forward-pattern http-thread-count http-max-input-size
+    http-restricted-api allow-grpc grpc-address grpc-port reuse-grpc-port grpc-header-forward-pattern
+    grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size grpc-use-ssl
+    grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert grpc-infer-response-compression-level
+    grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
+    grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
+    grpc-max-connection-age grpc-max-connection-age-grace grpc-restricted-protocol log-verbose log-info
+    log-warning log-error log-format log-file allow-metrics allow-gpu-metrics allow-cpu-metrics metrics-address
+    metrics-port metrics-interval-ms metrics-config trace-config trace-file trace-level trace-rate trace-count
+    trace-log-frequency cache-config cache-directory response-cache-byte-size rate-limit rate-limit-resource
+    pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
+    min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
+    allow-client-shm backend-directory backend-config repoagent-directory allow-sagemaker sagemaker-port
+    sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port vertex-ai-thread-count
+    vertex-ai-default-model
+    """
+)
+NOTES = {
+    "model-repository": "folders, `s3://`, `gs://`; no `as://`",
+    "http-thread-count": "threads for large bodies and repository control; requests need none",
+    "sagemaker-thread-count": "the same",
+    "vertex-ai-thread-count": "the same",
+    "log-format": "and `json`",
+    "backend-config": "read are `default-max-batch-size`, and of `onnxruntime` also `enable-global-threadpool`, "
+    "`intra_op_thread_count`, `inter_op_thread_count`",
+    "allow-client-shm": "no shared memory yet: the routes answer as with `false`",
+    "backend-directory": "the backend is built in",
+    "repoagent-directory": "no repository agents",
+    "model-load-gpu-limit": "no limit",
+    "enable-peer-access": "",
+    "metrics-config": "`counter_latencies`; summaries and histogram are not there",
+    "cache-config": "no response cache",
+    "cache-directory": "no response cache",
+    "response-cache-byte-size": "no response cache",
+    "rate-limit": "no rate limiter",
+    "rate-limit-resource": "no rate limiter",
+    "pinned-memory-pool-byte-size": "no such pool",
+    "cuda-memory-pool-byte-size": "ONNX Runtime's arena: `gpu_mem_limit` of a model",
+    "cuda-virtual-address-size": "no implicit state",
+    "buffer-manager-thread-count": "no such threads",
+    "host-policy": "the container's CPU set",
+}
+SECTION_NOTES = {"gRPC": "no gRPC yet", "Tracing": "no tracing yet"}
+
+# What is in backticks in tuning.md and is a name of something else: of the protocol, of a client, of a value.
+OTHER_NAMES = names_of(
+    """
+    inference_count execution_count queue compute_infer ns count auto instances 0 FP32 FP16 BF16 INT8 tensorrt
+    cuda config.pbtxt tritonclient.http Retry-After Inference-Header-Content-Length application/x-npy parameters
+    application/vnd.sagemaker-triton.binary+json;json-header-size=N
+    """
+)
+
+
+def options_table() -> str:
+    lines = ["| option | here | note |", "|---|---|---|"]
+    for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
+        if each.flag and not each.own:
+            note = NOTES.get(each.flag, SECTION_NOTES.get(each.section, ""))
+            names = ", ".join(f"`--{name}`" for name in each.names)
+            lines.append(f"| {names} | {UNUSED if each in UNUSED_OPTIONS else SAME} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
+def code(page: str) -> list[str]:
+    """What is in backticks, also where a line breaks in between, but for fenced blocks."""
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(quote.split()) for quote in re.findall(r"`([^`]+)`", text)]
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of `trident` on a page, without that word; in a container it is the image's own."""
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    lines = [*code(page), *(line for block in blocks for line in block.splitlines())]
+    in_container = [
+        f"trident serve {line.split(' trident ')[1]}"
+        for line in lines
+        if line.startswith("docker run") and " trident " in line
+    ]
+    return [
+        shlex.split(line)[1:] for line in [*lines, *in_container] if line.startswith("trident ") and "…" not in line
+    ]
+
+
+# --- coming from Triton
+
+
+def test_the_table_of_options_is_what_the_product_says() -> None:
+    written = TABLE.search(TRITON)
+    assert written is not None
+    assert written[1] == options_table(), "run: python -m tests.unit.docs.test_guides"
+
+
+def test_the_table_has_each_option_of_triton_and_no_other() -> None:
+    assert set(re.findall(r"`--([\w-]+)`", options_table())) == TRITONS
+
+
+def test_notes_are_of_options_of_the_table() -> None:
+    assert NOTES.keys() <= TRITONS
+
+
+def test_an_option_without_effect_is_accepted_and_said_to_be_so() -> None:
+    settings = read_settings(["--model-repository=/models", "--allow-grpc=true", "--rate-limit=off"], {})
+    assert set(settings.without_effect) == {"--allow-grpc", "--rate-limit"}
+
+
+def test_commands_are_understood() -> None:
+    found = [command for page in GUIDES for command in commands(page) if "--help" not in command]
+    assert len(found) > 5
+    for command, *arguments in found:
+        if command == "serve":
+            read_settings([*arguments, "--model-repository=/models"], {})
+        elif command == "validate":
+            read_validate_options(arguments)
+        else:
+            assert command == "emulate"
+
+
+def test_what_is_not_here_yet_says_what_the_page_says() -> None:
+    texts = [text for cells in rows(TRITON, "feature") for text in QUOTE.findall(cells[2])]
+    assert len(texts) > 5
+    assert [text for text in texts if not in_source(text)] == []
+
+
+def test_metrics_that_are_said_to_be_missing_are() -> None:
+    missing = re.search(r"Not there: (.*?)\. For a mean", TRITON, re.DOTALL)
+    assert missing is not None
+    fragments = [name.strip("…") for name in QUOTE.findall(missing[1])]
+    assert len(fragments) == 3
+    assert [row.name for row in metric_rows() if any(each in row.name for each in fragments)] == []
+
+
+@contextmanager
+def served(repository: Path) -> Iterator[str]:
+    """The address of a server with the models of `repository`."""
+    with serving(repository) as engine:
+        application = V2Application(engine, HttpOptions(), ThreadBridge())
+        server = make_server("127.0.0.1", 0, application, threaded=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(LIMIT_S)
+            server.server_close()
+
+
+def test_answers_of_a_server_become_golden_requests(tmp_path: Path) -> None:
+    script = re.search(r"^```python\n(.*?)^```$", TRITON, re.MULTILINE | re.DOTALL)
+    assert script is not None
+    (tmp_path / "golden.py").write_text(script[1])
+    models = tmp_path / "models"
+    onnx_models.write_version(onnx_models.add_sub(), models, "simple", "max_batch_size: 8")
+    row = ", ".join(map(str, range(16)))
+    inputs = [f'{{"name": "INPUT{n}", "datatype": "INT32", "shape": [1, 16], "data": [{row}]}}' for n in range(2)]
+    (tmp_path / "sixteen.json").write_text(f'{{"inputs": [{", ".join(inputs)}]}}')
+    with served(models) as address:
+        arguments = [str(tmp_path / "golden.py"), address, str(models / "simple"), str(tmp_path / "sixteen.json")]
+        subprocess.run([sys.executable, *arguments], check=True, timeout=LIMIT_S)
+    golden = models / "simple" / "golden" / "sixteen.json"
+    with serving(models) as engine:
+        assert engine.is_ready()
+    golden.write_text(golden.read_text().replace("30", "31"))
+    with serving(models) as engine:
+        assert not engine.is_ready()
+
+
+# --- tuning
+
+
+def config_fields(message: Descriptor = ModelConfig.DESCRIPTOR, seen: frozenset[str] = frozenset()) -> set[str]:
+    """The names of all fields and enum values of a model configuration."""
+    if message.full_name in seen:
+        return set()
+    found: set[str] = set()
+    for field in message.fields:
+        found.add(field.name)
+        if field.message_type is not None:
+            found |= config_fields(field.message_type, seen | {message.full_name})
+        if field.enum_type is not None:
+            found |= {value.name for value in field.enum_type.values}
+    return found
+
+
+def is_option(text: str) -> bool:
+    """Whether it is one or more options with their values, which are read."""
+    line = CommandLine([*SERVER_OPTIONS.values(), *UNUSED_OPTIONS])
+    given = line.given([text]) if "=" in text else [(each, "") for each in _options_named(text)]
+    for option, value in given:
+        if value:
+            option.kind.parse(value)
+    return bool(given)
+
+
+def _options_named(text: str) -> list[Option]:
+    return [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if text.removeprefix("--") in each.names]
+
+
+def known(text: str) -> bool:
+    """Whether a text in backticks is a name of the product."""
+    metrics = {row.name for row in metric_rows()}
+    if text.startswith("rate("):
+        return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= metrics
+    if text.startswith("--"):
+        return is_option(text)
+    if text.startswith("thread plan: "):
+        return text == f"thread plan: {plan_threads(8, 2)}"
+    if text.startswith("trt_"):
+        return bool(tensorrt_options({text: "1"}))
+    if text.startswith("/") or text.split()[0] in {"GET", "make", "python", "trident"}:
+        return True
+    variables = {each.variable for each in SERVER_OPTIONS.values()}
+    return text in metrics | variables | config_fields() | OTHER_NAMES or in_source(text)
+
+
+def test_every_name_in_the_tuning_page_is_one_of_the_product() -> None:
+    names = code(TUNING)
+    assert len(names) > 80
+    assert [name for name in names if not known(name)] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["--no-such-option", "nv_no_such_metric", "max_batch_sice", "rate(nv_none[5m])", "thread plan: 1 core"]
+)
+def test_a_name_that_is_none_is_noticed(name: str) -> None:
+    assert not known(name)
+
+
+FIGURES = re.compile(r"Figures from \[[^\]]*\]\(\.\./bench/results/([^)]+)\)[^\n]*\n\n((?:\|[^\n]*\n)+)")
+
+
+def figures(page: str) -> list[tuple[str, str]]:
+    """Of each table of figures: the file that it is from, and its rows."""
+    return [(file, table.split("\n", 2)[2]) for file, table in FIGURES.findall(page)]
+
+
+def strange_figures(page: str) -> list[str]:
+    """The numbers of a page's tables of figures that are not in the file that is named."""
+    strange = []
+    for file, table in figures(page):
+        measured = set(NUMBER.findall((ROOT / "bench" / "results" / file).read_text()))
+        strange += [number for number in NUMBER.findall(table) if number not in measured]
+    return strange
+
+
+def test_every_figure_is_in_the_file_that_is_named() -> None:
+    assert len(figures(TUNING)) == TUNING.count("Figures from")
+    assert len(figures(TUNING)) > 5
+    assert strange_figures(TUNING) == []
+
+
+def test_a_figure_that_nobody_measured_is_noticed() -> None:
+    assert strange_figures(TUNING.replace("| 10,614 |", "| 99,614 |")) == ["99,614"]
+
+
+def test_validate_is_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", "max_batch_size: 8")
+    assert main(["validate", str(tmp_path)]) == 0
+    assert capsys.readouterr().out
+
+
+if __name__ == "__main__":
+    print(options_table(), end="")

@@ -1,0 +1,188 @@
+"""docs/troubleshooting.md is whole and true: every error class with its statuses, and texts that the server says.
+
+What the page quotes is looked for in what real parts say here when they are given what is wrong; what takes a crash, a
+GPU or a cloud to be said is looked for in the source, and is in ONLY_IN_SOURCE.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+import adapters
+import app
+import core
+from adapters.sagemaker.application import SageMakerApplication
+from adapters.vertex.application import VertexApplication
+from app.worker.http1 import refusal
+from core.errors import ServerError
+from core.http.application import V2Application
+from tests.project import ROOT
+from tests.unit.docs.said_texts import everything
+
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+ANY = "…"
+CELLS = re.compile(r"(?<!\\)\|")
+QUOTE = re.compile(r"`([^`]+)`")
+
+# What takes a crash, a lost GPU, a cloud, a full disk or a race to be said.
+ONLY_IN_SOURCE = {
+    "the directory that HTTP workers and engine share …",
+    "cannot share … bytes of memory with the engine: …",
+    "Internal - failed to load all models",
+    "--vertex-ai-default-model is '…', which is none of the loaded models: …",
+    "failed to read repository …",
+    "the server could not be created",
+    "without effect here: …",
+    "the worker (pid …) … and is restarted in … s",
+    "'…' is no longer in its repository",
+    "no GPU metrics: …",
+    "failed to load '…', no version is available",
+    "Server not ready",
+    ": the answer is not one of S3",
+    "was refused to … (HTTP …): it needs the permission …",
+    "no access token for …",
+    "there is no bucket gs://…",
+    "failed to … in … attempts: …",
+    "came damaged from …, twice: …",
+    "the model cache … belongs to user …, the server runs as …",
+    "the model cache … cannot be written to",
+    "the model cache in … holds … bytes that are in use, more than its bound of …",
+    "failed to poll model repository …: …; its models stay as they are",
+    "There are … identifiers of model '…' in global map",
+    "the request was not received in time",
+    "there was no room for the request's tensors within … s",
+    "Server is stopping, scheduler for model has stopped accepting new inference requests",
+    "the engine is not there: …",
+    "the inputs '…' of a batch for '…' do not fit together: …",
+    "a batch of … requests for model '…' failed, running it again split: …",
+    "internal server error",
+    "the connection to the engine is lost: …",
+    "the engine cannot be started: …",
+    "'…' could not be restored: …",
+    "the device … can run no more models",
+    "Exit timeout expired. Exiting immediately.",
+    "Model '…' (version …) has … in-flight inferences",
+    "the models are still being loaded",
+}
+
+
+# --- the page
+
+
+def rows(page: str, first: str) -> Iterator[list[str]]:
+    """The rows of the tables whose first heading is `first`, as cells."""
+    inside = False
+    for line in page.splitlines():
+        if not line.startswith("|"):
+            inside = False
+            continue
+        cells = [cell.strip() for cell in CELLS.split(line)[1:-1]]
+        if cells[0] == first:
+            inside = True
+        elif inside and not set(cells[0]) <= {"-"}:
+            yield cells
+
+
+def quotes(page: str) -> list[str]:
+    """What the tables of messages quote."""
+    return [quote for cells in rows(page, "message") for quote in QUOTE.findall(cells[0])]
+
+
+def pattern(quote: str) -> re.Pattern[str]:
+    return re.compile(".*?".join(re.escape(part) for part in quote.strip(f"{ANY} ").split(ANY)), re.DOTALL)
+
+
+# --- the source
+
+
+@cache
+def source_texts() -> str:
+    """Every text in the source, one a line, with … for what is put into it."""
+    texts = []
+    for package in ("core", "adapters", "app"):
+        for path in (ROOT / package).rglob("*.py"):
+            texts += [_text(node) for node in ast.walk(ast.parse(path.read_text()))]
+    return "\n".join(re.sub(f"{ANY}+", ANY, text) for text in texts)
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else ANY for part in node.values)  # type: ignore[misc]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%(\.\d+)?[a-z]|\{\}", ANY, node.value)
+    return ""
+
+
+def in_source(quote: str) -> bool:
+    return quote.strip(f"{ANY} ") in source_texts()
+
+
+# --- the tests
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return everything(tmp_path_factory.mktemp("said"))
+
+
+def test_every_quoted_message_is_one_that_the_server_says(said: str) -> None:
+    unsaid = {quote for quote in quotes(PAGE) if not pattern(quote).search(said)}
+    assert unsaid - ONLY_IN_SOURCE == set()
+    assert unsaid == ONLY_IN_SOURCE
+
+
+@pytest.mark.parametrize("quote", sorted(ONLY_IN_SOURCE))
+def test_what_is_not_said_here_is_in_the_source(quote: str) -> None:
+    assert in_source(quote)
+
+
+def test_a_quote_finds_its_text_and_no_other() -> None:
+    assert pattern("model '…' has …").search("model 'm' has 3 in-flight")
+    assert not pattern("model '…' has …").search("model m has 3 in-flight")
+    assert not in_source("a text that nobody says")
+
+
+def error_classes() -> set[type[ServerError]]:
+    for package in (core, adapters, app):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    found: list[type[ServerError]] = [ServerError]
+    for kind in found:
+        found += kind.__subclasses__()
+    own = ("core", "adapters", "app")
+    return {kind for kind in found[1:] if kind.__module__.split(".")[0] in own}
+
+
+def documented_class(kind: type[ServerError]) -> list[str]:
+    """The row that the page must have of a class."""
+    ports: tuple[type[V2Application], ...] = (V2Application, SageMakerApplication, VertexApplication)
+    error = kind.__new__(kind)
+    # Neither is made whole: a status depends on nothing but the class of the error.
+    statuses = [str(port.__new__(port).status_of(error)) for port in ports]
+    return [f"`{kind.__name__}`", kind.code.value, *(["start"] * 3 if kind.__module__.startswith("app.") else statuses)]
+
+
+def test_every_error_class_is_on_the_page_with_its_statuses() -> None:
+    documented = sorted(cells[:5] for cells in rows(PAGE, "class"))
+    expected = {tuple(documented_class(kind)) for kind in error_classes()}
+    assert [tuple(cells) for cells in documented] == sorted(expected)
+
+
+def test_statuses_are_those_that_the_server_answers() -> None:
+    answered = {int(status) for cells in rows(PAGE, "class") for status in cells[2:5] if status.isdigit()}
+    answered |= set(refusal._REASONS)
+    documented = {int(cells[0]): cells[1] for cells in rows(PAGE, "status")}
+    assert {status for status, answer in documented.items() if answer == "yes"} == answered
+
+
+def test_every_row_says_what_it_means_and_what_to_do() -> None:
+    for heading in ("message", "what you see"):
+        assert [cells for cells in rows(PAGE, heading) if len(cells) != 3 or not all(cells)] == []

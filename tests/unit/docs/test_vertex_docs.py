@@ -1,0 +1,129 @@
+"""docs/vertex.md: its tables of variables, options, parameters and targets are those of the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from adapters.vertex import settings as variables
+from adapters.vertex.predict import BINARY
+from adapters.vertex.redirect import HEADER
+from adapters.vertex.server_options import server_options
+from adapters.vertex.settings import PAYLOADS, VertexSettings
+from adapters.vertex.target import Target
+from app.settings.groups.platforms import split_groups
+from app.settings.server import SERVER_OPTIONS
+from app.settings.unused import UNUSED_OPTIONS
+from core.frontend.restricted_apis import GROUPS
+from tests.project import ROOT
+from tests.unit.adapters.vertex.vertex_bench import VertexBench
+
+DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
+# The options of the emulator's own command are no options of the server.
+SERVER = DOCUMENT.replace(DOCUMENT[DOCUMENT.index("## On a laptop") : DOCUMENT.index("## What differs")], "")
+VERTEX_OPTIONS = [each for each in SERVER_OPTIONS.values() if each.flag.startswith("vertex-ai-")]
+
+
+def rows(first_column: str) -> list[list[str]]:
+    """The rows of the tables whose first column is called so; cells without their back-ticks."""
+    found: list[list[str]] = []
+    for table in re.findall(r"(?:^\|.*\n)+", SERVER, re.MULTILINE):
+        lines = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        if lines[0][0] == first_column:
+            found += lines[2:]
+    return found
+
+
+def test_every_variable_is_documented_and_no_others() -> None:
+    documented = {name for row in rows("variable") for name in row[0].split(", ")}
+    read = {text for name, text in vars(variables).items() if name.isupper() and str(text).startswith("AIP_")}
+    assert documented == read | set(variables._OLD_NAMES.values())
+
+
+def test_the_variables_are_the_options_that_they_are_said_to_be() -> None:
+    given = {
+        each.source: each.flag
+        for each in server_options({"AIP_HTTP_PORT": "1", "AIP_STORAGE_URI": "x"}, on_platform=False)
+    }
+    said = {row[0]: row[2] for row in rows("variable")}
+    assert all(said[name].startswith(f"--{flag}") for name, flag in given.items())
+    assert len(given) == 2
+
+
+def test_the_missing_routes_are_what_they_are_said_to_be() -> None:
+    predict, health, _ = variables.read_routes({"AIP_ENDPOINT_ID": "E", "AIP_DEPLOYED_MODEL_ID": "D"})
+    said = {row[0]: row[1] for row in rows("variable")}
+    assert (said["AIP_PREDICT_ROUTE"], said["AIP_HEALTH_ROUTE"]) == (predict, health)
+
+
+def test_the_platforms_own_defaults() -> None:
+    given = {f"--{each.flag}": each.text for each in server_options({}, on_platform=True)}
+    assert {row[0]: row[1] for row in rows("setting")} == given
+
+
+def test_every_option_is_documented_with_its_default_and_no_others() -> None:
+    documented = {row[0]: row[1] for row in rows("option")}
+    expected = {
+        f"--{each.flag}": each.shown_default or f"{each.default:g}"
+        if isinstance(each.default, float)
+        else str(each.default)
+        for each in VERTEX_OPTIONS
+    }
+    expected["--vertex-ai-default-model"] = "the only one there is"
+    expected["--public-routes"] = str(SERVER_OPTIONS["public_routes"].default)
+    assert documented == expected
+
+
+def test_every_flag_that_is_named_exists() -> None:
+    flags = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)}
+    assert {name for name in re.findall(r"--([a-z][a-z-]+)", SERVER) if name not in flags} == set()
+
+
+@pytest.mark.parametrize("member", [field.name for field in fields(Target)])
+def test_every_reserved_parameter_is_documented(member: str) -> None:
+    assert member in {row[0] for row in rows("member")}
+
+
+def test_no_other_parameter_is_said_to_be_reserved() -> None:
+    assert {row[0] for row in rows("member")} == {field.name for field in fields(Target)}
+
+
+def test_the_groups_of_routes() -> None:
+    section = DOCUMENT[DOCUMENT.index("## Invoke mode") : DOCUMENT.index("## Limits")]
+    public = split_groups(SERVER_OPTIONS["public_routes"].default)
+    assert all(f"`{group}`" in section for group in (*public, *GROUPS))
+    hidden = re.findall(r"\(`(.+?)`\) answers only if", section)
+    assert set(hidden[0].split("`, `")) == set(GROUPS) - set(public)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        *(
+            (name, 200)
+            for name in re.findall(
+                r"`([^`]+)`",
+                "".join(
+                    line
+                    for line in SERVER.splitlines()
+                    if line.startswith(("| `metrics`", "| `v2`", "| `v2/repository"))
+                ),
+            )
+        ),
+        ("v2/repository/models/simple/load", 403),
+        ("v2/systemsharedmemory/region/x/register", 403),
+        ("v2/anything", 400),
+    ],
+)
+def test_the_targets_of_the_header(target: str, status: int) -> None:
+    assert VertexBench().redirect(target).status_code == status
+
+
+def test_what_else_is_named_is_called_so() -> None:
+    assert f"`{HEADER}`" in DOCUMENT
+    assert f"`{BINARY.prefix}N`" in DOCUMENT
+    defaults = VertexSettings(predict_route="/", health_route="/")
+    assert (defaults.key_field, defaults.payload) == ("key", "auto")
+    assert all(f"`{payload}`" in DOCUMENT or f"={payload}`" in DOCUMENT for payload in PAYLOADS[1:])
