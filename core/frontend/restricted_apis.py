@@ -5,13 +5,11 @@ Source: spec/http.md section 10, spec/server-options.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from core.errors import ConfigInvalid
-from core.http.errors import ApiRestricted
-from core.http.reply import RECEIVED_HEADERS_KEY, Environ
+from core.errors import ConfigInvalid, ErrorCode, ServerError
 
 GROUPS = (
     "health",
@@ -24,8 +22,15 @@ GROUPS = (
     "trace",
     "logging",
 )
-# WSGI keeps these two without the prefix of all others.
-_WITHOUT_PREFIX = {"CONTENT_TYPE", "CONTENT_LENGTH"}
+
+
+class ApiRestricted(ServerError):
+    """The request does not carry the header that opens the API it asks for."""
+
+    code = ErrorCode.UNAVAILABLE
+
+    def __init__(self, header: str) -> None:
+        super().__init__(f"This API is restricted, expecting header '{header}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +78,16 @@ class Restrictions:
     def __bool__(self) -> bool:
         return bool(self._by_group)
 
-    def check(self, group: str, environ: Environ) -> None:
-        """Raise ApiRestricted unless the request carries the header that `group` wants, with exactly its value."""
+    def check(self, group: str, header_value: Callable[[str], str | None]) -> None:
+        """Raise ApiRestricted unless the header that `group` wants has exactly the wanted value.
+
+        `header_value(name)` is the value that the request gives a header, as Latin-1 text; None if it gives none.
+        """
         wanted = self._by_group.get(group)
         if wanted is None:
             return
         header, value = wanted
-        given = _value_of(header, environ)
-        # WSGI text is Latin-1. The comparison takes as long for a near miss as for any other.
+        given = header_value(header)
+        # The comparison takes as long for a near miss as for any other.
         if given is None or not compare_digest(given.encode("latin-1", "replace"), value):
             raise ApiRestricted(header)
-
-
-def _value_of(header: str, environ: Environ) -> str | None:
-    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
-    if received is not None and "_" in header:
-        # WSGI's keys tell no underscore from a hyphen.
-        return next((value for name, value in received if name.lower() == header.lower()), None)
-    key = header.upper().replace("-", "_")
-    value: str | None = environ.get(key if key in _WITHOUT_PREFIX else f"HTTP_{key}")
-    return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response, request
@@ -19,10 +20,11 @@ from werkzeug.routing import MapAdapter
 
 from core.errors import InvalidRequest
 from core.frontend.bridge import Bridge
-from core.frontend.restricted_apis import Restrictions
+from core.frontend.restricted_apis import ApiRestricted, Restrictions
 from core.http import errors
 from core.http.options import HttpOptions
 from core.http.reply import JSON, STATUS_LINES, TEXT, Environ, Headers, Reply, plain_parts, send
+from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
 from core.http.route_map import url_map
 from core.http.routes import INFER, ROUTES, Route
@@ -131,12 +133,12 @@ class V2Application(Flask):
         """The request boundary: whatever goes wrong in a view becomes a reply here."""
         try:
             if self._restrictions:
-                self._restrictions.check(route.group, environ)
+                self._restrictions.check(route.group, partial(header_of, environ))
             if environ["REQUEST_METHOD"] not in route.methods:
                 raise errors.MethodNotAllowed(route.methods)
             return route.view(self, environ, **arguments)
         except Exception as error:
-            if isinstance(error, errors.ApiRestricted) or PLAIN_TEXT_KEY in environ:
+            if isinstance(error, ApiRestricted) or PLAIN_TEXT_KEY in environ:
                 mime = self.early_error_mime
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime

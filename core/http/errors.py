@@ -3,8 +3,8 @@
     ServerError
     ├── HttpError           what only HTTP knows
     │   ├── RouteNotFound     404
-    │   ├── MethodNotAllowed  405
-    │   └── ApiRestricted     403
+    │   └── MethodNotAllowed  405
+    ├── ApiRestricted       403
     ├── InvalidRequest
     │   └── BrokenCompression  400
     ├── RegionNotFound      404, no such shared memory region
@@ -24,6 +24,7 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from core.errors import ErrorCode, InvalidRequest, QueueFull, ServerError, Unsupported
+from core.frontend.restricted_apis import ApiRestricted
 from core.http.reply import Environ, Headers, Reply, text_reply
 from core.http.request_path import request_path
 
@@ -42,6 +43,7 @@ STATUS_OF_CODE: dict[ErrorCode, int] = {
     ErrorCode.ALREADY_EXISTS: 400,
     ErrorCode.CANCELLED: 400,
 }
+_FORBIDDEN = 403
 _BROKEN = 500
 _LONGEST_HEADER = 1024
 _LONGEST_LOGGED = 2048
@@ -72,13 +74,6 @@ class MethodNotAllowed(HttpError):
         self.allowed = tuple(sorted(allowed))
 
 
-class ApiRestricted(HttpError):
-    status = 403
-
-    def __init__(self, header: str) -> None:
-        super().__init__(f"This API is restricted, expecting header '{header}'")
-
-
 class RegionNotFound(ServerError):
     code = ErrorCode.NOT_FOUND
 
@@ -101,6 +96,8 @@ def status_of(error: Exception) -> int:
     """The status for any error; 500 for one that nobody foresaw."""
     if isinstance(error, HttpError):
         return error.status
+    if isinstance(error, ApiRestricted):
+        return _FORBIDDEN
     if isinstance(error, ServerError):
         return STATUS_OF_CODE[error.code]
     if isinstance(error, HTTPException) and error.code is not None:

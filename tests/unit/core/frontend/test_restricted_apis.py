@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid
-from core.frontend.restricted_apis import RestrictedApi, Restrictions, parse_restricted
-from core.http.errors import ApiRestricted
+from core.frontend.restricted_apis import ApiRestricted, RestrictedApi, Restrictions, parse_restricted
 
 
 def test_an_option_names_groups_and_a_header() -> None:
@@ -42,31 +41,19 @@ def test_nothing_restricted_is_false() -> None:
     assert not Restrictions(())
 
 
-@pytest.mark.parametrize(
-    ("header", "key"),
-    [("admin-Key", "HTTP_ADMIN_KEY"), ("Content-Type", "CONTENT_TYPE")],
-)
-def test_only_the_exact_value_opens(header: str, key: str) -> None:
-    restrictions = Restrictions([RestrictedApi(("health",), header, "välue")])
+def test_only_the_exact_value_opens() -> None:
+    restrictions = Restrictions([RestrictedApi(("health",), "Admin-Key", "välue")])
     assert restrictions
-    restrictions.check("metadata", {})
-    restrictions.check("health", {key: "välue".encode().decode("latin-1")})
-    for environ in ({}, {key: "valu"}, {key: "VÄLUE"}, {key: ""}, {key: "\u20ac"}):
+    restrictions.check("metadata", {}.get)
+    restrictions.check("health", {"Admin-Key": "välue".encode().decode("latin-1")}.get)
+    for headers in ({}, {"Admin-Key": "valu"}, {"Admin-Key": "VÄLUE"}, {"Admin-Key": ""}, {"Admin-Key": "\u20ac"}):
         with pytest.raises(ApiRestricted) as refused:
-            restrictions.check("health", environ)
-        assert refused.value.message == f"This API is restricted, expecting header '{header}'"
-
-
-def test_an_underscore_is_no_hyphen() -> None:
-    restrictions = Restrictions([RestrictedApi(("health",), "admin_key", "a")])
-    restrictions.check("health", {"trident.headers": [("Admin-Key", "b"), ("Admin_Key", "a")], "HTTP_ADMIN_KEY": "b"})
-    with pytest.raises(ApiRestricted):
-        restrictions.check("health", {"trident.headers": [("Admin-Key", "a")], "HTTP_ADMIN_KEY": "a"})
-    restrictions.check("health", {"HTTP_ADMIN_KEY": "a"})  # another server has not kept the names
+            restrictions.check("health", headers.get)
+        assert refused.value.message == "This API is restricted, expecting header 'Admin-Key'"
 
 
 def test_an_empty_value_still_wants_the_header() -> None:
     restrictions = Restrictions([RestrictedApi(("health",), "key", "")])
-    restrictions.check("health", {"HTTP_KEY": ""})
+    restrictions.check("health", {"key": ""}.get)
     with pytest.raises(ApiRestricted):
-        restrictions.check("health", {})
+        restrictions.check("health", {}.get)

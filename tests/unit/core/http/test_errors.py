@@ -18,9 +18,9 @@ from core.errors import (
     ServerStopping,
     Unsupported,
 )
+from core.frontend.restricted_apis import ApiRestricted
 from core.http.errors import (
     REQUEST_ID_KEY,
-    ApiRestricted,
     MethodNotAllowed,
     RouteNotFound,
     UnsupportedEncoding,

@@ -26,7 +26,7 @@ def over_the_wire(error: BaseException) -> ServerError:
 def engine_errors() -> Iterator[type[ServerError]]:
     """Every class of error that the engine's parts of core define."""
     for module in pkgutil.walk_packages(core.__path__, "core."):
-        if module.name.split(".")[1] in ("http", "grpc", "remote"):
+        if module.name.split(".")[1] in ("frontend", "http", "grpc", "remote"):
             continue
         for kind in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.name:
