@@ -11,7 +11,7 @@ from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.supervisor.private_directory import PrivateDirectory
 from app.worker.garbage_collector import settle_collector
-from app.worker.gevent_link import HubLink
+from app.worker.gevent_link import GeventLink
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.shared_request_metrics import SharedRequestMetrics
@@ -28,7 +28,7 @@ class FrontEndSite:
         self._on_hub = on_hub
         self._directory = directory
         requests = SharedRequestMetrics(directory.metrics)
-        link: Link = HubLink() if on_hub else ThreadLink()
+        link: Link = GeventLink() if on_hub else ThreadLink()
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
         self.allocate = self._engine.allocate
         self.applications: Mapping[int, WSGIApplication] = Applications(

@@ -29,7 +29,7 @@ from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
 from core.observability.console import print_line
 from core.remote.calls.calls import CALLS
-from core.remote.load_log import Journal
+from core.remote.load_log import LoadLog
 from core.remote.server import EngineServer
 
 _log = logging.getLogger("trident.engine")
@@ -61,7 +61,7 @@ class EngineProcess:
         _end_with_parent()
         keep_freed_memory()
         tempfile.tempdir = str(self._directory.new_files())
-        journal = Journal(self._directory.loads)
+        journal = LoadLog(self._directory.loads)
         engine = make_engine(self._options(journal), on_fatal=self._fail)
         server = EngineServer(
             engine,
@@ -77,7 +77,7 @@ class EngineProcess:
         self._wait(server)
         return self._end(engine, server)
 
-    def _options(self, journal: Journal) -> EngineOptions:
+    def _options(self, journal: LoadLog) -> EngineOptions:
         """A model that was unloaded by request is not loaded at the start of a later engine."""
         options = engine_options(self._settings)
         unloaded = journal.unloaded()
@@ -112,7 +112,7 @@ class EngineProcess:
             return EXIT_ENGINE_FAILED
         return 0 if drained else EXIT_NOT_DRAINED
 
-    def _restore(self, engine: InferenceEngine, journal: Journal) -> None:
+    def _restore(self, engine: InferenceEngine, journal: LoadLog) -> None:
         """Load what the last engine had loaded by request, and unload what it had unloaded. On a thread."""
         changes = journal.changes()
         try:

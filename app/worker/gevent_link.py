@@ -18,7 +18,7 @@ _WRITE = 2
 _LOOK_SECONDS = 0.05
 
 
-class HubLink:
+class GeventLink:
     """Made on the thread of the hub. `wake` and `gate` may be called on any."""
 
     def __init__(self) -> None:

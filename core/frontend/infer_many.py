@@ -23,7 +23,7 @@ AT_ONCE = 16
 _Answers = SimpleQueue[tuple[int, InferenceResponse]]
 
 
-def infer_all(
+def infer_many(
     engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
 ) -> list[InferenceResponse]:
     """The responses to `requests`, in their order. Blocks, so it is called on a native thread.
@@ -36,7 +36,7 @@ def infer_all(
 
 
 class _FanOut:
-    """One call of `infer_all`."""
+    """One call of `infer_many`."""
 
     def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
         self._engine = engine

@@ -36,7 +36,7 @@ from core.repository.placed_model import PlacedModel
 from core.repository.repositories import Located
 from core.repository.source import Fetched
 from core.repository.versions import version_directories, version_path
-from core.scheduling.batcher import Scheduler
+from core.scheduling.batcher import DynamicBatcher
 from core.scheduling.instance import run_once
 
 _log = logging.getLogger("trident.lifecycle")
@@ -196,7 +196,7 @@ class ModelLoader:
         except BaseException:
             _close(model, instances)
             raise
-        scheduler = Scheduler(
+        scheduler = DynamicBatcher(
             version.spec,
             instances,
             version.statistics,

@@ -22,8 +22,8 @@ from core.inference.request import InferenceRequest, InferenceResponse
 from core.inference.tensors import Buffer
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter, failed_response
-from core.remote.memory.page_allocator import Slots
-from core.remote.memory.shared_memory_block import Arena
+from core.remote.memory.page_allocator import PageAllocator
+from core.remote.memory.shared_memory_block import SharedMemoryBlock
 from core.remote.transport.frames import (
     CALL,
     CANCEL,
@@ -72,8 +72,8 @@ class FrontEnd:
         self._view = memoryview(self._buffer)
         self._descriptors: list[int] = []
         self._before_greeting = 0
-        self._arena: Arena | None = None
-        self._slots: Slots | None = None
+        self._arena: SharedMemoryBlock | None = None
+        self._slots: PageAllocator | None = None
         self._requests = RequestReader(self._view_of)
         self._responses = ResponseWriter(self._place)
         self._pending: dict[int, InferenceRequest] = {}
@@ -150,7 +150,7 @@ class FrontEnd:
                 raise BadFrame(f"version {version} of the protocol, expected {VERSION}")
             if len(descriptors) != 1:
                 raise BadFrame(f"a greeting with {len(descriptors)} descriptors")
-            arena = Arena.attach(descriptors.pop())
+            arena = SharedMemoryBlock.attach(descriptors.pop())
         except ValueError as error:
             raise BadFrame(f"a greeting that cannot be: {error}") from None
         finally:
@@ -158,7 +158,7 @@ class FrontEnd:
         if not 0 <= middle <= arena.size:
             arena.close()
             raise BadFrame("a greeting with responses outside of the arena")
-        self._slots = Slots(middle, arena.size)
+        self._slots = PageAllocator(middle, arena.size)
         self._arena = arena
 
     def _submit(self, number: int, content: memoryview, placed: int) -> None:

@@ -25,7 +25,7 @@ class Change(NamedTuple):
     arguments: list[Any]
 
 
-class Journal:
+class LoadLog:
     """The last change of each model, in a file of its own that only this server reads and writes. Any thread.
 
     A file is what a front end sends for the call, so that all that a load can bring along comes back as it was.

@@ -27,7 +27,7 @@ from core.errors import ServerStopping
 from core.inference.request import InferenceRequest, InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver, flush
-from core.scheduling.inline_execution import TURN_NS, ShortRuns
+from core.scheduling.inline_execution import TURN_NS, InlineExecution
 from core.scheduling.instance import Clock, ModelInstance, OnPoisoned
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.ordering import ResponseOrder
@@ -36,7 +36,7 @@ from core.scheduling.queue import Rejection, RequestQueue
 from core.scheduling.work import Work, reason_of, stopping
 
 
-class Scheduler:
+class DynamicBatcher:
     """Queues requests for one model version and executes them on its instances.
 
     `submit` may be called from any thread and never blocks longer than the lock is held, which is microseconds. Every
@@ -60,7 +60,7 @@ class Scheduler:
         self._statistics = statistics
         self._clock = clock
         self._limits = limits_of(spec)
-        self._short_runs = ShortRuns(spec)
+        self._short_runs = InlineExecution(spec)
         self._order = ResponseOrder(deliver) if spec.batching and spec.batching.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._on_poisoned = on_poisoned

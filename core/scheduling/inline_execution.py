@@ -25,7 +25,7 @@ TURN_NS = 4_000_000
 """For so long that thread may go on with what is queued, before the instance's own has to see to the rest."""
 
 
-class ShortRuns:
+class InlineExecution:
     """Any thread; an execution that is noted while another one is may be lost.
 
     No client may hold up that thread: how much it sends must not make the next execution long after short ones. One

@@ -18,7 +18,7 @@ import gunicorn_h1c
 from app.worker.http1.read_watch import ReadWatch
 from app.worker.http1.refusal import NO_MEMORY, ClientGone, Refusal, check_length
 from app.worker.http1.request_body import BodyInput, IncomingBody, drop_sent
-from app.worker.http1.request_head import HEAD_END, Head
+from app.worker.http1.request_head import HEAD_END, RequestHead
 from app.worker.http1.response import Response
 from app.worker.http1.strict_request import StrictRequest
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
@@ -147,7 +147,7 @@ class Connection:
             environ[BODY_KEY] = self._receive_body(length, buffer[end:], service.binary_offset(environ))
         return self._answer(head, environ)
 
-    def _read_head(self) -> Head | None:
+    def _read_head(self) -> RequestHead | None:
         """The plain head at the start of the buffer, completed from the socket; None if gunicorn must judge it."""
         heads = self._service.heads
         self._begin(Phase.HEAD)
@@ -216,7 +216,7 @@ class Connection:
             self.moves_since = _NEVER
         return body.memory
 
-    def _answer(self, head: Head, environ: dict[str, Any]) -> bool:
+    def _answer(self, head: RequestHead, environ: dict[str, Any]) -> bool:
         """Have the application answer. Returns whether the connection goes on."""
         service = self._service
         body = environ[BODY_KEY]

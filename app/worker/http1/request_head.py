@@ -23,7 +23,7 @@ _KNOWN_HEADS = 512
 _KNOWN_HEAD_SIZE = 2048
 
 
-class Head:
+class RequestHead:
     """What is known of a request before its body.
 
     `environ` is a template: copy it per request. It has a place for every key that a request sets, so that the copy
@@ -40,7 +40,7 @@ class Head:
         self.is_head_request = environ["REQUEST_METHOD"] == "HEAD"
 
 
-class HeadParser:
+class RequestHeadParser:
     """Parses the plain heads of one listener and names the others by returning None.
 
     Plain is: HTTP/1.1, an origin-form target, at most one Content-Length of up to ten digits, no Transfer-Encoding,
@@ -59,9 +59,9 @@ class HeadParser:
         self._limits = limits
         self._max_body_size = max_body_size
         self._set_aside = _UNUSUAL | set_aside
-        self.known: dict[bytes, Head] = {}
+        self.known: dict[bytes, RequestHead] = {}
 
-    def parse(self, head: bytes) -> Head | None:
+    def parse(self, head: bytes) -> RequestHead | None:
         """`head` ends with its empty line. None if it is not a plain one; raises Refusal for too large a body."""
         try:
             # Not `parse_request_fast`: half a microsecond less, but its errors are of classes that are not public.
@@ -85,7 +85,7 @@ class HeadParser:
         length = int(environ.get("CONTENT_LENGTH", "0"))
         check_length(length, self._max_body_size)
         options = environ.get("HTTP_CONNECTION", "").lower().split(",")
-        plain = Head(environ, length, keep_alive="close" not in [option.strip(" \t") for option in options])
+        plain = RequestHead(environ, length, keep_alive="close" not in [option.strip(" \t") for option in options])
         if len(head) <= _KNOWN_HEAD_SIZE:
             if len(self.known) >= _KNOWN_HEADS:
                 self.known.clear()

@@ -12,7 +12,7 @@ from wsgiref.types import WSGIApplication
 
 from app.worker.clock import CoarseClock
 from app.worker.http1.request_body import size_of
-from app.worker.http1.request_head import Head
+from app.worker.http1.request_head import RequestHead
 from app.worker.http1.response_head import Headers, ResponseHead, ResponseHeads
 from core.http.reply import BODY_KEY
 from core.inference.tensors import Buffer
@@ -58,7 +58,7 @@ class Response:
     _head: ResponseHead
     _headers: Headers
 
-    def __init__(self, outlet: Outlet, head: Head, heads: ResponseHeads, clock: CoarseClock) -> None:
+    def __init__(self, outlet: Outlet, head: RequestHead, heads: ResponseHeads, clock: CoarseClock) -> None:
         self._outlet = outlet
         self._heads = heads
         self._clock = clock

@@ -8,7 +8,7 @@ from typing import Any
 from greenlet import getcurrent
 
 
-class SendTurns:
+class SendBatching:
     """Where greenlets wait with a response until all others of this iteration have made theirs. Hub thread only.
 
     A client that sleeps is woken by each response that it gets, which is most of what the kernel does to send one; and

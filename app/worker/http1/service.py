@@ -10,9 +10,9 @@ import gevent
 from gunicorn.http.wsgi import base_environ
 
 from app.sites.site import Allocate
-from app.worker.http1.request_head import HeadParser
+from app.worker.http1.request_head import RequestHeadParser
 from app.worker.http1.response_head import ResponseHeads
-from app.worker.http1.send_batching import SendTurns
+from app.worker.http1.send_batching import SendBatching
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Service:
         self.cfg = cfg
         self.connections = connections
         self.response_heads = ResponseHeads()
-        self.send_turns = SendTurns(gevent.get_hub())
+        self.send_turns = SendBatching(gevent.get_hub())
         self.logs_access = bool(cfg.accesslog)
         self.clock = connections.clock
         self.limits = connections.limits
@@ -55,7 +55,7 @@ class Service:
             "limit_request_field_size": cfg.limit_request_field_size or 8190,
         }
         scheme_keys = frozenset(f"HTTP_{name.replace('-', '_')}" for name in cfg.secure_scheme_headers)
-        self.heads = HeadParser(self._base_environ(), limits, scheme_keys, connections.limits.max_body_size)
+        self.heads = RequestHeadParser(self._base_environ(), limits, scheme_keys, connections.limits.max_body_size)
 
     def _base_environ(self) -> dict[str, Any]:
         name, port = self.address[:2] if isinstance(self.address, tuple) else (str(self.address), "")

@@ -13,7 +13,7 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import SocketUnreader
 
 from app.worker.http1.refusal import BODY_TOO_LARGE, TOO_MANY_CHUNKS, ClientGone, Refusal
-from app.worker.http1.request_head import Head
+from app.worker.http1.request_head import RequestHead
 from core.http.reply import RECEIVED_HEADERS_KEY
 
 MAX_CHUNKS = 65536
@@ -74,7 +74,7 @@ class StrictRequest:
         self._request._expected_100_continue = False  # the connection answers it, once the length is accepted
         self._cfg = cfg
 
-    def head(self, sock: Any, peer: Any, address: Any) -> Head:
+    def head(self, sock: Any, peer: Any, address: Any) -> RequestHead:
         """The head, with gunicorn's environ. A chunked body has length 0 until it is read."""
         received = self._request.headers
         # As for the plain heads: `A_B` and `A-B` have one key in the environ, so only the latter may have it.
@@ -88,7 +88,7 @@ class StrictRequest:
         environ.setdefault("REMOTE_PORT", "")
         length = 0 if self.is_chunked else self._request.body.reader.length
         keep_alive = not self._request.should_close()
-        return Head(environ, length, keep_alive=keep_alive, minor_version=self._request.version[1])
+        return RequestHead(environ, length, keep_alive=keep_alive, minor_version=self._request.version[1])
 
     def chunked_body(self, max_size: int) -> bytes:
         """The whole body of a chunked request. Raises Refusal if it is malformed or over a limit."""

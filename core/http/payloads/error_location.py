@@ -18,7 +18,7 @@ def line_name(index: int) -> str:
     return f"line {index + 1}"
 
 
-class Place:
+class ErrorLocation:
     """The values of one input, whose rows are called what `row_name` calls them; None where there are no rows."""
 
     def __init__(self, row_name: RowName | None, input_name: str) -> None:
@@ -38,7 +38,7 @@ class Place:
         return self.at(*unravelled(index, shape))
 
 
-class CsvPlace(Place):
+class CsvErrorLocation(ErrorLocation):
     """The columns of one input, `first_column` (from 0) and those after it."""
 
     def __init__(self, input_name: str, first_column: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.classification import classified
-from core.frontend.infer_many import infer_all
+from core.frontend.infer_many import infer_many
 from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of, format_for
 from core.http.payloads.json.encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
@@ -154,7 +154,7 @@ def _infer_parts(
     application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> PayloadResult:
     requests = requests_of(payload, spec, pattern)
-    return result_of(infer_all(application.engine, requests, environ.get(CLIENT_GONE_KEY)), payload)
+    return result_of(infer_many(application.engine, requests, environ.get(CLIENT_GONE_KEY)), payload)
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.frontend.infer_many import infer_all
+from core.frontend.infer_many import infer_many
 from core.http.payloads.body_format import starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
@@ -71,7 +71,7 @@ class _Lines:
     def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None]:
         """The body of the reply, its type, and the parameters of the first response."""
         client_gone = self._environ.get(CLIENT_GONE_KEY)
-        responses = infer_all(self._application.engine, self._requests(lines), client_gone)
+        responses = infer_many(self._application.engine, self._requests(lines), client_gone)
         content = bytearray()
         start = 0
         for count, answer in self._answers:

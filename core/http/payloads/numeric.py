@@ -7,7 +7,7 @@ import numpy as np
 from core.config.golden_tensor import as_numbers, is_floating
 from core.config.json_fields import shown
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, mismatch
+from core.http.payloads.error_location import ErrorLocation, mismatch
 from core.inference.tensors import BY_NAME, BYTES, Array, Datatype, bytes_array
 
 _BF16 = BY_NAME["BF16"]
@@ -26,7 +26,7 @@ def expected_text(datatype: Datatype) -> str:
     return f"an integer from {limits.min} to {limits.max} ({datatype.name})"
 
 
-def as_datatype(wide: Array, datatype: Datatype, place: Place) -> Array:
+def as_datatype(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
     """`wide` (booleans or numbers, in its shape) as the datatype; bit patterns for BF16.
 
     Fractions round to the nearest for the floating datatypes, and are refused for integers. A finite number that would
@@ -55,7 +55,7 @@ def as_datatype(wide: Array, datatype: Datatype, place: Place) -> Array:
     return wide.astype(datatype.dtype)
 
 
-def wrong_element(values: Array, index: int, datatype: Datatype, place: Place) -> InvalidRequest:
+def wrong_element(values: Array, index: int, datatype: Datatype, place: ErrorLocation) -> InvalidRequest:
     """The error for the element that is `index` in the row-major order of `values`."""
     got = shown(values.reshape(-1)[index].item())
     return mismatch(place.element(index, values.shape), expected_text(datatype), got)
@@ -79,7 +79,7 @@ def string_array(array: Array) -> Array:
     return bytes_array(elements, array.shape)
 
 
-def _as_floating(wide: Array, datatype: Datatype, place: Place) -> Array:
+def _as_floating(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
     with np.errstate(over="ignore"):
         if datatype is _BF16:
             narrow = _rounded_to_bf16(wide.astype(np.float32))

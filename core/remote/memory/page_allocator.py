@@ -9,7 +9,7 @@ from collections import deque
 PAGE = 4096
 
 
-class Slots:
+class PageAllocator:
     """First-fit allocator over the whole pages in the bytes [start, end).
 
     Low addresses are given first, so that the memory that was ever touched stays small; neighbours merge when freed.

@@ -33,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
-class Arena:
+class SharedMemoryBlock:
     """Memory of one front end and the engine, of `size` bytes, an even number of pages so that each half has its own.
 
     `descriptor` is the memfd, -1 when closed. All methods are for any thread, `close` once nobody begins new ones.
@@ -50,7 +50,7 @@ class Arena:
         self._reach = self.size
 
     @classmethod
-    def create(cls, size: int) -> Arena:
+    def create(cls, size: int) -> SharedMemoryBlock:
         """New memory of at most `size` bytes, all zero. Raises OutOfMemory, which names the option, and OSError."""
         if not _SIZE_STEP <= size <= LARGEST:
             raise _no_memory(size, f"it must be between {_SIZE_STEP} and {LARGEST}")
@@ -69,7 +69,7 @@ class Arena:
         return cls(descriptor, mapping)
 
     @classmethod
-    def attach(cls, descriptor: int, maximum: int = LARGEST) -> Arena:
+    def attach(cls, descriptor: int, maximum: int = LARGEST) -> SharedMemoryBlock:
         """The memory that another process made. Takes the descriptor over, and closes it if it raises.
 
         Raises ValueError unless it is a memfd that cannot shrink, may be written, and has an even number of pages, at

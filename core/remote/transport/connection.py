@@ -24,8 +24,8 @@ from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.response_message import ResponseReader
 from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.engine_state import EngineState
-from core.remote.memory.page_allocator import Slots
-from core.remote.memory.shared_memory_block import Arena
+from core.remote.memory.page_allocator import PageAllocator
+from core.remote.memory.shared_memory_block import SharedMemoryBlock
 from core.remote.transport.frames import (
     CALL,
     CANCEL,
@@ -68,12 +68,12 @@ class Connection:
         self.sock.setblocking(False)  # for the connect as well: it waits where many others do
         try:
             self.sock.connect(path)
-            self._arena = Arena.create(2 * self._middle)
+            self._arena = SharedMemoryBlock.create(2 * self._middle)
             self._greet()
         except BaseException:
             self.sock.close()
             raise
-        self._slots = Slots(0, self._middle)
+        self._slots = PageAllocator(0, self._middle)
         self._on_state = on_state
         self._wake = wake
         self._reader = FrameReader(TO_FRONT_END)

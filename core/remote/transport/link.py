@@ -2,7 +2,7 @@
 
 Link            the protocol
 ├── ThreadLink     a native thread, and callers that wait on locks
-└── HubLink        the hub, and callers that are greenlets (app/worker/gevent_link.py)
+└── GeventLink        the hub, and callers that are greenlets (app/worker/gevent_link.py)
 """
 
 from __future__ import annotations

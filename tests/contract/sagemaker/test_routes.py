@@ -22,7 +22,7 @@ from werkzeug.test import Client, EnvironBuilder, TestResponse
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
 from adapters.sagemaker.settings import SageMakerSettings
-from app.worker.gevent_link import HubLink
+from app.worker.gevent_link import GeventLink
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
 from core.frontend.gevent_bridge import GeventBridge
@@ -85,7 +85,7 @@ def at_a_distance(engine: InferenceEngine, path: Path) -> Iterator[RemoteEngine]
         listener.listen()
         server = EngineServer(engine, listener)
         server.start()
-        remote = RemoteEngine(str(path), HubLink(), 64 << 20)
+        remote = RemoteEngine(str(path), GeventLink(), 64 << 20)
         remote.start()
         try:
             until(remote.is_ready, sleep=gevent.sleep)

@@ -6,7 +6,7 @@ import numpy as np
 
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, mismatch
+from core.http.payloads.error_location import ErrorLocation, mismatch
 from core.http.payloads.instance_signature import check_names
 from core.http.payloads.numeric import as_datatype, string_array
 from core.http.payloads.payload import DecodedPayload
@@ -28,7 +28,7 @@ def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
         if not fits_dims(array.shape, wanted):
             also = f" or {shape_text(expected.dims)}" if spec.max_batch_size == 0 and not whole else ""
             raise mismatch(f"input '{name}'", f"shape {shape_text(wanted)}{also}", shape_text(array.shape))
-        typed[name] = _typed(array, expected, Place(None, name))
+        typed[name] = _typed(array, expected, ErrorLocation(None, name))
     if whole:
         return DecodedPayload(arrays=typed, count=None, stacked=False)
     count = common_count(typed)
@@ -53,7 +53,7 @@ def common_count(arrays: dict[str, Array]) -> int:
     return count
 
 
-def _typed(array: Array, expected: InputSpec, place: Place) -> Array:
+def _typed(array: Array, expected: InputSpec, place: ErrorLocation) -> Array:
     if array.dtype.kind in "SU":
         if expected.datatype is not BYTES:
             raise mismatch(place.at(), f"elements of {expected.datatype.name}", "strings")

@@ -20,7 +20,7 @@ from core.config.json_fields import shown
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.csv.layout import CsvLayout
-from core.http.payloads.error_location import CsvPlace, mismatch
+from core.http.payloads.error_location import CsvErrorLocation, mismatch
 from core.http.payloads.instance_signature import InstanceSignature, instance_signature
 from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
 from core.http.payloads.numeric import as_datatype, expected_text, wide_integers
@@ -74,7 +74,7 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
         block.spec.name: as_datatype(
             np.ascontiguousarray(matrix[:, block.columns]).reshape(-1, *block.dims),
             block.spec.datatype,
-            CsvPlace(block.spec.name, block.columns.start),
+            CsvErrorLocation(block.spec.name, block.columns.start),
         )
         for block in layout.blocks
     }
@@ -104,7 +104,9 @@ def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for block in layout.blocks:
         fields = list(chain.from_iterable([row[block.columns] for row in rows]))
-        reader = _Fields(fields, (len(rows), *block.dims), block.spec, CsvPlace(block.spec.name, block.columns.start))
+        reader = _Fields(
+            fields, (len(rows), *block.dims), block.spec, CsvErrorLocation(block.spec.name, block.columns.start)
+        )
         arrays[block.spec.name] = reader.array()
     return arrays
 
@@ -126,7 +128,7 @@ def _rows(text: bytes) -> list[_Row]:
 class _Fields:
     """The fields of one input in all rows, row-major, on their way to the array of `shape`."""
 
-    def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, place: CsvPlace) -> None:
+    def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, place: CsvErrorLocation) -> None:
         self._fields = fields
         self._shape = shape
         self._datatype = spec.datatype

@@ -13,7 +13,7 @@ from core.config.json_fields import shown
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.arrays.inputs import common_count, fits_dims
-from core.http.payloads.error_location import Place, RowName, instance_name
+from core.http.payloads.error_location import ErrorLocation, RowName, instance_name
 from core.http.payloads.instance_signature import check_names, instance_signature, single_input
 from core.http.payloads.json.instances import decode_instances
 from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
@@ -103,7 +103,7 @@ def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPa
         wide = wide.reshape(-1, *expected.dims)
     if not fits_dims(wide.shape[1:], expected.dims):
         return None
-    array = as_datatype(wide, expected.datatype, Place(row_name, name))
+    array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
     return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
 
 
@@ -161,13 +161,13 @@ def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
     arrays: dict[str, Array] = {}
     if spec.max_batch_size == 0:
         for name, value in content.items():
-            array = column_array([value], spec.inputs[name], Place(_whole, name))
+            array = column_array([value], spec.inputs[name], ErrorLocation(_whole, name))
             arrays[name] = array.reshape(array.shape[1:])
         return DecodedPayload(arrays=arrays, count=None, stacked=False)
     for name, value in content.items():
         if type(value) is not list or not value:
             raise InvalidRequest(f"input '{name}': expected a list of at least one row, got {shown(value)}")
-        arrays[name] = column_array(value, spec.inputs[name], Place(_row, name))
+        arrays[name] = column_array(value, spec.inputs[name], ErrorLocation(_row, name))
     return DecodedPayload(arrays=arrays, count=common_count(arrays), stacked=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from core.config.json_fields import shown
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, RowName, mismatch
+from core.http.payloads.error_location import ErrorLocation, RowName, mismatch
 from core.http.payloads.instance_signature import InstanceSignature, check_names, instance_signature
 from core.http.payloads.json.values import column_array, is_b64, rank_of
 from core.http.payloads.payload import DecodedPayload, DecodeRules
@@ -41,7 +41,8 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
 
 def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
     return {
-        name: column_array(values, signature.inputs[name], Place(row_name, name)) for name, values in columns.items()
+        name: column_array(values, signature.inputs[name], ErrorLocation(row_name, name))
+        for name, values in columns.items()
     }
 
 

@@ -12,7 +12,7 @@ from core.config.golden_tensor import NOT_FINITE, is_floating
 from core.config.json_fields import shown
 from core.config.model_spec import InputSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, mismatch, unravelled
+from core.http.payloads.error_location import ErrorLocation, mismatch, unravelled
 from core.http.payloads.numeric import as_datatype, expected_text, wide_integers
 from core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count
 
@@ -37,7 +37,7 @@ def is_b64(value: Any) -> bool:
     return type(value) is dict and value.keys() == _B64
 
 
-def column_array(values: list[Any], expected: InputSpec, place: Place) -> Array:
+def column_array(values: list[Any], expected: InputSpec, place: ErrorLocation) -> Array:
     """The array `[len(values), *dims]` of the values of one input, one per instance; in the input's numpy type.
 
     Nested lists must agree with the dims, and with each other where a dim is variable. For dims that are all 1 the
@@ -71,7 +71,7 @@ def decode_b64(value: dict[str, Any], place: str) -> bytes:
         raise InvalidRequest(f"{place}, 'b64': invalid base64: {error}") from None
 
 
-def _common_length(level: list[Any], dim: int, shape: list[int], place: Place) -> int:
+def _common_length(level: list[Any], dim: int, shape: list[int], place: ErrorLocation) -> int:
     """The length that all of `level` have, which is `dim` if that is not variable."""
     if set(map(type, level)) <= {list}:
         lengths = set(map(len, level))
@@ -80,7 +80,7 @@ def _common_length(level: list[Any], dim: int, shape: list[int], place: Place) -
     raise _wrong_length(level, dim, tuple(shape), place)
 
 
-def _wrong_length(level: list[Any], dim: int, shape: Shape, place: Place) -> InvalidRequest:
+def _wrong_length(level: list[Any], dim: int, shape: Shape, place: ErrorLocation) -> InvalidRequest:
     """The error for the first of `level` that is no list, or not of the length `dim` or of the first list."""
     wanted = dim if dim != -1 else next((len(value) for value in level if type(value) is list), -1)
     index = next(i for i, value in enumerate(level) if type(value) is not list or len(value) != wanted)
@@ -91,7 +91,7 @@ def _wrong_length(level: list[Any], dim: int, shape: Shape, place: Place) -> Inv
     return mismatch(where, f"a list of {wanted}{as_first}", f"one of {len(value)}")
 
 
-def _elements(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -> Array:
+def _elements(flat: list[Any], shape: Shape, datatype: Datatype, place: ErrorLocation) -> Array:
     if datatype is BYTES:
         return _strings(flat, shape, place)
     if datatype.kind == "b":
@@ -101,7 +101,7 @@ def _elements(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -
     return as_datatype(wide.reshape(shape), datatype, place)
 
 
-def _doubles(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -> Array:
+def _doubles(flat: list[Any], shape: Shape, datatype: Datatype, place: ErrorLocation) -> Array:
     types = set(map(type, flat))
     if str in types:
         # NaN and the infinities have no numbers in JSON. Only such a column pays for this loop.
@@ -115,7 +115,7 @@ def _doubles(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) ->
         raise _wrong(flat, index, shape, datatype, place) from None
 
 
-def _integers(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -> Array:
+def _integers(flat: list[Any], shape: Shape, datatype: Datatype, place: ErrorLocation) -> Array:
     """The numbers in a type of 64 bits that holds them exactly; doubles where all have the value of an integer."""
     types = _check_types(flat, {int, float}, shape, datatype, place)
     if float in types:
@@ -135,7 +135,7 @@ def _integers(flat: list[Any], shape: Shape, datatype: Datatype, place: Place) -
     return wide
 
 
-def _strings(flat: list[Any], shape: Shape, place: Place) -> Array:
+def _strings(flat: list[Any], shape: Shape, place: ErrorLocation) -> Array:
     types = _check_types(flat, {str, dict}, shape, BYTES, place)
     if dict not in types:
         return bytes_array([_utf8(value, i, shape, place) for i, value in enumerate(flat)], shape)
@@ -150,14 +150,14 @@ def _strings(flat: list[Any], shape: Shape, place: Place) -> Array:
     return bytes_array(elements, shape)
 
 
-def _utf8(text: str, index: int, shape: Shape, place: Place) -> bytes:
+def _utf8(text: str, index: int, shape: Shape, place: ErrorLocation) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # JSON can write half of a surrogate pair
         raise mismatch(place.element(index, shape), "Unicode text", "half of a surrogate pair") from None
 
 
-def _raw_rows(values: list[Any], expected: InputSpec, place: Place) -> Array:
+def _raw_rows(values: list[Any], expected: InputSpec, place: ErrorLocation) -> Array:
     rows = [raw_row(decode_b64(v, place.at(i)), expected, place.at(i)) for i, v in enumerate(values)]
     for index, row in enumerate(rows):
         if row.shape != rows[0].shape:
@@ -184,7 +184,9 @@ def raw_row(content: bytes | memoryview, expected: InputSpec, place: str) -> Arr
     return array
 
 
-def _check_types(flat: list[Any], allowed: set[type], shape: Shape, datatype: Datatype, place: Place) -> set[type]:
+def _check_types(
+    flat: list[Any], allowed: set[type], shape: Shape, datatype: Datatype, place: ErrorLocation
+) -> set[type]:
     """The types of the elements. Raises InvalidRequest for the first that is of another type than those allowed."""
     types = set(map(type, flat))
     if not types <= allowed:
@@ -193,5 +195,5 @@ def _check_types(flat: list[Any], allowed: set[type], shape: Shape, datatype: Da
     return types
 
 
-def _wrong(flat: list[Any], index: int, shape: Shape, datatype: Datatype, place: Place) -> InvalidRequest:
+def _wrong(flat: list[Any], index: int, shape: Shape, datatype: Datatype, place: ErrorLocation) -> InvalidRequest:
     return mismatch(place.element(index, shape), expected_text(datatype), shown(flat[index]))

@@ -18,7 +18,7 @@ from app.supervisor.stop_signals import STOP_ENGINE
 from core.errors import ModelNotFound
 from core.inference.request import InferenceRequest, InputTensor
 from core.remote.client import RemoteEngine
-from core.remote.load_log import Journal
+from core.remote.load_log import LoadLog
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
@@ -78,7 +78,7 @@ def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) 
     for name in ("first", "second"):
         onnx_models.write_version(onnx_models.identity("FP32"), repository, name, "max_batch_size: 8")
     brought = onnx_models.two_outputs().SerializeToString()
-    journal = Journal(directory.loads)
+    journal = LoadLog(directory.loads)
     journal.note("unload_model", ["first", False, False])
     journal.note("load_model", ["brought", {"config": '{"max_batch_size": 3}', "file:1/model.onnx": brought}])
     journal.note("load_model", ["missing", {}])
@@ -94,7 +94,7 @@ def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) 
             with pytest.raises(ModelNotFound):
                 remote.model_spec("first")
             remote.unload_model("second", False, wait=True)
-            assert [change.arguments[0] for change in Journal(directory.loads).changes()][-1] == "second"
+            assert [change.arguments[0] for change in LoadLog(directory.loads).changes()][-1] == "second"
             process.send_signal(STOP_ENGINE)
             assert process.wait(LIMIT_S) == 0
         text = log.read_text()

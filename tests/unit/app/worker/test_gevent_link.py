@@ -14,7 +14,7 @@ from functools import partial
 
 import gevent
 
-from app.worker.gevent_link import HubLink
+from app.worker.gevent_link import GeventLink
 from core.remote.transport.link import ThreadGate
 from tests import waiting
 
@@ -54,12 +54,12 @@ class Engine:
         self.peer.close()
 
 
-def on_a_hub(test: Callable[[HubLink, Engine], None]) -> None:
+def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
     """Run `test` as a greenlet of a new hub, with a link that drives an engine; fail if it hangs or raises."""
 
     def run() -> None:
         engine = Engine()
-        link = HubLink()
+        link = GeventLink()
         link.start(engine)
         try:
             greenlet = gevent.spawn(test, link, engine)
@@ -79,7 +79,7 @@ def on_a_hub(test: Callable[[HubLink, Engine], None]) -> None:
 
 
 def test_it_looks_at_once_and_again_and_again() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         assert engine.calls == ["look"]
         until(lambda: engine.calls.count("look") >= 3)
 
@@ -87,7 +87,7 @@ def test_it_looks_at_once_and_again_and_again() -> None:
 
 
 def test_what_comes_is_read() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         engine.peer.send(b"one")
         until(lambda: engine.received == b"one")
         engine.peer.send(b"two")
@@ -97,7 +97,7 @@ def test_what_comes_is_read() -> None:
 
 
 def test_it_follows_to_another_socket_and_to_none() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         lost, lost_peer = engine.sock, engine.peer
         engine.sock = None  # type: ignore[assignment]
         looks = engine.calls.count("look")
@@ -115,7 +115,7 @@ def test_it_follows_to_another_socket_and_to_none() -> None:
 def test_the_engine_is_heard_before_the_clients() -> None:
     """Both have something at the same time: what the engine says of its models is known when a client asks."""
 
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         loop = gevent.get_hub().loop
         heard: list[str] = []
         engine.on_read = lambda: heard.append("engine")
@@ -150,7 +150,7 @@ def test_the_engine_is_heard_before_the_clients() -> None:
 
 
 def test_many_wakes_are_one_flush() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         for _ in range(100):
             link.wake()
         assert "flush" not in engine.calls  # not before the greenlets of this turn have collected theirs
@@ -164,7 +164,7 @@ def test_many_wakes_are_one_flush() -> None:
 
 
 def test_any_thread_may_wake_it() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         thread = threading.Thread(target=link.wake)
         thread.start()
         until(lambda: "flush" in engine.calls)
@@ -174,7 +174,7 @@ def test_any_thread_may_wake_it() -> None:
 
 
 def test_no_wake_of_a_thread_is_lost() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         """Each wake comes after something to send: the last flush must find it."""
         sent = 0
         found = [0]
@@ -195,7 +195,7 @@ def test_no_wake_of_a_thread_is_lost() -> None:
 
 
 def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         engine.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         with suppress(BlockingIOError):
             while True:
@@ -226,7 +226,7 @@ def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
 
 
 def test_greenlets_wait_and_others_go_on() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         gates = [link.gate() for _ in range(3)]
         waiting = [gevent.spawn(gate.wait, LIMIT_S) for gate in gates]
         gevent.sleep(0)
@@ -242,7 +242,7 @@ def test_greenlets_wait_and_others_go_on() -> None:
 
 
 def test_a_gate_that_is_open_holds_nobody_up() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         gate = link.gate()
         gate.open()
         assert gate.wait(None) is True
@@ -252,7 +252,7 @@ def test_a_gate_that_is_open_holds_nobody_up() -> None:
 
 
 def test_who_has_given_up_is_not_woken() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         gate = link.gate()
         assert gate.wait(0.001) is False
         gate.open()
@@ -262,7 +262,7 @@ def test_who_has_given_up_is_not_woken() -> None:
 
 
 def test_a_native_thread_waits_at_a_gate_of_its_own() -> None:
-    def test(link: HubLink, engine: Engine) -> None:
+    def test(link: GeventLink, engine: Engine) -> None:
         with ThreadPoolExecutor(1) as pool:
             gate = pool.submit(link.gate).result(LIMIT_S)
             assert isinstance(gate, ThreadGate)
@@ -276,7 +276,7 @@ def test_a_native_thread_waits_at_a_gate_of_its_own() -> None:
 def test_once_closed_nothing_is_driven() -> None:
     def run() -> None:
         engine = Engine()
-        link = HubLink()
+        link = GeventLink()
         link.start(engine)
         link.close()
         calls = list(engine.calls)

@@ -13,7 +13,7 @@ import pytest
 from core.engine.in_process import InferenceEngine, make_engine
 from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
 from core.lifecycle.options import EngineOptions
-from core.scheduling.batcher import Scheduler
+from core.scheduling.batcher import DynamicBatcher
 from tests.project import ROOT
 
 LIMIT_S = 60.0
@@ -44,7 +44,7 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collector")
 def test_an_unloaded_model_leaves_nothing(engine: InferenceEngine) -> None:
     engine.load_model("simple", {})
-    (scheduler,) = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, Scheduler)]
+    (scheduler,) = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, DynamicBatcher)]
     assert _ask(engine).error is None
     engine.unload_model("simple", unload_dependents=False, wait=True)
     assert scheduler() is None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
-from core.frontend.infer_many import AT_ONCE, infer_all
+from core.frontend.infer_many import AT_ONCE, infer_many
 from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
 
@@ -40,7 +40,7 @@ class HoldingEngine(FakeEngine):
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, 3 * AT_ONCE + 1])
 def test_the_responses_come_in_the_order_of_the_requests(count: int) -> None:
     engine = HoldingEngine(count)
-    assert [response.id for response in infer_all(engine, requests(count))] == [str(n) for n in range(count)]
+    assert [response.id for response in infer_many(engine, requests(count))] == [str(n) for n in range(count)]
     assert engine.most == min(count, AT_ONCE)
 
 
@@ -53,7 +53,7 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
     engine = FakeEngine(respond)
     given = requests(100)
     with pytest.raises(InvalidRequest, match=r"^no$"):
-        infer_all(engine, given)
+        infer_many(engine, given)
     assert given[1].cancelled
     assert ("cancel", "simple") in engine.calls
     assert len(engine._pending) == 0
@@ -62,7 +62,7 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
 def test_a_client_that_has_gone_needs_no_answers() -> None:
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):
-        infer_all(FakeEngine(lambda request: None), given, lambda: True)
+        infer_many(FakeEngine(lambda request: None), given, lambda: True)
     assert all(request.cancelled for request in given)
 
 
@@ -79,7 +79,7 @@ def test_a_client_is_asked_for_also_while_answers_come() -> None:
             yield InferenceRequest("simple", [])
 
     with pytest.raises(RequestCancelled, match="went away"):
-        infer_all(FakeEngine(respond), endless(), lambda: True)
+        infer_many(FakeEngine(respond), endless(), lambda: True)
     assert len(answered) > AT_ONCE
 
 
@@ -95,13 +95,13 @@ def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
 
     given = requests(3)
     with pytest.raises(DeadlineExceeded, match="too late"):
-        infer_all(Late(lambda request: None), given, too_late)
+        infer_many(Late(lambda request: None), given, too_late)
     assert all(request.cancelled for request in given)
 
 
 def test_a_client_that_waits_gets_its_answers() -> None:
     engine = HoldingEngine(2)
-    assert len(infer_all(engine, requests(2), lambda: False)) == 2
+    assert len(infer_many(engine, requests(2), lambda: False)) == 2
 
 
 def test_requests_are_made_when_there_is_room_for_them() -> None:
@@ -116,7 +116,7 @@ def test_requests_are_made_when_there_is_room_for_them() -> None:
         assert len(made) <= int(request.id) + 1
         return empty_response(request)
 
-    assert len(infer_all(FakeEngine(respond), make())) == AT_ONCE + 5
+    assert len(infer_many(FakeEngine(respond), make())) == AT_ONCE + 5
 
 
 def test_requests_that_cannot_be_made_cancel_those_before() -> None:
@@ -127,5 +127,5 @@ def test_requests_that_cannot_be_made_cancel_those_before() -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        infer_all(FakeEngine(lambda request: None), make())
+        infer_many(FakeEngine(lambda request: None), make())
     assert first.cancelled

@@ -10,7 +10,7 @@ from core.inference.tensors import Array
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter
 from core.remote.engine_state import EngineState
-from core.remote.memory.shared_memory_block import Arena
+from core.remote.memory.shared_memory_block import SharedMemoryBlock
 from core.remote.transport.connection import Connection
 from core.remote.transport.frames import REQUEST, TO_ENGINE, Frame, FrameReader
 from tests.unit.core.remote.remote_parts import LIMIT_S, PAGE, Answer
@@ -35,7 +35,7 @@ class Ends:
         self._reader = FrameReader(TO_ENGINE)
         content, (descriptor,), _, _ = socket.recv_fds(self.sock, 4096, 4)
         ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
-        self.arena = Arena.attach(descriptor)
+        self.arena = SharedMemoryBlock.attach(descriptor)
         self._frames: list[Frame] = []
         self._requests = RequestReader(lambda place, size: self.arena.view(place, size).data)
 

@@ -13,7 +13,7 @@ from core.backends.base import Execution, Placement
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
 from core.observability.statistics import ModelStatistics
-from core.scheduling.batcher import Scheduler
+from core.scheduling.batcher import DynamicBatcher
 from tests.waiting import until
 
 LIMIT_S = 20.0
@@ -73,7 +73,7 @@ class Bench:
         self.backends = [Stub(number) for number in range(instances)]
         self.backend = self.backends[0]
         self.statistics = ModelStatistics()
-        self.scheduler = Scheduler(spec, self.backends, self.statistics, clock=clock, delay_until=delay_until)
+        self.scheduler = DynamicBatcher(spec, self.backends, self.statistics, clock=clock, delay_until=delay_until)
         self.answers: list[InferenceResponse] = []
         self._answered = threading.Condition()
 

@@ -14,7 +14,7 @@ from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
 from core.inference.deferred import Deferred
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME
-from core.scheduling.inline_execution import TURN_NS, ShortRuns
+from core.scheduling.inline_execution import TURN_NS, InlineExecution
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     Bench,
@@ -61,7 +61,7 @@ class Caller:
         return bool(self.deferred._calls)
 
 
-class AlwaysShort(ShortRuns):
+class AlwaysShort(InlineExecution):
     lasting = True  # type: ignore[assignment]
 
     def expected(self, batch: Sequence[InferenceRequest]) -> bool:
@@ -286,7 +286,7 @@ def batch(items: int = 1) -> list[InferenceRequest]:
 
 
 def test_short_are_those_that_have_been_for_a_while() -> None:
-    runs = ShortRuns(spec((3, 4)))
+    runs = InlineExecution(spec((3, 4)))
     for _ in range(15):
         runs.note(batch(), 100_000)
     assert not runs.lasting
@@ -298,14 +298,14 @@ def test_short_are_those_that_have_been_for_a_while() -> None:
 
 
 def test_many_requests_may_take_longer_than_one() -> None:
-    runs = ShortRuns(spec((3, 4)))
+    runs = InlineExecution(spec((3, 4)))
     for _ in range(16):
         runs.note(batch() * 64, 2_000_000)
     assert runs.lasting
 
 
 def test_a_short_one_says_nothing_of_one_much_larger() -> None:
-    runs = ShortRuns(spec((3, 4)))
+    runs = InlineExecution(spec((3, 4)))
     for _ in range(16):
         runs.note(batch(4), 100_000)
     assert [runs.expected(batch(items)) for items in (1, 8, 9)] == [True, True, False]
@@ -314,7 +314,7 @@ def test_a_short_one_says_nothing_of_one_much_larger() -> None:
 
 
 def test_one_that_computes_for_longer_is_left_to_its_thread_and_tried_again_later() -> None:
-    runs = ShortRuns(spec((3, 4)))
+    runs = InlineExecution(spec((3, 4)))
     for _ in range(16):
         runs.note(batch(), 100_000)
     runs.note(batch(), 900_000, lent=True)  # once says nothing: others use the machine as well
@@ -332,7 +332,7 @@ def test_one_that_computes_for_longer_is_left_to_its_thread_and_tried_again_late
 
 
 def test_one_that_takes_little_stays_where_it_is() -> None:
-    runs = ShortRuns(spec((3, 4)))
+    runs = InlineExecution(spec((3, 4)))
     for _ in range(16):
         runs.note(batch() * 16, 600_000)
     for _ in range(1000):
@@ -342,7 +342,7 @@ def test_one_that_takes_little_stays_where_it_is() -> None:
 
 @pytest.mark.parametrize("model", [spec((3,), batching(4, delay_ns=1000)), spec((3,), datatype="BYTES")])
 def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
-    runs = ShortRuns(model)
+    runs = InlineExecution(model)
     for _ in range(100):
         runs.note(batch(), 1)
     assert not runs.lasting

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.worker.http1.refusal import Refusal
-from app.worker.http1.request_head import Head, HeadParser
+from app.worker.http1.request_head import RequestHead, RequestHeadParser
 
 LIMITS = {"limit_request_line": 8190, "limit_request_fields": 100, "limit_request_field_size": 8190}
 CFG = Config()
@@ -36,8 +36,8 @@ FIRST = st.sampled_from(
 )
 
 
-def parser(max_body_size: int = 2**31 - 1) -> HeadParser:
-    return HeadParser({"wsgi.url_scheme": "http"}, LIMITS, frozenset({"HTTP_X_FORWARDED_PROTO"}), max_body_size)
+def parser(max_body_size: int = 2**31 - 1) -> RequestHeadParser:
+    return RequestHeadParser({"wsgi.url_scheme": "http"}, LIMITS, frozenset({"HTTP_X_FORWARDED_PROTO"}), max_body_size)
 
 
 def gunicorn_environ(raw: bytes) -> tuple[dict[str, Any], Request]:
@@ -107,7 +107,7 @@ def test_equal_heads_are_parsed_once_and_few_are_kept() -> None:
     first = heads.parse(b"GET / HTTP/1.1\r\n\r\n")
     assert heads.known == {b"GET / HTTP/1.1\r\n\r\n": first}
     for number in range(2000):
-        assert isinstance(heads.parse(b"GET /%d HTTP/1.1\r\n\r\n" % number), Head)
+        assert isinstance(heads.parse(b"GET /%d HTTP/1.1\r\n\r\n" % number), RequestHead)
     heads.parse(b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n")
     assert len(heads.known) <= 512
     assert max(map(len, heads.known)) <= 2048

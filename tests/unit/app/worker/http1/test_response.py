@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.worker.clock import CoarseClock
-from app.worker.http1.request_head import Head
+from app.worker.http1.request_head import RequestHead
 from app.worker.http1.response import Response
 from app.worker.http1.response_head import ResponseHeads
 from core.inference.tensors import Buffer
@@ -40,7 +40,7 @@ def answer(
         return parts
 
     sink = Sink()
-    head = Head({"REQUEST_METHOD": method}, 0, keep_alive=True, minor_version=minor_version)
+    head = RequestHead({"REQUEST_METHOD": method}, 0, keep_alive=True, minor_version=minor_version)
     clock = CoarseClock()
     response = Response(sink, head, ResponseHeads(), clock)
     response.run(application, {})
@@ -122,7 +122,9 @@ def test_last_response_says_so() -> None:
         start_response("200 OK", [])
         return []
 
-    response = Response(sink, Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True), ResponseHeads(), CoarseClock())
+    response = Response(
+        sink, RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True), ResponseHeads(), CoarseClock()
+    )
     response.run(application, {})
     assert b"Connection: close\r\n" in sink.sent[0]
     assert not response.keep_alive
@@ -135,13 +137,13 @@ def test_written_parts_come_before_the_returned_ones() -> None:
         start_response("200 OK", [("Content-Length", "6")])(b"one")
         return [b"two"]
 
-    head = Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
     Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
     assert b"".join(sink.sent).endswith(b"\r\n\r\nonetwo")
 
 
 def test_start_response_may_be_repeated_for_an_error_only() -> None:
-    head = Head({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
     response = Response(Sink(), head, ResponseHeads(), CoarseClock())
     response.start_response("200 OK", [])
     with pytest.raises(AssertionError, match="twice"):

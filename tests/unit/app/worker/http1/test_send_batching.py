@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import gevent
 
-from app.worker.http1.send_batching import SendTurns
+from app.worker.http1.send_batching import SendBatching
 
 LIMIT_S = 10
 
 
 def test_all_make_their_responses_before_the_first_one_is_sent() -> None:
-    turns = SendTurns(gevent.get_hub())
+    turns = SendBatching(gevent.get_hub())
     events: list[str] = []
 
     def answer(name: str) -> None:
@@ -21,7 +21,7 @@ def test_all_make_their_responses_before_the_first_one_is_sent() -> None:
 
 
 def test_who_waits_again_at_once_gets_another_turn() -> None:
-    turns = SendTurns(gevent.get_hub())
+    turns = SendBatching(gevent.get_hub())
     sent: list[str] = []
 
     def stream(name: str) -> None:
@@ -34,7 +34,7 @@ def test_who_waits_again_at_once_gets_another_turn() -> None:
 
 
 def test_one_that_is_killed_is_not_woken_from_what_it_does_next() -> None:
-    turns = SendTurns(gevent.get_hub())
+    turns = SendBatching(gevent.get_hub())
     events: list[str] = []
 
     def interrupted() -> None:

@@ -1,25 +1,32 @@
 from __future__ import annotations
 
-from core.http.payloads.error_location import CsvPlace, Place, instance_name, line_name, mismatch, unravelled
+from core.http.payloads.error_location import (
+    CsvErrorLocation,
+    ErrorLocation,
+    instance_name,
+    line_name,
+    mismatch,
+    unravelled,
+)
 
 
 def test_instances_count_from_zero_and_lines_from_one() -> None:
-    assert Place(instance_name, "IN").at(3) == "instance 3, input 'IN'"
-    assert Place(line_name, "IN").at(3, 1, 2) == "line 4, input 'IN', element [1,2]"
+    assert ErrorLocation(instance_name, "IN").at(3) == "instance 3, input 'IN'"
+    assert ErrorLocation(line_name, "IN").at(3, 1, 2) == "line 4, input 'IN', element [1,2]"
 
 
 def test_without_rows_all_indices_are_those_of_the_element() -> None:
-    assert Place(None, "IN").at(3, 1) == "input 'IN', element [3,1]"
-    assert Place(None, "IN").at() == "input 'IN'"
+    assert ErrorLocation(None, "IN").at(3, 1) == "input 'IN', element [3,1]"
+    assert ErrorLocation(None, "IN").at() == "input 'IN'"
 
 
 def test_an_element_is_found_by_its_number() -> None:
     assert unravelled(7, (2, 2, 3)) == (1, 0, 1)
-    assert Place(instance_name, "IN").element(7, (2, 2, 3)) == "instance 1, input 'IN', element [0,1]"
+    assert ErrorLocation(instance_name, "IN").element(7, (2, 2, 3)) == "instance 1, input 'IN', element [0,1]"
 
 
 def test_csv_has_rows_and_columns() -> None:
-    assert CsvPlace("IN", 10).element(7, (2, 5)) == "row 2, column 13 (input 'IN')"
+    assert CsvErrorLocation("IN", 10).element(7, (2, 5)) == "row 2, column 13 (input 'IN')"
 
 
 def test_a_mismatch_says_what_was_expected() -> None:

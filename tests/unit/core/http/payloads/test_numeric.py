@@ -7,11 +7,11 @@ import pytest
 
 from core.config.golden_tensor import as_numbers
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, instance_name
+from core.http.payloads.error_location import ErrorLocation, instance_name
 from core.http.payloads.numeric import as_datatype, expected_text, string_array, wide_integers
 from core.inference.tensors import BY_NAME, DATATYPES
 
-PLACE = Place(instance_name, "IN")
+PLACE = ErrorLocation(instance_name, "IN")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Slots in memory: where they lie, that they never overlap, and that everything comes back."""
+"""Pages of a memory block: where they lie, that they never overlap, and that everything comes back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.remote.memory import page_allocator as slots_module
-from core.remote.memory.page_allocator import PAGE, Slots
+from core.remote.memory.page_allocator import PAGE, PageAllocator
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
@@ -44,7 +44,7 @@ steps = st.lists(st.integers(-8, -1) | st.integers(0, 7 * PAGE) | st.sampled_fro
 
 @given(steps)
 def test_the_lowest_place_that_fits_is_given_and_everything_comes_back(numbers: list[int]) -> None:
-    slots, model = Slots(START, END), Model()
+    slots, model = PageAllocator(START, END), Model()
     for number in numbers:
         if number >= 0:
             assert slots.allocate(number) == model.first_fit(number)
@@ -62,7 +62,7 @@ def test_the_lowest_place_that_fits_is_given_and_everything_comes_back(numbers: 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
-    slots = Slots(0, 3 * PAGE)
+    slots = PageAllocator(0, 3 * PAGE)
     places = [slots.allocate(PAGE) for _ in range(3)]
     assert places == [0, PAGE, 2 * PAGE]
     assert slots.allocate(1) is None
@@ -72,7 +72,7 @@ def test_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
 
 
 def test_what_is_no_slot_in_use_is_refused() -> None:
-    slots = Slots(0, 4 * PAGE)
+    slots = PageAllocator(0, 4 * PAGE)
     slots.allocate(2 * PAGE)
     for offset in (-PAGE, 1, PAGE, 2 * PAGE, 4 * PAGE, 1 << 70):
         with pytest.raises(ValueError, match="no slot in use"):
@@ -85,7 +85,7 @@ def test_what_is_no_slot_in_use_is_refused() -> None:
 
 
 def test_only_whole_pages_are_given() -> None:
-    slots = Slots(1, 3 * PAGE - 1)
+    slots = PageAllocator(1, 3 * PAGE - 1)
     assert slots.capacity == PAGE
     assert slots.allocate(0) == PAGE
     assert slots.used == PAGE
@@ -94,22 +94,22 @@ def test_only_whole_pages_are_given() -> None:
 
 @pytest.mark.parametrize("bounds", [(0, 0), (PAGE, PAGE), (1, 2), (1, PAGE + 1)])
 def test_where_no_page_lies_there_is_no_slot(bounds: tuple[int, int]) -> None:
-    slots = Slots(*bounds)
+    slots = PageAllocator(*bounds)
     assert slots.capacity == 0
     assert slots.allocate(0) is None
 
 
 def test_sizes_and_bounds_that_cannot_be_are_refused() -> None:
-    assert Slots(0, PAGE).allocate(1 << 70) is None
+    assert PageAllocator(0, PAGE).allocate(1 << 70) is None
     with pytest.raises(ValueError, match="a slot of -1 bytes"):
-        Slots(0, PAGE).allocate(-1)
+        PageAllocator(0, PAGE).allocate(-1)
     for bounds in ((-PAGE, PAGE), (2 * PAGE, PAGE)):
         with pytest.raises(ValueError, match="no slots can lie"):
-            Slots(*bounds)
+            PageAllocator(*bounds)
 
 
 def test_threads_never_have_the_same_bytes() -> None:
-    slots = Slots(0, 24 * PAGE)
+    slots = PageAllocator(0, 24 * PAGE)
     memory = np.zeros(24 * PAGE, np.uint8)
     faults: list[str] = []
 
@@ -141,7 +141,7 @@ def test_threads_never_have_the_same_bytes() -> None:
 
 
 class Interrupted:
-    """Calls `what` before the line number `at` that Slots runs, as the garbage collector may do on that thread."""
+    """Calls `what` before line number `at` of the allocator, as the garbage collector may do on that thread."""
 
     def __init__(self, at: int, what: Callable[[], None]) -> None:
         self.at, self.what = at, what
@@ -165,14 +165,14 @@ class Interrupted:
         return self._trace
 
 
-def free_at_every_line(act: Callable[[Slots], int | None]) -> int:
+def free_at_every_line(act: Callable[[PageAllocator], int | None]) -> int:
     """Runs `act` on slots of 8 pages with 0, 1, 2 and 4 in use, and frees 1 at each of its lines in turn.
 
     Returns how many lines there were.
     """
     at = 0
     while True:
-        slots = Slots(0, 8 * PAGE)
+        slots = PageAllocator(0, 8 * PAGE)
         for _ in range(5):
             slots.allocate(PAGE)
         slots.free(3 * PAGE)
@@ -190,12 +190,12 @@ def free_at_every_line(act: Callable[[Slots], int | None]) -> int:
         at += 1
 
 
-def free_one(slots: Slots) -> None:
+def free_one(slots: PageAllocator) -> None:
     slots.free(2 * PAGE)
 
 
 @pytest.mark.parametrize("act", [lambda slots: slots.allocate(PAGE), free_one], ids=["allocate", "free"])
-def test_a_slot_may_be_freed_in_the_middle_of_any_other_call(act: Callable[[Slots], int | None]) -> None:
+def test_a_slot_may_be_freed_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
     lines: Future[int] = Future()
 
     def work() -> None:

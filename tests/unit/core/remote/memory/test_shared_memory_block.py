@@ -19,7 +19,7 @@ import pytest
 
 from core.errors import OutOfMemory
 from core.remote.memory.page_allocator import PAGE
-from core.remote.memory.shared_memory_block import Arena
+from core.remote.memory.shared_memory_block import SharedMemoryBlock
 from tests.project import ROOT
 
 SIZE = 16 * PAGE
@@ -27,8 +27,8 @@ NAME = "memfd:trident-arena"
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = Arena.create(SIZE)
+def arena() -> Iterator[SharedMemoryBlock]:
+    arena = SharedMemoryBlock.create(SIZE)
     yield arena
     arena.close()
 
@@ -60,12 +60,12 @@ def memfd(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
 # --- its life
 
 
-def test_another_process_sees_the_same_bytes(arena: Arena) -> None:
+def test_another_process_sees_the_same_bytes(arena: SharedMemoryBlock) -> None:
     arena.view(PAGE, 4)[:] = [1, 2, 3, 4]
     program = """
 import sys
-from core.remote.memory.shared_memory_block import Arena
-arena = Arena.attach(int(sys.argv[1]))
+from core.remote.memory.shared_memory_block import SharedMemoryBlock
+arena = SharedMemoryBlock.attach(int(sys.argv[1]))
 arena.view(8192, 4)[:] = arena.view(4096, 4)[::-1]
 """
     command = [sys.executable, "-c", program, str(arena.descriptor)]
@@ -73,9 +73,9 @@ arena.view(8192, 4)[:] = arena.view(4096, 4)[::-1]
     assert arena.view(2 * PAGE, 4).tolist() == [4, 3, 2, 1]
 
 
-def test_both_ends_see_the_same_bytes_and_close_by_themselves(arena: Arena) -> None:
+def test_both_ends_see_the_same_bytes_and_close_by_themselves(arena: SharedMemoryBlock) -> None:
     descriptor = os.dup(arena.descriptor)
-    other = Arena.attach(descriptor, SIZE)
+    other = SharedMemoryBlock.attach(descriptor, SIZE)
     assert (other.size, other.descriptor) == (SIZE, descriptor)
     arena.view(0, 3)[:] = 7
     assert other.view(0, 4).tolist() == [7, 7, 7, 0]
@@ -86,12 +86,12 @@ def test_both_ends_see_the_same_bytes_and_close_by_themselves(arena: Arena) -> N
 
 def test_the_size_is_an_even_number_of_pages_and_never_more_than_asked_for() -> None:
     for size, given in ((2 * PAGE, 2 * PAGE), (4 * PAGE - 1, 2 * PAGE), (5 * PAGE, 4 * PAGE)):
-        arena = Arena.create(size)
+        arena = SharedMemoryBlock.create(size)
         assert arena.size == os.fstat(arena.descriptor).st_size == given
         arena.close()
 
 
-def test_nobody_can_make_it_shorter_or_longer(arena: Arena) -> None:
+def test_nobody_can_make_it_shorter_or_longer(arena: SharedMemoryBlock) -> None:
     for size in (0, SIZE - PAGE, SIZE + PAGE):
         with pytest.raises(PermissionError):
             os.ftruncate(arena.descriptor, size)
@@ -99,7 +99,7 @@ def test_nobody_can_make_it_shorter_or_longer(arena: Arena) -> None:
         fcntl.fcntl(arena.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
-def test_no_program_that_is_started_inherits_it(arena: Arena) -> None:
+def test_no_program_that_is_started_inherits_it(arena: SharedMemoryBlock) -> None:
     assert not os.get_inheritable(arena.descriptor)
 
 
@@ -109,7 +109,7 @@ def test_memory_is_given_back_with_the_last_view() -> None:
 
     gc.collect()
     before = mappings(), descriptors()
-    arena = Arena.create(SIZE)
+    arena = SharedMemoryBlock.create(SIZE)
     view = arena.view(0, 4)
     view[:] = 9
     arena.close()
@@ -121,7 +121,7 @@ def test_memory_is_given_back_with_the_last_view() -> None:
     assert (mappings(), descriptors()) == before
 
 
-def test_a_closed_arena_has_no_memory(arena: Arena) -> None:
+def test_a_closed_arena_has_no_memory(arena: SharedMemoryBlock) -> None:
     view = arena.view(0, 4)
     arena.close()
     assert arena.offset_of(view) is None
@@ -134,7 +134,7 @@ def test_a_closed_arena_has_no_memory(arena: Arena) -> None:
 @pytest.mark.parametrize("size", [-1, 0, 2 * PAGE - 1, 1 << 62, 1 << 70])
 def test_a_size_that_cannot_be_names_the_option(size: int) -> None:
     with pytest.raises(OutOfMemory, match="--http-worker-memory-bytes"):
-        Arena.create(size)
+        SharedMemoryBlock.create(size)
 
 
 def test_memory_that_the_system_refuses_names_the_option_and_leaves_nothing() -> None:
@@ -144,7 +144,7 @@ def test_memory_that_the_system_refuses_names_the_option_and_leaves_nothing() ->
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limits[1]))
     try:
         with pytest.raises(OutOfMemory, match=r"File too large .*--http-worker-memory-bytes"):
-            Arena.create(2 << 30)
+            SharedMemoryBlock.create(2 << 30)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert descriptors() == before
@@ -156,7 +156,7 @@ def test_memory_that_the_system_refuses_names_the_option_and_leaves_nothing() ->
 def refused(descriptor: int, match: str, maximum: int = 1 << 20) -> None:
     """Checks that it is refused, and closed."""
     with pytest.raises(ValueError, match=match):
-        Arena.attach(descriptor, maximum)
+        SharedMemoryBlock.attach(descriptor, maximum)
     assert not is_open(descriptor)
 
 
@@ -194,7 +194,7 @@ def test_memory_that_cannot_be_written_is_refused() -> None:
 # --- views
 
 
-def test_a_view_is_writable_and_lies_where_it_was_asked_for(arena: Arena) -> None:
+def test_a_view_is_writable_and_lies_where_it_was_asked_for(arena: SharedMemoryBlock) -> None:
     arena.view(0, SIZE)[:] = np.arange(SIZE) % 251
     assert arena.view(PAGE + 3, 4).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
     assert arena.borrow(PAGE + 3, 4, lambda: None).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
@@ -208,7 +208,7 @@ def test_a_view_is_writable_and_lies_where_it_was_asked_for(arena: Arena) -> Non
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 1), (-PAGE, PAGE), (0, -1), (0, SIZE + 1), (SIZE, 1), (1, SIZE), (1 << 70, 1), (8, -4)]
 )
-def test_nothing_outside_is_shown(arena: Arena, offset: int, size: int) -> None:
+def test_nothing_outside_is_shown(arena: SharedMemoryBlock, offset: int, size: int) -> None:
     def never() -> None:
         raise AssertionError
 
@@ -232,7 +232,7 @@ def shapes_of(array: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("which", range(8))
-def test_borrowed_memory_is_given_back_with_the_last_view_of_it(arena: Arena, which: int) -> None:
+def test_borrowed_memory_is_given_back_with_the_last_view_of_it(arena: SharedMemoryBlock, which: int) -> None:
     ended: list[int] = []
     array = arena.borrow(PAGE, 64, lambda: ended.append(PAGE))
     kept = shapes_of(array)[which]
@@ -246,7 +246,7 @@ def test_borrowed_memory_is_given_back_with_the_last_view_of_it(arena: Arena, wh
     assert ended == [PAGE]
 
 
-def test_each_borrowing_ends_by_itself(arena: Arena) -> None:
+def test_each_borrowing_ends_by_itself(arena: SharedMemoryBlock) -> None:
     ended: list[str] = []
     first = arena.borrow(0, 64, lambda: ended.append("first"))
     second = arena.borrow(0, 64, lambda: ended.append("second"))
@@ -259,7 +259,7 @@ def test_each_borrowing_ends_by_itself(arena: Arena) -> None:
     assert ended == ["first", "second"]
 
 
-def test_borrowed_memory_in_a_cycle_is_given_back_by_the_garbage_collector(arena: Arena) -> None:
+def test_borrowed_memory_in_a_cycle_is_given_back_by_the_garbage_collector(arena: SharedMemoryBlock) -> None:
     ended: list[int] = []
     cycle: list[Any] = [arena.borrow(0, 64, lambda: ended.append(0))]
     cycle.append(cycle)
@@ -273,7 +273,7 @@ def test_borrowed_memory_in_a_cycle_is_given_back_by_the_garbage_collector(arena
 # --- offsets
 
 
-def test_the_offset_of_what_lies_in_it(arena: Arena) -> None:
+def test_the_offset_of_what_lies_in_it(arena: SharedMemoryBlock) -> None:
     whole = arena.view(0, SIZE)
     read_only = arena.view(PAGE, 64)
     read_only.flags.writeable = False
@@ -293,8 +293,8 @@ def test_the_offset_of_what_lies_in_it(arena: Arena) -> None:
         assert arena.offset_of(buffer) == offset
 
 
-def test_what_lies_elsewhere_is_empty_or_has_gaps_has_no_offset(arena: Arena) -> None:
-    another = Arena.create(SIZE)
+def test_what_lies_elsewhere_is_empty_or_has_gaps_has_no_offset(arena: SharedMemoryBlock) -> None:
+    another = SharedMemoryBlock.create(SIZE)
     before_and_behind = mmap.mmap(-1, PAGE)
     matrix = arena.view(0, 64).view(np.int32).reshape(4, 4)
     read_only = matrix.view()

@@ -8,11 +8,11 @@ import pytest
 
 from core.config.model_spec import InputSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import Place, instance_name
+from core.http.payloads.error_location import ErrorLocation, instance_name
 from core.http.payloads.json.values import column_array, is_b64, rank_of, raw_row
 from core.inference.tensors import BY_NAME, Array
 
-PLACE = Place(instance_name, "IN")
+PLACE = ErrorLocation(instance_name, "IN")
 
 
 def spec(datatype: str, *dims: int) -> InputSpec:
