@@ -17,7 +17,7 @@
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
 
 Status numbers of a protocol do not appear here: each front end maps codes (and, where it must, classes) to its own.
-Source: Triton's `tritonserver.h` (codes), spec/http.md section 1, spec/repository.md section 1.1 (labels).
+Source: Triton's `tritonserver.h` (codes), docs/spec/http.md section 1, docs/spec/repository.md section 1.1 (labels).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What batch transform asks before it sends anything.
 
-Source: spec/sagemaker.md sections (a) A2 and A6.
+Source: docs/spec/sagemaker.md sections A2 and A6.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The v2 protocol, as JSON or with binary tensors, goes the way of plain HTTP. Everything else becomes tensors by the
 model's inputs, and its outputs become what Accept asks for.
-Source: spec/sagemaker.md sections (a) A2 and A6, (b) B5, (c).
+Source: docs/spec/sagemaker.md sections A2 and A6, B5, C.
 """
 
 from __future__ import annotations

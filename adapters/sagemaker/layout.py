@@ -1,6 +1,6 @@
 """What the platform put into the model directory: the models that can be served from it, and which one requests mean.
 
-Source: spec/sagemaker.md sections (a) A4 and (b) B2. Unlike Triton: a folder that cannot be a model does not count, and
+Source: docs/spec/sagemaker.md sections A4 and B2. Unlike Triton: a folder that cannot be a model does not count, and
 a single model needs no repository around it.
 """
 

@@ -2,7 +2,7 @@
 
 The platform answers 507 by unloading another model and trying again, but a container that the kernel kills loses all
 of them; so a model is refused while there is still some memory left.
-Source: spec/sagemaker.md sections A5, B4 (Triton looks for words in error texts, after the fact) and (c).
+Source: docs/spec/sagemaker.md sections A5, B4 (Triton looks for words in error texts, after the fact) and C.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     flat     config.pbtxt, version directories or model.onnx in the folder itself
     nested   one folder below with these; of several the one that is an ensemble, the others being its parts
 
-Source: spec/sagemaker.md section B2 (Triton takes whichever folder it reads last where there are several).
+Source: docs/spec/sagemaker.md section B2 (Triton takes whichever folder it reads last where there are several).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                     \\-> (unknown) (the load failed)
 
 A model is known by the name that the platform gives it, an opaque hash, and is served under it: two archives may hold
-models that call themselves the same. Source: spec/sagemaker.md sections A5 and B3.
+models that call themselves the same. Source: docs/spec/sagemaker.md sections A5 and B3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The models of a multi-model endpoint: load, list, describe, unload.
 
 Loading and unloading take as long as they take, on threads of their own; nothing here waits on the hub.
-Source: spec/sagemaker.md sections (a) A5 and (b) B3.
+Source: docs/spec/sagemaker.md sections A5 and B3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the platform sends with a load, checked: the model's name, and the url of its folder.
 
 The url is `MODELS_ROOT/<name>/model[/<sub>]`. Triton refuses hyphens in it, which the platform's own names may hold;
-here a component may be whatever a file can be called. Source: spec/sagemaker.md sections A5 and B2.
+here a component may be whatever a file can be called. Source: docs/spec/sagemaker.md sections A5 and B2.
 """
 
 from __future__ import annotations

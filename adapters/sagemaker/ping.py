@@ -1,6 +1,6 @@
 """The platform's probe: 2 seconds for an answer, whatever the server is doing; so it only looks at flags.
 
-Source: spec/sagemaker.md sections (a) A2 and (b) B3 (Triton's 400 is a 503 here, and says why).
+Source: docs/spec/sagemaker.md sections A2 and B3 (Triton's 400 is a 503 here, and says why).
 """
 
 from __future__ import annotations

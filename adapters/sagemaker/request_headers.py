@@ -3,7 +3,7 @@
 A header is a string parameter under its own name, `X-Amzn-SageMaker-Session-Id`. The items of the custom attributes
 that look like `key=value`, between commas, are parameters as well, each under its key. What stands in the body counts
 more than what stands in a header. The model answers with headers by parameters of the response of the same names.
-Source: spec/sagemaker.md section (a) A3 (names, limits), (c).
+Source: docs/spec/sagemaker.md section A3 (names, limits), C.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The media type of a response, by the request's Accept.
 
-Source: spec/sagemaker.md (b) B5 and (c) "Content types"; section (a) A6 for batch transform.
+Source: docs/spec/sagemaker.md sections B5 and C "Content types"; section A6 for batch transform.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the platform's variables say of the server itself, as options of its command line.
 
-Source: spec/sagemaker.md sections (a) A2 and A6, (b) B1, (c) "Tunables".
+Source: docs/spec/sagemaker.md sections A2 and A6, B1, C "Tunables".
 """
 
 from __future__ import annotations

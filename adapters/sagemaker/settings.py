@@ -1,7 +1,7 @@
 """What the platform tells its container through the environment, as far as the adapter is concerned.
 
 What the variables say of the server itself (ports, logging, limits) is in adapters/sagemaker/server_options.py.
-Source: spec/sagemaker.md sections (a) A1 and A6, (b) B1, (c).
+Source: docs/spec/sagemaker.md sections A1 and A6, B1, C.
 """
 
 from __future__ import annotations

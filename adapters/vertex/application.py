@@ -1,6 +1,6 @@
 """Vertex AI's container contract as a WSGI application: the v2 core behind the platform's routes.
 
-Source: spec/vertex.md, all sections; architecture section 3 point 4.
+Source: docs/spec/vertex.md, all sections; docs/architecture.md section 3 point 4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The time that an answer may take: when it is over the client hears so, and what is still queued does not run.
 
-Source: spec/vertex.md section (a) A4 (timeouts), native translation, point 6.
+Source: docs/spec/vertex.md section A4 (timeouts), D point 6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The platform's health probe: 10 seconds for an answer, and only exactly 200 is healthy; so it hardly does anything.
 
-Source: spec/vertex.md sections (a) A2 and (b) B3 (Triton's 400 is a 503 here, and says why).
+Source: docs/spec/vertex.md sections A2 and B3 (Triton's 400 is a 503 here, and says why).
 """
 
 from __future__ import annotations

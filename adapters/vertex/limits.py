@@ -1,6 +1,6 @@
 """The sizes of requests and responses that the endpoint's kind allows, and a word in the log where one comes near.
 
-Source: spec/vertex.md section (a) A4: 1.5 MB each way on a shared public endpoint, 10 MB on all others.
+Source: docs/spec/vertex.md section A4: 1.5 MB each way on a shared public endpoint, 10 MB on all others.
 """
 
 from __future__ import annotations

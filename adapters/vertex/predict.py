@@ -3,7 +3,7 @@
 A body with `instances` is the platform's own kind: batch prediction and explanations send nothing else. A body of the
 v2 protocol, as JSON or with binary tensors, goes the way of plain HTTP, and any other format that is known becomes
 tensors by the model's inputs.
-Source: spec/vertex.md sections (a) A3, (b) B4, native translation, points 1 to 7.
+Source: docs/spec/vertex.md sections A3, B4, D points 1 to 7.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What only looks at the server can be reached so, and inference; what changes it cannot, whatever key the request has.
 The path is taken as it is: nothing in it is decoded, joined or left out.
-Source: spec/vertex.md section (b) B3.
+Source: docs/spec/vertex.md section B3.
 """
 
 from __future__ import annotations

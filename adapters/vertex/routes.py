@@ -3,7 +3,7 @@
 The platform's are compared as text, before all others: they may be paths of the v2 protocol, and no character of theirs
 means anything. With an invoke route prefix the platform lets every path through, so that nothing is there that was not
 asked for.
-Source: spec/vertex.md sections (a) A3, (b) B3, native translation, points 9 and 11.
+Source: docs/spec/vertex.md sections A3, B3, D points 9 and 11.
 """
 
 from __future__ import annotations

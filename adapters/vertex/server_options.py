@@ -1,6 +1,6 @@
 """What the platform's variables say of the server itself, as options of its command line.
 
-Source: spec/vertex.md section (b) B1; spec/server-options.md section 2 "Vertex AI".
+Source: docs/spec/vertex.md section B1; docs/spec/server-options.md section 2 "Vertex AI".
 """
 
 from __future__ import annotations

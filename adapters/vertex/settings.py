@@ -1,6 +1,6 @@
 """What the platform tells its container through the environment, as far as the adapter is concerned.
 
-Source: spec/vertex.md sections (a) A1 and (b) B1; routes that are missing get the platform's documented form.
+Source: docs/spec/vertex.md sections A1 and B1; routes that are missing get the platform's documented form.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All others are parameters of the request, as the v2 protocol has them. The platform's own clients send every number as a
 double, so that 1.0 is taken where 1 is meant.
-Source: spec/vertex.md, native translation, point 4.
+Source: docs/spec/vertex.md section D point 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """On which platform the server was started, and what the platform says of the settings.
 
 The command line beats `TRIDENT_*` variables, these beat the platform's own, and those the platform's defaults.
-Source: spec/sagemaker.md sections (a) A1, (b) B1 and B2; spec/vertex.md sections (a) A1 and (b) B1.
+Source: docs/spec/sagemaker.md sections A1, B1 and B2; docs/spec/vertex.md sections A1 and B1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a container of SageMaker's says of the settings.
 
-Source: spec/sagemaker.md sections (a) A1, (b) B1 and B2.
+Source: docs/spec/sagemaker.md sections A1, B1 and B2.
 """
 
 from __future__ import annotations

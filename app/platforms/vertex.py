@@ -1,6 +1,6 @@
 """What a container of Vertex AI's says of the settings.
 
-Source: spec/vertex.md sections (a) A1, (b) B1.
+Source: docs/spec/vertex.md sections A1, B1.
 """
 
 from __future__ import annotations

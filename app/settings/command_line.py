@@ -1,6 +1,6 @@
 """GNU long options: which option each argument of a command line gives, and with what text.
 
-Source: spec/server-options.md section 1.
+Source: docs/spec/server-options.md section 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The types of option values: how the text of a command line or an environment variable becomes a value.
 
-Source: spec/server-options.md section 1 for the rules and the error texts.
+Source: docs/spec/server-options.md section 1 for the rules and the error texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What holds between settings: values that follow from others, and combinations that cannot be.
 
-Source: spec/server-options.md sections 2 to 4.
+Source: docs/spec/server-options.md sections 2 to 4.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The command line beats the environment, which beats what the platform says (app/platforms/detect.py) and the default.
 The one module that reads the process environment; what it finds there for a platform goes to that adapter's `settings`
 module.
-Source: spec/server-options.md section 2.
+Source: docs/spec/server-options.md section 2.
 """
 
 from __future__ import annotations

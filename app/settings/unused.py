@@ -1,6 +1,6 @@
 """tritonserver's options that have no effect here: accepted and checked, so that a known command line starts.
 
-Source: spec/server-options.md section 2.
+Source: docs/spec/server-options.md section 2.
 """
 
 from __future__ import annotations

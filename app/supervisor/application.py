@@ -1,6 +1,6 @@
 """The server process: gunicorn, embedded.
 
-Source: spec/server-options.md sections 4 to 6.
+Source: docs/spec/server-options.md sections 4 to 6.
 """
 
 from __future__ import annotations

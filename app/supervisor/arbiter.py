@@ -1,7 +1,7 @@
 """The arbiter: starts the workers and the engine, restarts those that die, and ends with the status that the server
 owes its caller.
 
-Source: spec/server-options.md sections 5 and 6.
+Source: docs/spec/server-options.md sections 5 and 6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine's process, as the main process sees it: started, started again, and ended last.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The process of the engine: what it does from its start to its end.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a person who starts the server is told: how loading goes, what is served, or why it cannot be.
 
 The lines that tools wait for come when the models are loaded, as from Triton, though the ports have been open since the
-start. Source: spec/server-options.md section 4, spec/trace-and-log.md section 6.
+start. Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
 """
 
 from __future__ import annotations

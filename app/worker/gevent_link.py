@@ -1,6 +1,6 @@
 """The link between a front end and the engine on the hub: no thread lies between the socket and the greenlets.
 
-Source: architecture section 5: frames are collected and flushed once per iteration of the hub's loop.
+Source: docs/architecture.md section 5: frames are collected and flushed once per iteration of the hub's loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The listening sockets: opened before the fork, so that the ports answer from the first moment.
 
-Source: spec/server-options.md sections 2 (HTTP) and 6.
+Source: docs/spec/server-options.md sections 2 (HTTP) and 6.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The graceful stop of a worker.
 
-Source: spec/server-options.md section 5, spec/http.md section 11. The difference, on purpose: between becoming unready
-and closing the listeners lies a grace in which all is served as before, so that a load balancer can notice. What shows
-how the drain goes (the metrics port) is closed last.
+Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. The difference, on purpose: between
+becoming unready and closing the listeners lies a grace in which all is served as before, so that a load balancer can
+notice. What shows how the drain goes (the metrics port) is closed last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The gunicorn worker of this project: greenlets for connections, native threads for everything else.
 
-Source: architecture section 3.
+Source: docs/architecture.md section 3.
 """
 
 from __future__ import annotations

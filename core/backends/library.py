@@ -1,6 +1,6 @@
 """The backend that a configuration asks for, by its name and by the library that Triton would load for it.
 
-Source: spec/repository.md section 1.2.
+Source: docs/spec/repository.md section 1.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values of model parameters and backend settings, which are all text. Errors have Triton's texts.
 
-Source: spec/onnxruntime-backend.md section 5.2.
+Source: docs/spec/onnxruntime-backend.md section 5.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Auto-complete: what a configuration leaves out, taken from the model's own graph.
 
-Source: spec/model-config.md section 2.4; spec/onnxruntime-backend.md section 5.3.
+Source: docs/spec/model-config.md section 2.4; docs/spec/onnxruntime-backend.md section 5.3.
 """
 
 from __future__ import annotations

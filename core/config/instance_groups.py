@@ -1,6 +1,6 @@
 """Instance groups: names, kinds, counts and GPUs filled in, and what can be wrong with them.
 
-Source: spec/model-config.md section 2.5.
+Source: docs/spec/model-config.md section 2.5.
 """
 
 from __future__ import annotations

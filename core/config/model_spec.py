@@ -38,7 +38,9 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """ModelQueuePolicy (spec/schedulers.md section 3.2). Times in nanoseconds; 0 means none, size 0 means unbounded."""
+    """ModelQueuePolicy (docs/spec/schedulers.md section 3.2). Times in nanoseconds; 0 means none, size 0 means
+    unbounded.
+    """
 
     delay_on_timeout: bool = False
     default_timeout_ns: int = 0

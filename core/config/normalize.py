@@ -1,6 +1,6 @@
 """The defaults that Triton writes into a configuration and shows in its config API.
 
-Source: spec/model-config.md sections 2.2 (normalisation) and 2.5.
+Source: docs/spec/model-config.md sections 2.2 (normalisation) and 2.5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two written forms of a model configuration: `config.pbtxt` (protobuf text) and the JSON of a load request.
 
-Source: spec/model-config.md introduction; spec/repository.md section 1.6.
+Source: docs/spec/model-config.md introduction; docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the instances of a model run: the instance groups of a normalised configuration, expanded one by one.
 
-Source: Triton model configuration, `instance_group`; spec/model-config.md section 2.5.
+Source: Triton model configuration, `instance_group`; docs/spec/model-config.md section 2.5.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement])
     """What turns `current` into `wanted`: the indices to remove, the highest first, and the placements to add.
 
     Only kind and device count. An instance that stays under another name keeps the old one; of those on one device the
-    last ones go, and the last ones wanted come. Source: spec/repository.md section 1.6, "What reloads".
+    last ones go, and the last ones wanted come. Source: docs/spec/repository.md section 1.6, "What reloads".
     """
     unmatched = Counter(_signature(placement) for placement in current)
     added: list[Placement] = []

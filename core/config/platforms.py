@@ -1,6 +1,6 @@
 """Platforms, backends and default model file names, and how each is filled from the others.
 
-Source: spec/repository.md section 1.2.
+Source: docs/spec/repository.md section 1.2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Unlike protobuf's own JSON it keeps the order of declaration, prints scalars that have their default value, and prints
 64-bit integers as numbers, but for the few fields that Triton forgets.
-Source: spec/model-config.md introduction; recorded `GET …/config` answers of Triton 2.51.
+Source: docs/spec/model-config.md introduction; recorded `GET …/config` answers of Triton 2.51.
 """
 
 from __future__ import annotations

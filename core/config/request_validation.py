@@ -2,7 +2,7 @@
 
 Every front end's requests pass here, whatever protocol they came by. Inputs are looked at last-supplied first, because
 that is the order in which Triton reports them when several are wrong.
-Source: spec/model-config.md section 2.11, spec/http.md section 4 "Core validation texts".
+Source: docs/spec/model-config.md section 2.11, docs/spec/http.md section 4 "Core validation texts".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What can be wrong with the scheduler of a configuration: dynamic batching, sequences, ensembles, response cache.
 
-Source: spec/schedulers.md sections 3.2 and 3.4; spec/model-config.md sections 2.2 and 2.10.
+Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The configuration held against the graph of the model that it describes.
 
-Source: spec/onnxruntime-backend.md section 5.4.
+Source: docs/spec/onnxruntime-backend.md section 5.4.
 """
 
 from __future__ import annotations

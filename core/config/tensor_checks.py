@@ -1,6 +1,6 @@
 """What can be wrong with the inputs, outputs, batch inputs and batch outputs of a configuration.
 
-Source: spec/model-config.md sections 2.3 and 2.7.
+Source: docs/spec/model-config.md sections 2.3 and 2.7.
 """
 
 from __future__ import annotations

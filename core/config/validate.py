@@ -1,6 +1,6 @@
 """Validation of a model configuration: every problem at once, in the order in which Triton would meet them.
 
-Source: spec/model-config.md sections 2.2 to 2.10.
+Source: docs/spec/model-config.md sections 2.2 to 2.10.
 """
 
 from __future__ import annotations

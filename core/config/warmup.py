@@ -1,6 +1,6 @@
 """The warmup samples of a configuration, with their tensors made or read, and what can be wrong with them.
 
-Source: spec/model-config.md section 2.8.
+Source: docs/spec/model-config.md section 2.8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine itself, which implements the Engine protocol in the process that runs the models.
 
-Source: architecture section 5; lookup texts: spec/http.md section 3.
+Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 3.
 """
 
 from __future__ import annotations

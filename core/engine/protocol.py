@@ -3,7 +3,7 @@
 A front end knows a model by name and version, hands over requests and gets responses through a callback. Everything
 that crosses is plain data, so that the engine may as well live in another process: `core.remote` reads the annotations
 here to know what a call sends and what comes back. This module brings no backend in.
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

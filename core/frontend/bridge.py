@@ -4,7 +4,7 @@
     ├── ThreadBridge   each request has a native thread, which waits on a lock (gthread worker, test client)
     └── GeventBridge   each request has a greenlet, which waits on the hub (core/frontend/gevent_bridge.py)
 
-Source: architecture section 3 points 1 to 3.
+Source: docs/architecture.md section 3 points 1 to 3.
 """
 
 from __future__ import annotations

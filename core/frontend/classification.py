@@ -1,6 +1,6 @@
 """The classification extension: the largest values of an output, with their indices and labels, in its place.
 
-Source: spec/http.md section 6 "Classification output".
+Source: docs/spec/http.md section 6 "Classification output".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A thread that has a response appends it to a queue and wakes the hub, once for all responses that come until the hub
 looks. The hub then switches to each waiting greenlet.
-Source: architecture section 3 points 2 and 3.
+Source: docs/architecture.md section 3 points 2 and 3.
 """
 
 from __future__ import annotations

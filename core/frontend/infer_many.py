@@ -1,6 +1,6 @@
 """Many requests that belong together, such as the instances of a model that does not batch: few at a time, in order.
 
-Source: spec/vertex.md, native translation, point 3.
+Source: docs/spec/vertex.md section D point 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Restricted APIs: groups of routes that are only open to requests with a certain header.
 
-Source: spec/http.md section 10, spec/server-options.md section 3.
+Source: docs/spec/http.md section 10, docs/spec/server-options.md section 3.
 """
 
 from __future__ import annotations

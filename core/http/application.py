@@ -2,7 +2,7 @@
 
 Infer requests take the short way: `__call__` knows their path and calls the view itself. All other routes, and every
 infer request that is not a POST, go through Flask. Both ways end in `V2Application.answer`.
-Source: architecture section 3 point 4, spec/http.md sections 1 and 2.
+Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compressed bodies: gzip and deflate (a zlib stream), in and out.
 
-Source: spec/http.md section 6 "Compression", section 7 (limit).
+Source: docs/spec/http.md section 6 "Compression", section 7 (limit).
 """
 
 from __future__ import annotations

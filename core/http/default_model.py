@@ -1,6 +1,6 @@
 """Which model a platform's requests mean: the one that was named at start, or the only one there is.
 
-Source: spec/sagemaker.md (b) B1 and B2; spec/vertex.md (b) B2.
+Source: docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B2.
 """
 
 from __future__ import annotations

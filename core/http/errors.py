@@ -11,7 +11,7 @@
     └── Unsupported
         └── UnsupportedEncoding  501, and says which encodings are supported
 
-Source: spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
+Source: docs/spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The WSGI application of the metrics port.
 
-Source: spec/http.md section 2, last paragraph.
+Source: docs/spec/http.md section 2, last paragraph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the HTTP front end is told at start.
 
-Source: spec/server-options.md section 2 "HTTP", spec/trace-and-log.md sections 1 and 5.
+Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md sections 1 and 5.
 """
 
 from __future__ import annotations

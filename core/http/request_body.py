@@ -1,6 +1,6 @@
 """The small JSON bodies of the routes that go through Flask: read with a limit, parsed to an object.
 
-Source: spec/http.md sections 1 (texts), 7 (limit) and 8.
+Source: docs/spec/http.md sections 1 (texts), 7 (limit) and 8.
 """
 
 from __future__ import annotations

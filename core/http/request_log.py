@@ -2,7 +2,7 @@
 
 It stands around an application only where it was asked for: else it must not cost a request anything.
 
-Source: spec/trace-and-log.md section 6.
+Source: docs/spec/trace-and-log.md section 6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The path of a request as it was sent: not percent-decoded, slashes as they are, without the query.
 
 WSGI decodes PATH_INFO, but Triton matches the raw path: `/v2/models/a%2Fb` is a model called `a%2Fb`.
-Source: spec/http.md section 2.
+Source: docs/spec/http.md section 2.
 """
 
 from __future__ import annotations

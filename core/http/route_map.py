@@ -1,6 +1,6 @@
 """Paths to routes, by Werkzeug's rules.
 
-Source: spec/http.md section 2 (raw paths).
+Source: docs/spec/http.md section 2 (raw paths).
 """
 
 from __future__ import annotations

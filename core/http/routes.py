@@ -1,6 +1,6 @@
 """The route table of the v2 protocol.
 
-Source: spec/http.md section 2; content types of errors: section 1.
+Source: docs/spec/http.md section 2; content types of errors: section 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The version in a path, from its digits to a number.
 
-Source: spec/http.md section 3, "Version text errors".
+Source: docs/spec/http.md section 3, "Version text errors".
 """
 
 from __future__ import annotations

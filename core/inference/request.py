@@ -2,7 +2,7 @@
 
 A request can be sent over a process boundary as it is: strings, numbers, buffers and arrays. What the engine notes on
 it while it runs (times, the number of items) stands below the line in the class.
-Source: spec/http.md section 4, spec/schedulers.md sections 3.2 and 3.3.
+Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type of their own: BYTES is an object
 array of `bytes`, BF16 is an uint16 array that holds the bit patterns.
-Source: spec/model-config.md section 2.1, spec/http.md section 6.
+Source: docs/spec/model-config.md section 2.1, docs/spec/http.md section 6.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     poll       the same, and the repositories are looked at again every few seconds
     explicit   only what is named is loaded at start; load and unload requests do the rest
 
-Source: spec/repository.md sections 1.3 to 1.7, spec/server-options.md section 5.
+Source: docs/spec/repository.md sections 1.3 to 1.7, docs/spec/server-options.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a client asks for with a load request: a name, which is checked, and perhaps a configuration and files.
 
-Source: spec/repository.md section 1.6, spec/http.md section 8.
+Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loading one model: from its directory to versions that serve.
 
 Runs on loader threads. What goes wrong here becomes the version's reason in the repository index and one log line.
-Source: spec/repository.md sections 1.6 and 1.9, spec/model-config.md sections 2.4, 2.5 and 2.8.
+Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md sections 2.4, 2.5 and 2.8.
 """
 
 from __future__ import annotations

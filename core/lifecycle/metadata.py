@@ -1,6 +1,6 @@
 """What the protocol says of the server and of a model: metadata, statistics and the repository index, as JSON values.
 
-Source: spec/http.md sections 3 and 8, spec/repository.md sections 1.4 and 1.13.
+Source: docs/spec/http.md sections 3 and 8, docs/spec/repository.md sections 1.4 and 1.13.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A load builds new versions beside those that serve, swaps them in at once, and lets the old ones go when they have
 answered what they took. Nothing here waits for a request, and no request waits for anything here.
-Source: spec/repository.md sections 1.6 and 1.7.
+Source: docs/spec/repository.md sections 1.6 and 1.7.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """At least one version, and each ready or unloaded on purpose (spec/repository.md section 1.5).
+        """At least one version, and each ready or unloaded on purpose (docs/spec/repository.md section 1.5).
 
         One that nothing but a later request asked for, and that never came as far as a version, does not count.
         """

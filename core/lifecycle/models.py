@@ -1,6 +1,6 @@
 """The models that the server knows, and how a request finds the version that it asks for.
 
-Source: spec/http.md section 3 (lookup texts), spec/repository.md sections 1.3 and 1.5.
+Source: docs/spec/http.md section 3 (lookup texts), docs/spec/repository.md sections 1.3 and 1.5.
 """
 
 from __future__ import annotations

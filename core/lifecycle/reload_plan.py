@@ -1,7 +1,7 @@
 """What a change in the repository asks for: which versions are loaded, kept, given other instances, or dropped.
 
 Pure: it compares what a model is made of now with what it was made of when it was loaded.
-Source: spec/repository.md section 1.6, "What reloads".
+Source: docs/spec/repository.md section 1.6, "What reloads".
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Versions that leave: each is drained and freed on a native thread of its own, so that nobody waits for it.
 
-Source: spec/repository.md section 1.6, "In-flight requests"; section 1.7; spec/server-options.md section 5 (log lines).
+Source: docs/spec/repository.md section 1.6, "In-flight requests"; section 1.7; docs/spec/server-options.md section 5
+(log lines).
 """
 
 from __future__ import annotations

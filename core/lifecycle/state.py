@@ -4,7 +4,7 @@
                     \\-> UNAVAILABLE (the load failed)
 
 A version that is loaded again is a new one, built beside the old.
-Source: spec/repository.md section 1.4.
+Source: docs/spec/repository.md section 1.4.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 prometheus_client has a writer too, but it appends `_total` to the name of every counter, and Triton's counters are
 called otherwise: dashboards and test suites that read Triton's names would find none of them. Hence this one.
-Source: spec/statistics-and-metrics.md part B; the exposition formats page of Prometheus.
+Source: docs/spec/statistics-and-metrics.md section B; the exposition formats page of Prometheus.
 """
 
 from __future__ import annotations

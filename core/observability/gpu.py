@@ -2,7 +2,7 @@
 
 NVML comes with the driver as `libnvidia-ml.so.1` and is called through ctypes: it needs no package, and no CUDA
 context, which would take memory on every GPU. Where the library is missing there is nothing to show; that is no error.
-Source: spec/statistics-and-metrics.md part B (nv_gpu_*, nv_energy_consumption); NVIDIA's NVML API reference.
+Source: docs/spec/statistics-and-metrics.md section B (nv_gpu_*, nv_energy_consumption); NVIDIA's NVML API reference.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are read by a thread of their own at a fixed pace, not when the page is asked for: a utilization is a difference
 between two readings, and scrapes may come at any distance, from several scrapers at once.
-Source: spec/statistics-and-metrics.md part B (nv_cpu_*, nv_pinned_memory_pool_*, "Poll thread").
+Source: docs/spec/statistics-and-metrics.md section B (nv_cpu_*, nv_pinned_memory_pool_*, "Poll thread").
 """
 
 from __future__ import annotations

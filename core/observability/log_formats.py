@@ -2,7 +2,7 @@
 
 One event is one line. What belongs to an event but needs lines of its own (a table, a traceback) follows it in a way
 that no line can be taken for another event: rows of a table begin with `|` or `+`, lines of a traceback with blanks.
-Source: spec/trace-and-log.md section 6.
+Source: docs/spec/trace-and-log.md section 6.
 """
 
 from __future__ import annotations

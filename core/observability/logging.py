@@ -2,7 +2,7 @@
 
 Every module logs to `logging.getLogger("trident.<part>")`. INFO, WARNING and ERROR are the standard levels; verbose
 level 1 is DEBUG, and each further one is one less, so that `--log-verbose=n` shows verbose messages of levels 1 to n.
-Source: spec/trace-and-log.md section 6.
+Source: docs/spec/trace-and-log.md section 6.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The engine takes a MetricsSnapshot, plain data that can travel between processes; the front end turns it into metric
 families. Nothing is counted here: the statistics of the model versions are what is shown.
-Source: spec/statistics-and-metrics.md part B.
+Source: docs/spec/statistics-and-metrics.md section B.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The statistics of one model version: plain integers, updated once per execution.
 
 Durations are nanoseconds of the monotonic clock, summed over requests. They are lost when the version is loaded again.
-Source: spec/statistics-and-metrics.md part A.
+Source: docs/spec/statistics-and-metrics.md section A.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Engine protocol over a socket: what a front end of its own process talks to.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One front end, as the engine sees it: its connection, its memory, its requests.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

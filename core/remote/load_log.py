@@ -1,6 +1,6 @@
 """What was loaded and unloaded by request, so that an engine that is started again has what the last one had.
 
-Source: spec/repository.md section 1.3 (control mode explicit).
+Source: docs/spec/repository.md section 1.3 (control mode explicit).
 """
 
 from __future__ import annotations

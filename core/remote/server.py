@@ -1,6 +1,6 @@
 """The engine's side of the socket: takes front ends, reads what they ask, pushes what they must know.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

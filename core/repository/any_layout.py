@@ -4,7 +4,7 @@
     model        ROOT/config.pbtxt, ROOT/VERSION/model.onnx       one model, without a repository around it
     files        ROOT/model.onnx, perhaps ROOT/config.pbtxt       the same, without a version directory
 
-Source: spec/sagemaker.md section (b) B2.
+Source: docs/spec/sagemaker.md section B2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The label files of a model's outputs. Source: spec/repository.md section 1.12."""
+"""The label files of a model's outputs. Source: docs/spec/repository.md section 1.12."""
 
 from __future__ import annotations
 

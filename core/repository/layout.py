@@ -2,7 +2,7 @@
 
 Beside Triton's folders a model may have `golden/`, with requests and the responses that they must get.
 
-Source: spec/repository.md section 1.2.
+Source: docs/spec/repository.md section 1.2.
 """
 
 from __future__ import annotations

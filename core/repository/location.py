@@ -9,7 +9,7 @@
 
 The prefix may be missing; repeated and trailing slashes count as one and as none.
 
-Source: spec/repository.md section 1.10.
+Source: docs/spec/repository.md section 1.10.
 """
 
 from __future__ import annotations

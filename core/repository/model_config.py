@@ -2,7 +2,7 @@
 
     read -> parse -> fill identity -> normalise -> auto-complete from the graph -> normalise -> validate
 
-Source: spec/model-config.md sections 2.2 and 2.4; spec/repository.md section 1.2.
+Source: docs/spec/model-config.md sections 2.2 and 2.4; docs/spec/repository.md section 1.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model that a load request brings along: its files in a temporary folder, for as long as they are used.
 
-The model directory in the repository is not looked at. Source: spec/repository.md section 1.6.
+The model directory in the repository is not looked at. Source: docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations

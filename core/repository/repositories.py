@@ -1,6 +1,6 @@
 """All model repositories of a server, seen as one: where a model is, and which names are not unique.
 
-Source: spec/repository.md sections 1.3 (duplicate names, namespaces) and 1.4.
+Source: docs/spec/repository.md sections 1.3 (duplicate names, namespaces) and 1.4.
 """
 
 from __future__ import annotations

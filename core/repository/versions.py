@@ -1,6 +1,6 @@
 """The version directories of a model, and which of them its version policy selects.
 
-Source: spec/repository.md section 1.2.
+Source: docs/spec/repository.md section 1.2.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The thread of an instance that goes ends where it would look for more to run, an
 
 If executions have been short of late and no thread is awake, none is woken where the thread that submits can `defer`
 calls: it runs what is queued itself, once it has submitted all. Handing the interpreter to and fro takes longer.
-Source: spec/schedulers.md sections 3.1 to 3.3; spec/repository.md section 1.6, "What reloads".
+Source: docs/spec/schedulers.md sections 3.1 to 3.3; docs/spec/repository.md section 1.6, "What reloads".
 """
 
 from __future__ import annotations

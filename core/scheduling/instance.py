@@ -1,6 +1,6 @@
 """A model instance: executes batches on a backend instance and answers their requests.
 
-Source: spec/schedulers.md section 3, architecture decision "one bad request in a batch fails only itself".
+Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`preserve_ordering`: the responses of a model leave in the order in which its requests arrived.
 
 Triton's own implementation orders by completion; here the documented contract holds.
-Source: spec/schedulers.md section 3.2, "Order of responses".
+Source: docs/spec/schedulers.md section 3.2, "Order of responses".
 """
 
 from __future__ import annotations

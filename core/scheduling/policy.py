@@ -3,7 +3,7 @@
 An idle instance asks `form_batch` what to do with the requests at the head of the queue. Nobody forms batches ahead of
 a free instance, so a batch that waits at an instance and may still grow (rule (e) of the source) does not exist here:
 what has queued up when an instance becomes free is the batch.
-Source: spec/schedulers.md section 3.2, "Batch forming".
+Source: docs/spec/schedulers.md section 3.2, "Batch forming".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The request queue of a model: priority levels, and the queue policy of each.
 
 Not thread-safe: the scheduler's lock guards it.
-Source: spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
+Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `MODEL` and `SERVER` are the filters that the dashboard's variables make; a variable that stands at All matches series
 without the label, too. Series of versions on a GPU come in pairs, so that everything of models is summed up.
-Source: spec/deploy.md section 8.
+Source: docs/spec/deploy.md section 8.
 """
 
 from __future__ import annotations

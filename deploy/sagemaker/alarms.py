@@ -1,6 +1,6 @@
 """CloudWatch alarms of an endpoint: what a person is told of, and what rolls an update back.
 
-Source: spec/deploy.md section 8 "SageMaker side", spec/sagemaker.md section (a) A9.
+Source: docs/spec/deploy.md section 8 "SageMaker side", docs/spec/sagemaker.md section A9.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Data capture: which calls and answers the platform writes to S3, and how.
 
-Source: spec/deploy.md section 4 "DataCaptureConfig".
+Source: docs/spec/deploy.md section 4 "DataCaptureConfig".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The endpoint configuration: on what the model runs, and how calls reach it.
 
 It cannot be changed once it is made: another content is another configuration, made before the old one goes.
-Source: spec/deploy.md section 4.
+Source: docs/spec/deploy.md section 4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The variables of the model's container, checked by the server's own rules before anything is made.
 
-Source: spec/sagemaker.md sections (a) A1 and (b) B1; the names and values are those that the server reads.
+Source: docs/spec/sagemaker.md sections A1 and B1; the names and values are those that the server reads.
 """
 
 from __future__ import annotations

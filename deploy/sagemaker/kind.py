@@ -1,6 +1,6 @@
 """How a model is served: what kind of endpoint, or a batch transform job.
 
-Source: spec/deploy.md section 4, spec/sagemaker.md sections (a) A5 and A6.
+Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md sections A5 and A6.
 """
 
 from __future__ import annotations

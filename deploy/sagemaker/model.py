@@ -1,6 +1,6 @@
 """The model: an image, where the model's files are, and the container's variables.
 
-Source: spec/deploy.md section 4, spec/sagemaker.md section (a) A4.
+Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md section A4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How an update takes over: in steps of traffic onto new instances, and back if an alarm goes off meanwhile.
 
-Source: spec/deploy.md section 4 "Guardrails"; the API's own model of DeploymentConfig.
+Source: docs/spec/deploy.md section 4 "Guardrails"; the API's own model of DeploymentConfig.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Application Auto Scaling of the endpoint's one variant.
 
-Source: spec/deploy.md section 4 "Scaling dimensions", "Predefined metrics" and "Async scale from 0".
+Source: docs/spec/deploy.md section 4 "Scaling dimensions", "Predefined metrics" and "Async scale from 0".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch transform job: all objects below a prefix through the model, an answer beside each.
 
-Source: spec/sagemaker.md section (a) A6.
+Source: docs/spec/sagemaker.md section A6.
 """
 
 from __future__ import annotations

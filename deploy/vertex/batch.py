@@ -1,6 +1,6 @@
 """`batch`: a batch prediction job.
 
-Source: spec/vertex.md section (a) A5.
+Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the platform is to run: the image with its arguments and variables, read as the server itself will read them.
 
-Source: spec/vertex.md section (a) A1 and A2.
+Source: docs/spec/vertex.md sections A1 and A2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`deploy`: a model on machines behind an endpoint.
 
-Source: spec/deploy.md section 5.
+Source: docs/spec/deploy.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An endpoint that is to be: shared, dedicated, or private by Private Service Connect.
 
-Source: spec/vertex.md section (a) A4.
+Source: docs/spec/vertex.md section A4.
 """
 
 from __future__ import annotations

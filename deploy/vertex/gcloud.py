@@ -1,6 +1,6 @@
 """The same calls as commands of a shell: `gcloud` where it can say all that the call says, else `curl`.
 
-Source: spec/deploy.md section 5; `gcloud ai --help` for what it takes.
+Source: docs/spec/deploy.md section 5; `gcloud ai --help` for what it takes.
 """
 
 from __future__ import annotations

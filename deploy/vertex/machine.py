@@ -1,6 +1,6 @@
 """The machines that a model runs on: options, and the messages that they become.
 
-Source: spec/deploy.md section 5; the metrics' names are those of the documentation of AutoscalingMetricSpec.
+Source: docs/spec/deploy.md section 5; the metrics' names are those of the documentation of AutoscalingMetricSpec.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A probe of the container, as one text: `KIND:WHAT[,period=S][,timeout=S][,failures=N][,delay=S]`.
 
 KIND is `http` (WHAT is a path), `tcp` (a port) or `exec` (a command, split as a shell does it).
-Source: spec/vertex.md section (a) A2.
+Source: docs/spec/vertex.md section A2.
 """
 
 from __future__ import annotations

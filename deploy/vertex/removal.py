@@ -1,6 +1,6 @@
 """`delete`: undeploys, and removes endpoints and models; best effort, so that what can go is gone.
 
-Source: spec/deploy.md section 5.
+Source: docs/spec/deploy.md section 5.
 """
 
 from __future__ import annotations

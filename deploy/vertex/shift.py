@@ -1,6 +1,6 @@
 """`shift`: how much of an endpoint's traffic each of its deployed models gets; those with none are undeployed.
 
-Source: spec/deploy.md section 5.
+Source: docs/spec/deploy.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`smoke`: whether a deployed model answers every kind of call, through its endpoint.
 
-Source: spec/deploy.md section 5; spec/vertex.md section (a) A3 and A4.
+Source: docs/spec/deploy.md section 5; docs/spec/vertex.md sections A3 and A4.
 """
 
 from __future__ import annotations

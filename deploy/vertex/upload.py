@@ -1,6 +1,6 @@
 """`upload`: a model, or a new version of one.
 
-Source: spec/deploy.md section 5.
+Source: docs/spec/deploy.md section 5.
 """
 
 from __future__ import annotations

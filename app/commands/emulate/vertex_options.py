@@ -1,6 +1,6 @@
 """The options of `trident emulate vertex`.
 
-Source: spec/vertex.md sections (a) A1, A3, A4 and A5 for what the platform takes.
+Source: docs/spec/vertex.md sections A1, A3, A4 and A5 for what the platform takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the runtime API answers where it does not answer with the container's own words.
 
-Source: spec/sagemaker.md section A3, "Caller view".
+Source: docs/spec/sagemaker.md section A3, "Caller view".
 """
 
 from __future__ import annotations

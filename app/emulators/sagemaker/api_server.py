@@ -1,7 +1,7 @@
 """The runtime API on a port of this machine, as the SDK speaks it.
 
 Nobody's signature is checked, and an endpoint may be called by any name.
-Source: spec/sagemaker.md section A3 for the headers.
+Source: docs/spec/sagemaker.md section A3 for the headers.
 """
 
 from __future__ import annotations

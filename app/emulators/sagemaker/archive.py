@@ -2,7 +2,7 @@
 
 No file is written through a link: links are made last, where no link leads, and none may lead out of the folder. That
 holds whatever tarfile's own filters let pass (they did not stop every such archive).
-Source: spec/sagemaker.md section A4.
+Source: docs/spec/sagemaker.md section A4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The platform around one container: its files, its environment, its port, its callers, its end.
 
-Source: spec/sagemaker.md sections A1 to A5.
+Source: docs/spec/sagemaker.md sections A1 to A5.
 """
 
 from __future__ import annotations

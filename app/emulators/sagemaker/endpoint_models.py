@@ -3,7 +3,7 @@
     (absent) -> LOADING -> LOADED -> LEAVING -> (absent)
                    \\-> (absent) (the load failed)
 
-Source: spec/sagemaker.md section A5.
+Source: docs/spec/sagemaker.md section A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One call of the runtime API: what of it reaches the container, and what of the container's answer the caller.
 
-Source: spec/sagemaker.md section A3.
+Source: docs/spec/sagemaker.md section A3.
 """
 
 from __future__ import annotations

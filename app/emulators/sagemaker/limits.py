@@ -1,6 +1,6 @@
 """The limits that the platform holds a container and its clients to.
 
-Source: spec/sagemaker.md sections A1, A2 and A5.
+Source: docs/spec/sagemaker.md sections A1, A2 and A5.
 """
 
 from __future__ import annotations

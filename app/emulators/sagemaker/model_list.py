@@ -1,6 +1,6 @@
 """The container's own list of its models, all pages of it.
 
-Source: spec/sagemaker.md section A5.
+Source: docs/spec/sagemaker.md section A5.
 """
 
 from __future__ import annotations

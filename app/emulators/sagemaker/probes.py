@@ -1,6 +1,6 @@
 """The platform's probes: until the container is ready, and for as long as it serves.
 
-Source: spec/sagemaker.md sections A2 and A5.
+Source: docs/spec/sagemaker.md sections A2 and A5.
 """
 
 from __future__ import annotations

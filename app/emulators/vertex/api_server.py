@@ -1,6 +1,6 @@
 """The REST API of the platform on a port of this machine, as the SDK and everybody else speaks it.
 
-Source: spec/vertex.md section (a) A3.
+Source: docs/spec/vertex.md section A3.
 """
 
 from __future__ import annotations

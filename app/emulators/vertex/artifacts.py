@@ -2,7 +2,7 @@
 
 It makes a copy of its own that nobody changes any more. Of what lies in a storage none is made here: the container gets
 the address that was given.
-Source: spec/vertex.md section (a) A1 (AIP_STORAGE_URI).
+Source: docs/spec/vertex.md section A1 (AIP_STORAGE_URI).
 """
 
 from __future__ import annotations

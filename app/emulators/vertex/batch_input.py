@@ -1,6 +1,6 @@
 """The records of a batch prediction job's input, in the formats that are files.
 
-Source: spec/vertex.md section (a) A5.
+Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations

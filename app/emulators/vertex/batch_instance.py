@@ -1,6 +1,6 @@
 """The form in which a batch prediction job sends its instances, and the name that it gives them in its output.
 
-Source: spec/vertex.md section (a) A5 (instanceConfig).
+Source: docs/spec/vertex.md section A5 (instanceConfig).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A batch prediction job: all instances of an input through the container, in requests of the platform's own form.
 
 On the platform several replicas share the input; here there is one, and one request at a time.
-Source: spec/vertex.md section (a) A5.
+Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files that a batch prediction job leaves.
 
-Source: spec/vertex.md section (a) A5.
+Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The container of a deployment, from its start to its end.
 
-Source: spec/vertex.md section (a) A2.
+Source: docs/spec/vertex.md section A2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model that is deployed to an endpoint: the names of both, as everybody on the platform has them.
 
-Source: spec/vertex.md section (a) A1.
+Source: docs/spec/vertex.md section A1.
 """
 
 from __future__ import annotations

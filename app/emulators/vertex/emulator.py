@@ -1,6 +1,6 @@
 """The platform around one container: its artifacts, its environment, its port, its callers, its end.
 
-Source: spec/vertex.md sections (a) A1 to A5.
+Source: docs/spec/vertex.md sections A1 to A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an endpoint does with a call: what the container is asked, and what comes back of it.
 
-Source: spec/vertex.md sections (a) A3 and A4.
+Source: docs/spec/vertex.md sections A3 and A4.
 """
 
 from __future__ import annotations

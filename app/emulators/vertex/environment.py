@@ -1,6 +1,6 @@
 """What the container finds set, and how its arguments are read.
 
-Source: spec/vertex.md section (a) A1.
+Source: docs/spec/vertex.md section A1.
 """
 
 from __future__ import annotations

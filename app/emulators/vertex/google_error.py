@@ -2,7 +2,7 @@
 
 The texts about sizes are those that callers of the platform report. That a container's own refusal keeps its status,
 and its body as the message, is not documented.
-Source: spec/vertex.md sections (a) A3 and A4.
+Source: docs/spec/vertex.md sections A3 and A4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The limits that the platform holds a container and its callers to.
 
-Source: spec/vertex.md sections (a) A2, A4 and A5.
+Source: docs/spec/vertex.md sections A2, A4 and A5.
 """
 
 from __future__ import annotations

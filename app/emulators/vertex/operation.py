@@ -1,6 +1,6 @@
 """Which call of the API a request is.
 
-Source: spec/vertex.md section (a) A3.
+Source: docs/spec/vertex.md section A3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The platform's own form of a request and of its answer: instances, and a prediction for each.
 
-Source: spec/vertex.md section (a) A3.
+Source: docs/spec/vertex.md section A3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 That nobody listens is tried only at a start; health is asked for as long as the container serves. Both are asked more
 often than the platform does until they are good, so that nobody waits for the next turn; what counts is the time at
 which the platform would have given up.
-Source: spec/vertex.md section (a) A2.
+Source: docs/spec/vertex.md section A2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The generated clients of the SDK speak REST in a form of their own: the body is JSON that holds the real one, as does
 that of the answer.
-Source: spec/vertex.md section (a) A3.
+Source: docs/spec/vertex.md section A3.
 """
 
 from __future__ import annotations

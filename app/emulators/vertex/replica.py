@@ -1,6 +1,6 @@
 """The machine on which the container runs: it starts it, and starts it again.
 
-Source: spec/vertex.md section (a) A2.
+Source: docs/spec/vertex.md section A2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings of the platforms whose routes are served beside or in place of the v2 protocol's port.
 
-Source: spec/server-options.md section 2 "SageMaker" and "Vertex AI".
+Source: docs/spec/server-options.md section 2 "SageMaker" and "Vertex AI".
 """
 
 from __future__ import annotations

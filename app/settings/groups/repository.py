@@ -1,6 +1,6 @@
 """The settings of the model repositories: where they are, when models are loaded, what is kept on the disk.
 
-Source: spec/server-options.md section 2, spec/repository.md sections 1.3 and 1.10.
+Source: docs/spec/server-options.md section 2, docs/spec/repository.md sections 1.3 and 1.10.
 """
 
 from __future__ import annotations

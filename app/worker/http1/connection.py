@@ -1,6 +1,6 @@
 """One client connection: requests in, responses out, one greenlet.
 
-Source: architecture section 3 (fair waiting, one buffer per body, one `sendmsg` per response).
+Source: docs/architecture.md section 3 (fair waiting, one buffer per body, one `sendmsg` per response).
 """
 
 from __future__ import annotations

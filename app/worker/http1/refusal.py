@@ -1,6 +1,6 @@
 """Requests that the worker answers itself: with an error, because no application could be asked.
 
-Source: spec/http.md sections 1, 6 and 7; the statuses are gunicorn's own (`Worker.handle_error`).
+Source: docs/spec/http.md sections 1, 6 and 7; the statuses are gunicorn's own (`Worker.handle_error`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests that are not plain: read by gunicorn's own parser, so that what is refused is gunicorn's decision.
 
-Source: gunicorn's `AsyncWorker.handle` and `http/body.py`; spec/http.md section 7 for chunks.
+Source: gunicorn's `AsyncWorker.handle` and `http/body.py`; docs/spec/http.md section 7 for chunks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One session serves all instances of a model on a device (it may be run from many threads), so that the weights are in
 memory once per device. Its exceptions are turned into the server's errors here and in the instance, nowhere else.
-Source: spec/onnxruntime-backend.md.
+Source: docs/spec/onnxruntime-backend.md.
 """
 
 from __future__ import annotations

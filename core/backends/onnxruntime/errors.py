@@ -1,6 +1,6 @@
 """What ONNX Runtime's exceptions mean: out of memory, a GPU that is lost, or a failure with a code.
 
-Source: spec/onnxruntime-backend.md section 5 (text), NVIDIA's CUDA runtime API reference (codes).
+Source: docs/spec/onnxruntime-backend.md section 5 (text), NVIDIA's CUDA runtime API reference (codes).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which execution providers a model's sessions ask for, and whether they got them. Decisions only: no session here.
 
-Source: spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution provider options.
+Source: docs/spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution provider options.
 """
 
 from __future__ import annotations

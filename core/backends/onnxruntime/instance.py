@@ -1,6 +1,6 @@
 """One instance of an ONNX model: executes a batch at a time.
 
-Source: spec/onnxruntime-backend.md section 5.5.
+Source: docs/spec/onnxruntime-backend.md section 5.5.
 """
 
 from __future__ import annotations

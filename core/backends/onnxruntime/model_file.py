@@ -1,6 +1,6 @@
 """Where the files of an ONNX model are.
 
-Source: spec/onnxruntime-backend.md section 5.1, spec/model-config.md section 2.2.
+Source: docs/spec/onnxruntime-backend.md section 5.1, docs/spec/model-config.md section 2.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a session is made with, decided from the model's configuration, the server's settings and the thread plan.
 
-Source: spec/onnxruntime-backend.md section 5.2.
+Source: docs/spec/onnxruntime-backend.md section 5.2.
 """
 
 from __future__ import annotations

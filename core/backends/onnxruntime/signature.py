@@ -1,6 +1,6 @@
 """What a session says its graph takes and gives, in the server's terms.
 
-Source: spec/onnxruntime-backend.md sections 5.3 and 5.4.
+Source: docs/spec/onnxruntime-backend.md sections 5.3 and 5.4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batch inputs: tensors that tell a model about the requests in its batch.
 
-Source: spec/model-config.md section 2.7.
+Source: docs/spec/model-config.md section 2.7.
 """
 
 from __future__ import annotations

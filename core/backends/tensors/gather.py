@@ -3,7 +3,7 @@
 One request's arrays go to the model as they are. Those of many are copied once: large ones into buffers that are used
 again for the next batch, which saves the page faults of fresh memory and lets a GPU's be pinned; small ones by joining
 bytes, which takes a third of the time of numpy's `concatenate` (64 arrays of 64 bytes: 4 µs against 14 µs).
-Source: spec/onnxruntime-backend.md section 5.5 items 1 to 4.
+Source: docs/spec/onnxruntime-backend.md section 5.5 items 1 to 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The results of one execution, cut into the outputs of each request.
 
 Outputs are views of the results; only small ones are copied, into one run of bytes for each request.
-Source: spec/onnxruntime-backend.md section 5.5 items 7 to 10.
+Source: docs/spec/onnxruntime-backend.md section 5.5 items 7 to 10.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The v2 protocol's JSON is taken under `application/json` and under everything that is no format of ours, as Triton does
 and AWS's own examples rely on, and so are objects with instances or inputs by column; a bare array only where the type
-is that of octets, or there is none. Source: spec/sagemaker.md (b) B5, (c).
+is that of octets, or there is none. Source: docs/spec/sagemaker.md sections B5 and C.
 """
 
 from __future__ import annotations

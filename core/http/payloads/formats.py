@@ -1,6 +1,6 @@
 """The table of formats: which media types are read and written, and by what.
 
-Source: spec/sagemaker.md (c) "Content types".
+Source: docs/spec/sagemaker.md section C "Content types".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Media types as `Content-Type` and `Accept` write them, and the choice among what is supported.
 
-Source: RFC 9110 sections 8.3.1 and 12.5.1; spec/sagemaker.md A3 (1024 characters at most).
+Source: RFC 9110 sections 8.3.1 and 12.5.1; docs/spec/sagemaker.md section A3 (1024 characters at most).
 """
 
 from __future__ import annotations

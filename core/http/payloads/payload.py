@@ -54,7 +54,7 @@ def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[Input
     """The inputs of each request that the payload makes, in order; views, nothing is copied.
 
     One request for a batch that the model takes at once, several of at most `max_batch_size` rows for a larger one,
-    one for each instance of a model that does not batch (spec/vertex.md, translation, point 3).
+    one for each instance of a model that does not batch (docs/spec/vertex.md section D point 3).
     """
     count = payload.count
     if payload.rows is not None:

@@ -1,6 +1,6 @@
 """The media type by which a platform marks a v2 body with binary tensors: the length of its JSON stands in it.
 
-Source: spec/sagemaker.md (b) B5, spec/vertex.md (b) B4.
+Source: docs/spec/sagemaker.md section B5, docs/spec/vertex.md section B4.
 """
 
 from __future__ import annotations

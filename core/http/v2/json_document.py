@@ -1,7 +1,7 @@
 """The JSON of a request body to a Python dict, by the parser that fits its size.
 
 In a large document the numbers under `inputs[].data` come as flat numpy arrays, everything else as Python values.
-Source: spec/http.md sections 1 (texts) and 5; architecture section 3 point 6 (why two parsers).
+Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section 3 point 6 (why two parsers).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A small document has lists of Python values, a large one flat arrays of numbers (a 3x224x224 image: 8 ms, where `json`
 and numpy take 95 ms).
-Source: spec/http.md section 5. Out-of-range integers are refused, on purpose unlike Triton, which wraps them.
+Source: docs/spec/http.md section 5. Out-of-range integers are refused, on purpose unlike Triton, which wraps them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything here is checked in the order in which Triton checks it, and nothing is allocated from a size that a client
 merely claims. Binary tensors are views of the body.
-Source: spec/http.md sections 4 to 7.
+Source: docs/spec/http.md sections 4 to 7.
 """
 
 from __future__ import annotations

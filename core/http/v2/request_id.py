@@ -1,6 +1,6 @@
 """The id in the JSON of a request, apart from the rest of it: the id differs each time, the rest seldom does.
 
-Source: spec/http.md section 4 (`id`).
+Source: docs/spec/http.md section 4 (`id`).
 """
 
 from __future__ import annotations

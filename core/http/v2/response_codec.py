@@ -1,6 +1,6 @@
 """An InferenceResponse to the parts of an HTTP body: JSON, then the binary tensors, never joined.
 
-Source: spec/http.md section 6 "Response".
+Source: docs/spec/http.md section 6 "Response".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How the caller of an infer request wants its response.
 
-Source: spec/http.md section 4 (`outputs[].parameters`, `binary_data_output`).
+Source: docs/spec/http.md section 4 (`outputs[].parameters`, `binary_data_output`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Features that are off: what can be read is answered as Triton does with the feature off, changes are refused.
 
-Source: spec/shared-memory.md sections 1 to 4, spec/trace-and-log.md sections 1 and 5, spec/http.md section 9.
+Source: docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md sections 1 and 5, docs/spec/http.md
+section 9.
 """
 
 from __future__ import annotations

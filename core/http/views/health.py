@@ -1,7 +1,7 @@
 """Health: live, ready, and ready of a model.
 
 An unready server says in the body how far it is; Triton says nothing there.
-Source: spec/http.md sections 3 and 11; architecture section 7.
+Source: docs/spec/http.md sections 3 and 11; docs/architecture.md section 7.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Flask's route and the short way of `V2Application.__call__` both end here, and so do the adapters' own infer routes.
 What those share that read other formats than the v2 protocol's stands here too: `servable`, `read_whole`, `prepare`,
 `run`, `finish` and `off_hub`.
-Source: spec/http.md section 4 "Processing order".
+Source: docs/spec/http.md section 4 "Processing order".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be read of the server and its models: metadata, configuration, statistics.
 
 The engine knows all of it; lookup errors are its own.
-Source: spec/http.md section 3, spec/statistics-and-metrics.md section A.
+Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section A.
 """
 
 from __future__ import annotations

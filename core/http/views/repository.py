@@ -1,7 +1,7 @@
 """The model repository: index, load, unload.
 
 All three touch storage, so they run off the hub. Whether loading is allowed at all is the engine's to say.
-Source: spec/http.md section 8.
+Source: docs/spec/http.md section 8.
 """
 
 from __future__ import annotations

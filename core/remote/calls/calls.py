@@ -1,7 +1,7 @@
 """The methods of the Engine protocol that a front end calls and waits for, as JSON.
 
 A call is [name, arguments], a result [true, value] or [false, error]. What the arguments and the value are comes from
-the annotations of the protocol. Source: architecture section 5.
+the annotations of the protocol. Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

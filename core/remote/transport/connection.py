@@ -1,6 +1,6 @@
 """One connection of a front end to the engine, from its greeting to its loss.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

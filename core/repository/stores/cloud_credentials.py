@@ -6,7 +6,7 @@
 
 The keys are beginnings of repository URIs: the longest that fits wins, "" fits all. Any string may be missing or empty.
 
-Source: spec/repository.md section 1.10.
+Source: docs/spec/repository.md section 1.10.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Credentials are the default ones of the SDK (GOOGLE_APPLICATION_CREDENTIALS, the
 workload identity); where it finds none, and always where STORAGE_EMULATOR_HOST leads to an emulator, access is
 anonymous. Without an emulator the SDK looks for a metadata server before it gives up, which may take some seconds.
 
-Source: spec/repository.md section 1.10; Cloud Storage's JSON API, `objects.list` and `objects.get`.
+Source: docs/spec/repository.md section 1.10; Cloud Storage's JSON API, `objects.list` and `objects.get`.
 """
 
 from __future__ import annotations

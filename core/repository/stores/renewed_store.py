@@ -1,6 +1,6 @@
 """An object store whose credentials may be exchanged while the server runs.
 
-Source: spec/repository.md section 1.10 ("on failure the file is re-read once").
+Source: docs/spec/repository.md section 1.10 ("on failure the file is re-read once").
 """
 
 from __future__ import annotations

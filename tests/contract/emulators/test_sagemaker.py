@@ -1,6 +1,6 @@
 """`trident emulate sagemaker` for the real SDK: one model, and many.
 
-Source: spec/sagemaker.md sections A1 to A5.
+Source: docs/spec/sagemaker.md sections A1 to A5.
 """
 
 from __future__ import annotations

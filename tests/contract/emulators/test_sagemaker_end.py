@@ -1,6 +1,6 @@
 """`trident emulate sagemaker` where a limit is broken, where it cannot start, and how it ends.
 
-Source: spec/sagemaker.md sections A1 to A5.
+Source: docs/spec/sagemaker.md sections A1 to A5.
 """
 
 from __future__ import annotations

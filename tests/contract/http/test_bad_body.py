@@ -1,7 +1,7 @@
 """Bad bodies, against the real server: binary tensors, compression, limits and paths.
 
 Every refusal says what was wrong, and the next good request is answered.
-Source: spec/http.md sections 2, 6, 7 and 12.
+Source: docs/spec/http.md sections 2, 6, 7 and 12.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad manners on the connection, against the real server: nobody ends it, stalls it or holds up the others.
 
-Source: spec/http.md sections 4 ("Client disconnect"), 6 and 7; RFC 9112 sections 6, 9 and 11.
+Source: docs/spec/http.md sections 4 ("Client disconnect"), 6 and 7; RFC 9112 sections 6, 9 and 11.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad JSON and bad shapes: the real server says what was wrong, and goes on to answer the next good request.
 
-Source: spec/http.md sections 1, 4, 5 and 12.
+Source: docs/spec/http.md sections 1, 4, 5 and 12.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batching, queue policies and the forms of inputs, seen from outside of the real server.
 
-Source: spec/schedulers.md sections 3.1 and 3.2; spec/model-config.md sections 2.3, 2.7 and 2.8;
-spec/statistics-and-metrics.md section A.
+Source: docs/spec/schedulers.md sections 3.1 and 3.2; docs/spec/model-config.md sections 2.3, 2.7 and 2.8;
+docs/spec/statistics-and-metrics.md section A.
 """
 
 from __future__ import annotations

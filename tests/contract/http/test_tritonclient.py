@@ -1,6 +1,6 @@
 """NVIDIA's own client, `tritonclient.http` and its asyncio form, against the real server.
 
-Source: spec/http.md sections 3 to 6 and 10; spec/statistics-and-metrics.md section A.
+Source: docs/spec/http.md sections 3 to 6 and 10; docs/spec/statistics-and-metrics.md section A.
 """
 
 from __future__ import annotations

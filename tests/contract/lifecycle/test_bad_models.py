@@ -1,6 +1,6 @@
 """Models that cannot be loaded: each has its reason in the index, the server stays up, and the others serve.
 
-Source: spec/repository.md sections 1.2, 1.4 and 1.6; spec/model-config.md sections 2.2, 2.5 and 2.8.
+Source: docs/spec/repository.md sections 1.2, 1.4 and 1.6; docs/spec/model-config.md sections 2.2, 2.5 and 2.8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A load request whose files find no room on the disk of the server.
 
-Source: spec/repository.md section 1.6.
+Source: docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Load, unload and index against the real server in explicit mode, by NVIDIA's own client and by plain requests.
 
-Source: spec/http.md section 8; spec/repository.md sections 1.4, 1.6 and 1.7.
+Source: docs/spec/http.md section 8; docs/spec/repository.md sections 1.4, 1.6 and 1.7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A rollout under load: models come, change and go while clients ask on connections that stay open.
 
 No request fails, and each is answered with the weights of before or after, never with anything else.
-Source: spec/repository.md section 1.6; architecture section 6.
+Source: docs/spec/repository.md section 1.6; docs/architecture.md section 6.
 """
 
 from __future__ import annotations

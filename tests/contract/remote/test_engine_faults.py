@@ -1,6 +1,6 @@
 """The engine's process ends when nobody expects it: what clients are told, and that it comes back with what it had.
 
-Source: architecture section 5; spec/repository.md section 1.3.
+Source: docs/architecture.md section 5; docs/spec/repository.md section 1.3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A front end's process ends when nobody expects it: the others serve on, and nothing of it stays in the engine.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The main process ends, or is asked to: front ends and engine go with it, in order, and nothing stays.
 
-Source: architecture section 5; spec/server-options.md section 5.
+Source: docs/architecture.md section 5; docs/spec/server-options.md section 5.
 """
 
 from __future__ import annotations

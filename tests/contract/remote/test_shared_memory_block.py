@@ -1,6 +1,6 @@
 """The memory that a front end shares with the engine: what happens when it is full, and who may hold it for how long.
 
-Source: architecture section 5.
+Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Models that change in S3 and Google Cloud Storage while the real server serves them, on request and by polling.
 
-Source: spec/repository.md sections 1.3, 1.6 and 1.10.
+Source: docs/spec/repository.md sections 1.3, 1.6 and 1.10.
 """
 
 from __future__ import annotations

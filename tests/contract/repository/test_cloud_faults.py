@@ -1,6 +1,6 @@
 """Storage that breaks while the real server loads from it: it loads the right weights in the end, or says why not.
 
-Source: spec/repository.md sections 1.6 and 1.10.
+Source: docs/spec/repository.md sections 1.6 and 1.10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Storage that refuses: what the real server says of it, in its log, its index and its answers, and what it never says.
 
-Source: spec/repository.md sections 1.3, 1.6 and 1.10.
+Source: docs/spec/repository.md sections 1.3, 1.6 and 1.10.
 """
 
 from __future__ import annotations

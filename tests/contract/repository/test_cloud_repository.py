@@ -1,6 +1,6 @@
 """Serving from S3 and Google Cloud Storage: what a start fetches, what the next one does not, several at once.
 
-The real server over real HTTP, against `moto_server` and `gcp-storage-emulator`. Source: spec/repository.md
+The real server over real HTTP, against `moto_server` and `gcp-storage-emulator`. Source: docs/spec/repository.md
 sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
 """
 

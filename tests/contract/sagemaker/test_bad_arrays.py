@@ -1,7 +1,7 @@
 """numpy's formats with everything in them that may not be: nothing is unpickled, evaluated, or held before its size is
 known.
 
-Source: spec/sagemaker.md (c); numpy's NEP 1.
+Source: docs/spec/sagemaker.md section C; numpy's NEP 1.
 """
 
 from __future__ import annotations

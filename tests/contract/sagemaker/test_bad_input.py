@@ -1,7 +1,7 @@
 """What callers send by mistake or on purpose, to a real container: each has its status, and a text that says what is
 wrong; nothing of it is run, and the container serves on.
 
-Source: spec/sagemaker.md sections A5, B5 and (c).
+Source: docs/spec/sagemaker.md sections A5, B5 and C.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bodies as large as batch transform sends them, whole and in chunks, and larger ones.
 
-Source: spec/sagemaker.md section A6.
+Source: docs/spec/sagemaker.md section A6.
 """
 
 from __future__ import annotations

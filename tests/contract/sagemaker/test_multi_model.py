@@ -1,6 +1,6 @@
 """Many models in one container, as the platform loads and unloads them.
 
-Source: spec/sagemaker.md section A5.
+Source: docs/spec/sagemaker.md section A5.
 """
 
 from __future__ import annotations

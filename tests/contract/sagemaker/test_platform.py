@@ -1,6 +1,6 @@
 """One model, as the platform serves it: probes, batch transform, what callers send by mistake, and the end.
 
-Every exchange is under the platform's limits. Source: spec/sagemaker.md sections A1, A2 and A6.
+Every exchange is under the platform's limits. Source: docs/spec/sagemaker.md sections A1, A2 and A6.
 """
 
 from __future__ import annotations

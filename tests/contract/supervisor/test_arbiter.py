@@ -1,6 +1,6 @@
 """The arbiter: a worker that dies comes back, a site that fails ends the server, a taken port too.
 
-Source: spec/server-options.md section 6.
+Source: docs/spec/server-options.md section 6.
 """
 
 from __future__ import annotations

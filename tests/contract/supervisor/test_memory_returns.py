@@ -1,6 +1,6 @@
 """What a model takes is given back when it goes: memory, threads and files, however often it is loaded.
 
-Source: spec/repository.md section 1.6, "In-flight requests".
+Source: docs/spec/repository.md section 1.6, "In-flight requests".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The graceful stop of the whole server process.
 
-Source: spec/server-options.md section 5.
+Source: docs/spec/server-options.md section 5.
 """
 
 from __future__ import annotations

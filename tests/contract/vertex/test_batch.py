@@ -1,6 +1,6 @@
 """Batch prediction: what the platform makes of each kind of input file, and what it can write of the answers.
 
-The platform reads the files, the container only ever sees predict requests. Source: spec/vertex.md section (a) A5.
+The platform reads the files, the container only ever sees predict requests. Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations

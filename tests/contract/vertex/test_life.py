@@ -1,6 +1,6 @@
 """A container under load: the platform's probes, its limits, callers who leave, and SIGTERM.
 
-Source: spec/vertex.md sections (a) A2 and A4, native translation, points 6 and 10.
+Source: docs/spec/vertex.md sections A2 and A4, D points 6 and 10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Instances to predictions: shapes, names, selection, order; by the container that the platform would ask.
 
-Source: spec/vertex.md, native translation, points 1 to 7.
+Source: docs/spec/vertex.md section D points 1 to 7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Raw predict: the v2 protocol, its tensors in binary, and whatever else has a decoder; over the container's socket.
 
-Source: spec/vertex.md section (b) B4.
+Source: docs/spec/vertex.md section B4.
 """
 
 from __future__ import annotations

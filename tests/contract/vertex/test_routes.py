@@ -1,6 +1,6 @@
 """What can be reached of a container: by the redirect header, by an invoke route prefix; over its socket.
 
-Source: spec/vertex.md sections (a) A3 (invoke), (b) B3, native translation, points 9 and 11.
+Source: docs/spec/vertex.md sections A3 (invoke), B3, D points 9 and 11.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a container starts: the variables of each mode, what the artifacts are, which model answers.
 
-Source: spec/vertex.md sections (a) A1 and A2, (b) B1 and B2, (c).
+Source: docs/spec/vertex.md sections A1 and A2, B1 and B2, C.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """docs/coming-from-triton.md and docs/tuning.md are true: options, commands, names, figures and texts.
 
 The table of options is made from the product's own: `python -m tests.unit.docs.test_guides` prints it.
-Source of Triton's options: spec/server-options.md section 2.
+Source of Triton's options: docs/spec/server-options.md section 2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The header is a Python literal. It is read by patterns and not evaluated, and what it claims is compared with the bytes
 that are there before anything is made of it.
-Source: numpy's NEP 1 (the format); spec/sagemaker.md (c) "Content types".
+Source: numpy's NEP 1 (the format); docs/spec/sagemaker.md section C "Content types".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     coo        data, row, col: of each value its place
 
 Values of one place add up, as in scipy. Shape and indices are a client's word: they are checked before memory is taken.
-Source: scipy's `scipy/sparse/_matrix_io.py`; spec/sagemaker.md (c) "Content types".
+Source: scipy's `scipy/sparse/_matrix_io.py`; docs/spec/sagemaker.md section C "Content types".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Several inputs stand beside each other in the order of the model configuration. There is no header row. Plain numbers
 are read by the JSON parser, whose grammar they share (1,000 rows of 30: a third of the time of numpy's own reader);
 whatever that does not read, right or wrong, goes field by field through `csv`.
-Source: RFC 4180; spec/sagemaker.md (c) "Content types".
+Source: RFC 4180; docs/spec/sagemaker.md section C "Content types".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Outputs as CSV: a row per instance, the elements of each output row-major, outputs beside each other; no header.
 
 Numbers are written by the JSON writer (the fewest digits that read back the same); NaN and the infinities as words.
-Source: RFC 4180; spec/sagemaker.md (c) "Content types".
+Source: RFC 4180; docs/spec/sagemaker.md section C "Content types".
 """
 
 from __future__ import annotations

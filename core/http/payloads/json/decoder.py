@@ -1,7 +1,7 @@
 """JSON documents with instances to the arrays of a model's inputs.
 
 Numbers of a model with one input go straight from the text into an array; all else goes through Python's values.
-Source: spec/vertex.md, native translation, points 1 to 4; spec/sagemaker.md (c) "Auto-wrapping".
+Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
 """
 
 from __future__ import annotations

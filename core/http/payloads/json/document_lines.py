@@ -1,6 +1,6 @@
 """Bodies of several JSON documents, one on each line: batch transform packs as many lines of a file as fit.
 
-A line is what it would be alone, whatever stands beside it. Source: spec/sagemaker.md A6.
+A line is what it would be alone, whatever stands beside it. Source: docs/spec/sagemaker.md section A6.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Numbers have the fewest digits that read back as the same number. NaN and the infinities, for which JSON has no
 numbers, are the strings "NaN", "Infinity" and "-Infinity"; bytes that are not UTF-8 are `{"b64": "..."}`.
-Source: spec/vertex.md, native translation, point 5.
+Source: docs/spec/vertex.md section D point 5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A list of instances, as JSON values, to the arrays of a model's inputs.
 
 An instance is the value of the only input, or an object with a value by input name.
-Source: spec/vertex.md, native translation, points 2 and 3.
+Source: docs/spec/vertex.md section D points 2 and 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JSON lines: one instance, or one prediction, on each line, in order.
 
-Source: spec/sagemaker.md A6 (one record per line).
+Source: docs/spec/sagemaker.md section A6 (one record per line).
 """
 
 from __future__ import annotations

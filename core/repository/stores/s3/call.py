@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _LONGEST_MESSAGE = 500
 _MASK = "[secret]"
 
-# Triton's text when it cannot look into the bucket. Source: spec/repository.md section 1.10.
+# Triton's text when it cannot look into the bucket. Source: docs/spec/repository.md section 1.10.
 _NO_CLIENT = "Unable to create S3 filesystem client. Check account credentials."
 
 

@@ -4,7 +4,7 @@ Who asks, who may and where (AWS_PROFILE, AWS_ENDPOINT_URL_S3, roles, web identi
 boto3's own default chain; only what the repository's URI or the credential file says goes before it. With a custom
 endpoint botocore writes the bucket into the path, unless the AWS configuration asks for the virtual style.
 
-Source: spec/repository.md section 1.10.
+Source: docs/spec/repository.md section 1.10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table "What reloads" of spec/repository.md section 1.6."""
+"""The table "What reloads" of docs/spec/repository.md section 1.6."""
 
 from __future__ import annotations
 
