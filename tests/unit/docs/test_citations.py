@@ -95,7 +95,7 @@ def cross_reference_faults(document: str, markdown: str) -> list[str]:
     """
     everywhere = {number for path in sorted((ROOT / "docs/spec").glob("*.md")) for number in _numbers(path.name)}
     found = []
-    for match in re.finditer(r"(?:([\w-]+\.md) )?(§[\d.]*\d(?:(?:, |–)§[\d.]*\d)*)", markdown):
+    for match in re.finditer(r"(?:([\w-]+\.md) )?(§[\d.]*\d(?:(?:, |\u2013)§[\d.]*\d)*)", markdown):
         name = match[1] or document
         for number in re.findall(r"[\d.]*\d", match[2]):
             known = everywhere if "." in number and not match[1] else _numbers(name)
