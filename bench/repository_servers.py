@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from bench.repository_emulators import ENVIRONMENT
 from bench.servers import Server
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 
 READY_LIMIT_S = 600.0
 # Ten milliseconds are half a percent of the shortest start.

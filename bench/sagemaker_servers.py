@@ -8,8 +8,8 @@ from types import TracebackType
 
 from bench.cases import Array, Case
 from bench.servers import Server, resident_mb_of
-from tests.contract.server import HOST
-from tests.contract.session import TRIDENT, session_members
+from tests.contract.servers.server import HOST
+from tests.contract.servers.session import TRIDENT, session_members
 
 ANSWER_LIMIT_S = 60.0
 # Written out, not the server's own: a client knows it from the specification.

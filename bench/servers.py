@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.contract.server import HOST, free_ports
-from tests.contract.session import kill_session, session_members, start_session
+from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.session import kill_session, session_members, start_session
 from tests.project import ROOT
 
 START_LIMIT_S = 120.0

@@ -18,7 +18,7 @@ from bench.repository import SHIPPED
 from bench.repository_results import RepositoryResults
 from bench.sagemaker_turns import Turn, Turns
 from bench.servers import Server
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 
 _TRIDENT = str(Path(sys.executable).with_name("trident"))
 _BINARY_PREFIX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

@@ -13,8 +13,8 @@ from bench.cases import CASES as MODEL_CASES
 from bench.cases import Case
 from bench.repository_results import RepositoryResults
 from bench.servers import Server, trident
-from tests.contract.server_processes import front_ends_of
-from tests.contract.session import session_members
+from tests.contract.servers.processes import front_ends_of
+from tests.contract.servers.session import session_members
 
 _BY_KEY = {case.key: case for case in MODEL_CASES}
 _GROWTH_REQUESTS = 100_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.server import HTTP_WORKERS, ServerProcess
+from tests.contract.servers.server import HTTP_WORKERS, ServerProcess
 
 
 @pytest.fixture(scope="module", params=["0", "2"], ids=["one-process", "front-ends"])

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.contract.external_tool import external_tool
-from tests.contract.server import HOST, ROOT, environment_without, free_ports
-from tests.contract.session import kill_session, start_session
+from tests.contract.deploy.external_tool import external_tool
+from tests.contract.servers.server import HOST, ROOT, environment_without, free_ports
+from tests.contract.servers.session import kill_session, start_session
 from tests.waiting import until
 
 COMPOSE = ROOT / "deploy" / "compose"

@@ -14,8 +14,8 @@ import kubernetes_validate
 import yaml
 
 from app.settings.server import ServerSettings, read_settings
-from tests.contract.external_tool import external_tool
-from tests.contract.server import ROOT
+from tests.contract.deploy.external_tool import external_tool
+from tests.contract.servers.server import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")

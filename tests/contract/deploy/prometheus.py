@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import yaml
 
-from tests.contract.external_tool import external_tool
-from tests.contract.server import HOST, ROOT, free_ports
+from tests.contract.deploy.external_tool import external_tool
+from tests.contract.servers.server import HOST, ROOT, free_ports
 from tests.waiting import until
 
 MONITORING = ROOT / "deploy" / "monitoring"

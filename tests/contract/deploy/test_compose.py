@@ -22,7 +22,7 @@ from tests.contract.deploy.compose_stack import (
     resolved,
 )
 from tests.contract.deploy.prometheus import Prometheus, finite, shipped_config
-from tests.contract.server import HOST, ROOT
+from tests.contract.servers.server import HOST, ROOT
 from tests.waiting import until
 
 LIMIT_S = 60.0

@@ -12,7 +12,7 @@ import pytest
 from app.settings.server import read_settings
 from docker.healthcheck import Question, question, server_arguments
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer, platform_environment
-from tests.contract.server import HOST, ROOT, ServerProcess, free_ports
+from tests.contract.servers.server import HOST, ROOT, ServerProcess, free_ports
 from tests.waiting import until
 
 MODELS = ROOT / "deploy" / "models"

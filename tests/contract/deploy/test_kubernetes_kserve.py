@@ -9,7 +9,7 @@ import yaml
 
 from app.docs.metrics_page import metric_rows
 from tests.contract.deploy.kubernetes_manifests import Object, manifests, validate
-from tests.contract.server import ROOT
+from tests.contract.servers.server import ROOT
 
 pytestmark = pytest.mark.slow
 

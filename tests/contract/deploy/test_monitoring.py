@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
+from tests.contract.deploy.external_tool import external_tool
 from tests.contract.deploy.monitored_site import monitored_servers
 from tests.contract.deploy.prometheus import MONITORING, Prometheus, finite, shipped_config
-from tests.contract.external_tool import external_tool
 
 DASHBOARD = json.loads((MONITORING / "dashboards" / "trident.json").read_text())
 ALERTS = [rule for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"] for rule in group["rules"]]

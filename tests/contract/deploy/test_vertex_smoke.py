@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
-from tests.contract.server import ROOT
-from tests.contract.simple_model import good_document
+from tests.contract.servers.server import ROOT
+from tests.contract.servers.simple_model import good_document
 from tests.contract.vertex.vertex_container import environment
 
 MODELS = ROOT / "deploy" / "models"

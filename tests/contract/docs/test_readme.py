@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 
 ADDRESS = "localhost:8000"

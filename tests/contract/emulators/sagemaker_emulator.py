@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 
 from tests.contract.sagemaker.sagemaker_archives import CSV
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
-from tests.contract.session import TRIDENT, start_session
+from tests.contract.servers.session import TRIDENT, start_session
 from tests.waiting import until
 
 ROW = b"1,2,3,4\n"

@@ -39,7 +39,7 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_rows,
 )
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
 

@@ -17,8 +17,8 @@ from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
 from tests.contract.repository.gcs_emulator import GcsEmulator
-from tests.contract.server import ROOT
-from tests.contract.simple_model import GOLDEN_MODELS, WIDTH, good_document, link_models
+from tests.contract.servers.server import ROOT
+from tests.contract.servers.simple_model import GOLDEN_MODELS, WIDTH, good_document, link_models
 from tests.waiting import until
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"

@@ -17,7 +17,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform, aiplatform_v1
 from requests.adapters import HTTPAdapter
 
-from tests.contract.session import TRIDENT, session_members, start_session
+from tests.contract.servers.session import TRIDENT, session_members, start_session
 from tests.contract.vertex.vertex_container import environment
 from tests.waiting import until
 

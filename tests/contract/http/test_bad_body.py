@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.server import ServerProcess
-from tests.contract.server_processes import memory_bound
-from tests.contract.simple_model import (
+from tests.contract.servers.processes import memory_bound
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import (
     HEADER_LENGTH,
     IDENTITY,
     PATH,

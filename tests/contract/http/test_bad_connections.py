@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.served_site import Client, Reply
-from tests.contract.server import HOST, ServerProcess
-from tests.contract.server_processes import connected_front_ends, memory_bound, open_files
-from tests.contract.simple_model import (
+from tests.contract.servers.probe_site import Client, Reply
+from tests.contract.servers.processes import connected_front_ends, memory_bound, open_files
+from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.simple_model import (
     PATH,
     assert_still_serves,
     good_body,

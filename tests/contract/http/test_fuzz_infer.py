@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from tests.contract.server import HOST, ServerProcess
-from tests.contract.server_processes import workers_of
-from tests.contract.simple_model import (
+from tests.contract.servers.processes import workers_of
+from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.simple_model import (
     HEADER_LENGTH,
     PATH,
     assert_still_serves,

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 # Repository control, trace and logging come later.
 SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors")
 MUST_FAIL = ("broken", "badcfg")

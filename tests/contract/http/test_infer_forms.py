@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.contract.served_site import PATIENCE_S, Client
-from tests.contract.server import ServerProcess
-from tests.contract.simple_model import raw_post
+from tests.contract.servers.probe_site import PATIENCE_S, Client
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import raw_post
 from tests.unit import onnx_models
 from tests.unit.onnx_models import add_sub, identity, write_version
 from tests.waiting import until

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.contract.lifecycle.changing_models import INDEX, base64_of
-from tests.contract.server import ServerProcess
-from tests.contract.simple_model import GOLDEN_MODELS, PATH, good_body, good_document
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import GOLDEN_MODELS, PATH, good_body, good_document
 from tests.unit.onnx_models import add_sub, write_version
 from tests.waiting import until
 

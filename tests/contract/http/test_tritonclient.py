@@ -18,8 +18,8 @@ import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from core.inference.tensors import Array
-from tests.contract.server import ServerProcess
-from tests.contract.simple_model import link_models
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import add_sub, identity, write_version
 
 pytestmark = pytest.mark.slow

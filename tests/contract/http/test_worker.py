@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.contract.served_site import Client, Server, served
+from tests.contract.servers.probe_site import Client, Server, served
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import build, constant, tensor, write_version
 from tests.waiting import until
 

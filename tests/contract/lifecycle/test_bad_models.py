@@ -30,10 +30,10 @@ from tests.contract.lifecycle.changing_models import (
     state,
     unload_and_wait,
 )
-from tests.contract.served_site import Client
-from tests.contract.server import ServerProcess
-from tests.contract.server_processes import memory_bound
-from tests.contract.simple_model import assert_still_serves, link_models, raw_post
+from tests.contract.servers.probe_site import Client
+from tests.contract.servers.processes import memory_bound
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models, raw_post
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

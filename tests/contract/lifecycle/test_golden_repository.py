@@ -9,14 +9,14 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 RECORDED_REPOSITORY = "/models"
 NOT_LOADED_AT_START = {"badcfg", "broken"}
 LIMIT_S = 30.0

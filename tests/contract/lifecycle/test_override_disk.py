@@ -13,8 +13,8 @@ import pytest
 
 from tests.changing_files import found_below
 from tests.contract.lifecycle.changing_models import OVERRIDE, add_scaled, base64_of, factor_of, load, scaled
-from tests.contract.server import ServerProcess
-from tests.contract.simple_model import assert_still_serves, link_models
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

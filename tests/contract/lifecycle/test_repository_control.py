@@ -39,8 +39,8 @@ from tests.contract.lifecycle.changing_models import (
     unload,
     unload_and_wait,
 )
-from tests.contract.server import ServerProcess
-from tests.contract.simple_model import assert_still_serves, link_models
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
 

@@ -31,8 +31,8 @@ from tests.contract.lifecycle.changing_models import (
     unload,
     unload_and_wait,
 )
-from tests.contract.server import HOST, ServerProcess
-from tests.contract.simple_model import link_models
+from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]

@@ -37,7 +37,7 @@ from tests.contract.remote.remote_server import (
     private_directory,
     readiness,
 )
-from tests.contract.simple_model import assert_still_serves, link_models
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit import onnx_models
 from tests.waiting import until
 

@@ -29,8 +29,8 @@ from tests.contract.remote.remote_server import (
     pending,
     resident_kb,
 )
-from tests.contract.session import session_members
-from tests.contract.simple_model import IDENTITY, assert_still_serves, link_models
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit import onnx_models
 from tests.waiting import until
 

@@ -33,10 +33,10 @@ from tests.contract.lifecycle.changing_models import (
     ones_body,
     unload_and_wait,
 )
-from tests.contract.server import HOST, ServerProcess
-from tests.contract.server_processes import front_ends_of, only, stopped
-from tests.contract.session import session_members
-from tests.contract.simple_model import HEADER_LENGTH, PATH, good_body, link_models
+from tests.contract.servers.processes import front_ends_of, only, stopped
+from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import HEADER_LENGTH, PATH, good_body, link_models
 from tests.unit.onnx_models import build, constant, tensor
 from tests.waiting import until
 

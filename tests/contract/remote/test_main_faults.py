@@ -26,8 +26,8 @@ from tests.contract.remote.remote_server import (
     private_directory,
     undisturbed,
 )
-from tests.contract.session import session_members
-from tests.contract.simple_model import assert_still_serves, link_models
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit import onnx_models
 from tests.waiting import until
 

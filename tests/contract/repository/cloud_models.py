@@ -16,7 +16,7 @@ import numpy as np
 from tests.contract.lifecycle.changing_models import BATCHED, JSON, WIDTH, scaled
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
-from tests.contract.server import ServerProcess, environment_without
+from tests.contract.servers.server import ServerProcess, environment_without
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-example-secret"}
 _PLATFORMS = ("AWS_", "BOTO_", "CLOUDSDK_", "GCE_", "GOOGLE_", "STORAGE_", "TRIDENT_", "TRITON_")

@@ -15,8 +15,8 @@ import pytest
 from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, load, scaled, unload_and_wait
 from tests.contract.repository.cloud_models import assert_serves, cloud_server, readiness, reasons
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request
-from tests.contract.server import ServerProcess
-from tests.contract.server_processes import connected_front_ends
+from tests.contract.servers.processes import connected_front_ends
+from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]

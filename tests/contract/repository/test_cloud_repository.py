@@ -27,7 +27,7 @@ from tests.contract.repository.cloud_models import (
 from tests.contract.repository.fault_proxy import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

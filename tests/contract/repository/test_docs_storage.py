@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.server import HOST, free_ports
-from tests.contract.session import session_members, start_session
+from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.session import session_members, start_session
 from tests.project import ROOT
 from tests.waiting import until
 

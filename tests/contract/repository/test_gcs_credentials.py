@@ -19,7 +19,7 @@ from core.repository.stores.gcs import GcsStore
 from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import store_at
-from tests.contract.server import HOST, ROOT, free_ports
+from tests.contract.servers.server import HOST, ROOT, free_ports
 from tests.waiting import until
 
 EMAIL = "loader@project.iam.gserviceaccount.com"

@@ -16,8 +16,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.contract.server import HOST, HTTP_WORKERS, environment_without, free_ports
-from tests.contract.session import TRIDENT, kill_session, start_session
+from tests.contract.servers.server import HOST, HTTP_WORKERS, environment_without, free_ports
+from tests.contract.servers.session import TRIDENT, kill_session, start_session
 from tests.project import ROOT
 from tests.waiting import until
 

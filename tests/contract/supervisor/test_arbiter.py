@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.served_site import ROOT, Client, Server, free_ports, served
-from tests.contract.session import session_members
+from tests.contract.servers.probe_site import ROOT, Client, Server, free_ports, served
+from tests.contract.servers.session import session_members
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_taken_port_ends_the_server() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        command = [sys.executable, "tests/contract/served_site.py", str(port)]
+        command = [sys.executable, "tests/contract/servers/probe_site.py", str(port)]
         ended = subprocess.run(
             command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
@@ -120,7 +120,13 @@ def test_stock_thread_worker_serves_the_same_site() -> None:
 
 def test_patching_worker_is_refused_with_the_class_to_use() -> None:
     (port,) = free_ports(1)
-    command = [sys.executable, "tests/contract/served_site.py", str(port), "--settings", '{"worker_class": "gevent"}']
+    command = [
+        sys.executable,
+        "tests/contract/servers/probe_site.py",
+        str(port),
+        "--settings",
+        '{"worker_class": "gevent"}',
+    ]
     ended = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20
     )

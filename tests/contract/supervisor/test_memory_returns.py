@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, base64_of, factor_of, heavy, load, unload_and_wait
-from tests.contract.server import ServerProcess
-from tests.contract.server_processes import open_files, workers_of
-from tests.contract.simple_model import assert_still_serves, link_models
+from tests.contract.servers.processes import open_files, workers_of
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import write_version
 from tests.waiting import until
 

@@ -15,10 +15,10 @@ import pytest
 import tritonclient.http
 
 from tests.contract.remote.remote_server import readiness
-from tests.contract.server import ROOT, ServerProcess
-from tests.contract.server_processes import engine_of, front_ends_of, workers_of
-from tests.contract.session import session_members
-from tests.contract.simple_model import PATH, good_body, link_models
+from tests.contract.servers.processes import engine_of, front_ends_of, workers_of
+from tests.contract.servers.server import ROOT, ServerProcess
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import PATH, good_body, link_models
 from tests.unit import onnx_models
 from tests.waiting import until
 
@@ -221,7 +221,7 @@ class StockServer(ServerProcess):
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, str(ROOT / "tests/contract/served_models.py"), "gthread", *super().command[2:]]
+        return [sys.executable, str(ROOT / "tests/contract/servers/served_models.py"), "gthread", *super().command[2:]]
 
 
 def test_the_application_serves_under_the_stock_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.contract.served_site import Client, Server, served
+from tests.contract.servers.probe_site import Client, Server, served
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.contract.lifecycle.changing_models import add_scaled
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.unit.onnx_serving import identity_config

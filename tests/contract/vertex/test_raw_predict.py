@@ -18,7 +18,7 @@ import requests
 
 from adapters.vertex.predict import BINARY
 from core.http.payloads.arrays.npy import write_npy
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.contract.vertex.vertex_models import ROWS, serving
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import add_scaled
-from tests.contract.server import HOST
+from tests.contract.servers.server import HOST
 from tests.contract.vertex.vertex_container import HEALTH, LIMIT_S, PREDICT, Answer, VertexContainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, scaled
-from tests.contract.server import HOST, ServerProcess, free_ports
+from tests.contract.servers.server import HOST, ServerProcess, free_ports
 from tests.contract.vertex.vertex_container import HEALTH, PREDICT, VertexContainer
 from tests.unit.onnx_models import write
 from tests.waiting import until

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.contract.server import HOST, environment_without, free_ports
-from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.contract.servers.server import HOST, environment_without, free_ports
+from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.waiting import until
 
 LIMIT_S = 60.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.contract.session import TRIDENT, kill_session, session_members, start_session
+from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
 from tests.waiting import until
 

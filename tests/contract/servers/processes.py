@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tests.contract.session import session_members
+from tests.contract.servers.session import session_members
 from tests.waiting import until
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.contract.server import ServerProcess
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
 
-GOLDEN_MODELS = Path(__file__).resolve().parent.parent / "golden" / "models"
+GOLDEN_MODELS = ROOT / "tests" / "golden" / "models"
 PATH = "/v2/models/simple/infer"
 IDENTITY = "/v2/models/identity_fp32/infer"
 STRINGS = "/v2/models/str_id/infer"
