@@ -8,9 +8,9 @@
     make bench BENCH_ARGS='workers --help'
 
 Prints two tables and writes bench/results/<date>-<cpu>.json and .md. `repository` as the first argument measures the
-model repository instead: downloads, starts, loads (bench/repository_run.py); `sagemaker` its container
-(bench/sagemaker_run.py); `vertex` Vertex AI's (bench/vertex_run.py);
-`workers` HTTP workers before an engine process (bench/workers_run.py).
+model repository instead: downloads, starts, loads (bench/repository/run.py); `sagemaker` its container
+(bench/sagemaker/run.py); `vertex` Vertex AI's (bench/vertex/run.py);
+`workers` HTTP workers before an engine process (bench/workers/run.py).
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import (
-    machine,
-    measure,
-    report,
-    repository,
-    repository_run,
-    sagemaker_run,
-    servers,
-    vertex_run,
-    workers_run,
-    wrk,
-)
+from bench import machine, wrk
 from bench.cases import CASES, Case
-from bench.results import Results
+from bench.models import served as repository
+from bench.plain import measure, report
+from bench.plain.results import Results
+from bench.repository import run as repository_run
+from bench.sagemaker import run as sagemaker_run
+from bench.servers import server as servers
+from bench.vertex import run as vertex_run
+from bench.workers import run as workers_run
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"

@@ -1,0 +1,1 @@
+"""The model repositories that the benchmarks serve."""

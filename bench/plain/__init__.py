@@ -1,0 +1,1 @@
+"""The benchmark of plain HTTP: every case on every server, in turn."""

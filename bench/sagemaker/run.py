@@ -1,0 +1,87 @@
+"""The figures of SageMaker's container, printed as two tables and written to bench/results/<date>-<cpu>-sagemaker.*.
+
+    python -m bench sagemaker                                  all of it, about 7 minutes
+    python -m bench sagemaker --only csv,multi-model
+    make bench BENCH_ARGS='sagemaker --only invocations --rounds 20'
+
+The cases:
+
+    invocations  /invocations beside plain v2 infer: one process, one model, by turns (needs wrk)
+    csv          1,000 rows of 30 features: this project's reader beside numpy's
+    multi-model  200 models loaded, invoked and unloaded one after another, twice
+    ping         /ping while 64 connections invoke (needs wrk)
+
+Figures of some of the cases only are written to files of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import machine, wrk
+from bench.figures import RepositoryResults
+from bench.repository.run import names_among, positive
+from bench.sagemaker.csv import measure_csv
+from bench.sagemaker.invocations import measure_invocations
+from bench.sagemaker.multi_model import measure_multi_model
+from bench.sagemaker.ping import measure_ping
+
+CASES = ("invocations", "csv", "multi-model", "ping")
+NEED_WRK = {"invocations", "ping"}
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "bench" / "sagemaker"
+RESULTS = ROOT / "bench" / "results"
+CONDITIONS = "Server and clients share the cores."
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench sagemaker",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", type=names_among(CASES), default=list(CASES), help=", ".join(CASES))
+    parser.add_argument("--rounds", type=positive, default=400, help="invocations: pairs of turns; the median counts")
+    parser.add_argument("--turn", type=float, default=0.1, help="invocations: seconds of each turn")
+    parser.add_argument("--seconds", type=positive, default=60, help="ping: seconds of load")
+    parser.add_argument("--models", type=positive, default=200, help="multi-model: how many")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+    return parser.parse_args(arguments)
+
+
+def measure(options: argparse.Namespace, results: RepositoryResults) -> None:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if "invocations" in options.only:
+        measure_invocations(results, BUILD, rounds=options.rounds, seconds=options.turn)
+    if "csv" in options.only:
+        measure_csv(results)
+    if "multi-model" in options.only:
+        measure_multi_model(results, BUILD, models=options.models)
+    if "ping" in options.only:
+        measure_ping(results, BUILD, seconds=options.seconds)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    if NEED_WRK & set(options.only):
+        try:
+            wrk.require_wrk()
+        except wrk.WrkMissing as missing:
+            raise SystemExit(str(missing)) from None
+    command = shlex.join(["python", "-m", "bench", "sagemaker", *arguments])
+    conditions = f"{CONDITIONS} Load average when it began: {os.getloadavg()[0]:.2f}."
+    results = RepositoryResults(datetime.date.today().isoformat(), machine.describe(), command, conditions=conditions)
+    measure(options, results)
+    options.results.mkdir(parents=True, exist_ok=True)
+    part = "" if set(options.only) == set(CASES) else "-" + "-".join(options.only)
+    stem = options.results / f"{results.date}-{machine.slug()}-sagemaker{part}"
+    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
+    stem.with_name(f"{stem.name}.md").write_text(results.markdown())
+    print(f"wrote {stem}.json and .md", file=sys.stderr)
+    print(results.markdown())

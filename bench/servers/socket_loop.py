@@ -1,0 +1,114 @@
+"""The most that Python does with a large tensor: received into one buffer, run, sent, on one thread.
+
+    python -m bench.servers.socket_loop PORT build/bench/models/identity/1/model.onnx
+
+Nothing of HTTP but where the body begins and how long it is; nothing is checked, counted or batched: a bound for what
+may be asked of a server, not one. The model is FP32 [n, d] -> FP32 [n, d]; a request is one binary tensor.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import sys
+
+import numpy as np
+import onnxruntime
+
+HEAD_END = b"\r\n\r\n"
+LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+OFFSET = re.compile(rb"(?i)\r\ninference-header-content-length: *(\d+)")
+DESCRIPTION = (
+    b'{"model_name":"identity","model_version":"1","outputs":[{"name":"OUTPUT","datatype":"FP32","shape":[%d,%d],'
+    b'"parameters":{"binary_data_size":%d}}]}'
+)
+RESPONSE = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+    b"Content-Length: %d\r\n\r\n%b"
+)
+READY, UNKNOWN = (b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status for status in (b"200 OK", b"404 Not Found"))
+
+
+class Client:
+    """One connection. `got` of the body's bytes have come; `unsent` is what is left of the response."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.body = memoryview(b"")
+        self.got = 0
+        self.offset = 0
+        self.unsent: list[memoryview] = []
+
+    def receive(self) -> bool:
+        """Take what there is. Whether a request is whole; raises OSError at the end, BlockingIOError before."""
+        if not self.body:
+            first = self.sock.recv(16384)
+            if not first:
+                raise ConnectionResetError
+            end = first.index(HEAD_END) + len(HEAD_END)
+            length, offset = LENGTH.search(first, 0, end), OFFSET.search(first, 0, end)
+            if length is None or offset is None:
+                self.unsent = [memoryview(READY if b"/health/ready " in first else UNKNOWN)]
+                return False
+            self.offset, self.got = int(offset[1]), len(first) - end
+            self.body = np.empty(int(length[1]), np.uint8).data
+            self.body[: self.got] = first[end:]
+        while self.got < len(self.body):
+            received = self.sock.recv_into(self.body[self.got :])
+            if not received:
+                raise ConnectionResetError
+            self.got += received
+        return True
+
+    def answer(self, session: onnxruntime.InferenceSession) -> None:
+        tensor = np.frombuffer(self.body[self.offset :], np.uint8)
+        aligned = tensor if tensor.ctypes.data % 4 == 0 else tensor.copy()
+        (result,) = session.run(None, {"INPUT": aligned.view(np.float32).reshape(1, -1)})
+        self.body = memoryview(b"")
+        description = DESCRIPTION % (*result.shape, result.nbytes)
+        head = RESPONSE % (len(description), len(description) + result.nbytes, description)
+        self.unsent = [memoryview(head), memoryview(result).cast("B")]
+
+    def send(self) -> None:
+        """Send as much as the socket takes."""
+        sent = self.sock.sendmsg(self.unsent)
+        while self.unsent and sent >= len(self.unsent[0]):
+            sent -= len(self.unsent.pop(0))
+        if sent:
+            self.unsent[0] = self.unsent[0][sent:]
+
+
+def serve(port: int, model: str) -> None:
+    session = onnxruntime.InferenceSession(model)
+    listener = socket.create_server(("127.0.0.1", port), backlog=256)
+    listener.setblocking(False)
+    ready = selectors.DefaultSelector()
+    ready.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in ready.select():
+            if key.fileobj is listener:
+                sock, _ = listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ready.register(sock, selectors.EVENT_READ, Client(sock))
+                continue
+            client: Client = key.data
+            try:
+                if not client.unsent and client.receive():
+                    client.answer(session)
+                while client.unsent:
+                    client.send()
+            except BlockingIOError:
+                pass
+            except OSError:
+                ready.unregister(client.sock)
+                client.sock.close()
+                continue
+            wanted = selectors.EVENT_WRITE if client.unsent else selectors.EVENT_READ
+            if wanted != key.events:
+                ready.modify(client.sock, wanted, client)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,163 @@
+"""What the Vertex AI container is compared by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from bench import wrk
+from bench.cases import CASES, SEED, Case
+from bench.figures import RepositoryResults
+from bench.models.served import SHIPPED
+from bench.servers.server import Server
+from bench.turns import Turn, Turns
+from tests.contract.servers.server import HOST
+
+_TRIDENT = str(Path(sys.executable).with_name("trident"))
+_BINARY_PREFIX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
+_PREDICT = "/predict"
+_ROWS, _FEATURES = 1000, 30
+_CONNECTIONS = 4
+_FLASK_SECONDS = 3
+_FLASK_ROUNDS = 5
+
+
+class BesidePlain(Server):
+    """Vertex AI's port beside plain HTTP's: two applications, one process, one engine."""
+
+    def __init__(self, repository: Path, model: str, log: Path) -> None:
+        command = [
+            _TRIDENT,
+            "serve",
+            "--platform=plain",
+            f"--model-repository={repository}",
+            f"--http-address={HOST}",
+            "--http-port={port}",
+            "--allow-metrics=false",
+            "--allow-vertex-ai=true",
+            "--vertex-ai-port={spare_port}",
+            f"--vertex-ai-default-model={model}",
+        ]
+        super().__init__("trident", command, log, {"AIP_PREDICT_ROUTE": _PREDICT, "AIP_HEALTH_ROUTE": "/health"})
+
+    @property
+    def predict_url(self) -> str:
+        return f"http://{HOST}:{self.spare_port}{_PREDICT}"
+
+
+def measure_predict(results: RepositoryResults, build: Path, rounds: int, seconds: float) -> None:
+    repository = _tabular(build / "models")
+    rows = np.random.default_rng(SEED).random((_ROWS, _FEATURES)).round(4)
+    kind = {"Content-Type": "application/json"}
+    instances = json.dumps({"instances": rows.tolist()}).encode()
+    tensor = {"name": "IN", "shape": [_ROWS, _FEATURES], "datatype": "FP32", "data": rows.tolist()}
+    v2 = json.dumps({"inputs": [tensor]}).encode()
+    predict = wrk.write_script(build / "predict.lua", instances, kind)
+    infer = wrk.write_script(build / "infer.lua", v2, kind)
+    title = f"{_ROWS:,} instances of {_FEATURES} features, {_CONNECTIONS} connections"
+    with BesidePlain(repository, "tabular", build / "tabular.log") as server:
+        _check(server, instances, rows)
+        loads = {
+            "predict": (server.predict_url, predict),
+            "v2 JSON": (server.url("/v2/models/tabular/infer"), infer),
+        }
+        with Turns(server, "tabular", loads, connections=_CONNECTIONS, seconds=seconds) as turns:
+            pairs = [turns.pair(number) for number in range(rounds)]
+        _note(results, title, "predict", "v2 JSON", pairs, of="instance")
+        slower = statistics.median(
+            pair["v2 JSON"].requests_per_second / pair["predict"].requests_per_second for pair in pairs
+        )
+        results.at_most(title, "time over that of one v2 JSON tensor", 1.5, slower)
+        with _flask(repository, build / "flask.log") as flask:
+            for path, what in (("/predict", "a run each"), ("/predict_together", "one run")):
+                ratios = [_beside(server.predict_url, flask.url(path), predict) for _ in range(_FLASK_ROUNDS)]
+                results.note(title, f"requests/s over Flask's with {what}", "ratio", ratios)
+                if path == "/predict":
+                    results.at_least(title, "requests/s over a Flask handler's", 10, statistics.median(ratios))
+
+
+def _beside(ours: str, theirs: str, script: Path) -> float:
+    rates = []
+    for url in (ours, theirs):
+        load = wrk.run(url, script, connections=_CONNECTIONS, seconds=_FLASK_SECONDS)
+        if load.errors:
+            raise RuntimeError(f"{url} answered {load.errors} requests wrongly")
+        rates.append(load.requests / load.seconds)
+    return rates[0] / rates[1]
+
+
+def measure_raw(results: RepositoryResults, build: Path, rounds: int, seconds: float) -> None:
+    repository = build / "one"
+    shutil.rmtree(repository, ignore_errors=True)
+    shutil.copytree(SHIPPED / "simple", repository / "simple")
+    case = next(case for case in CASES if case.key == "a-binary")
+    raw = wrk.write_script(build / "raw.lua", *_raw(case))
+    infer = wrk.write_script(build / "binary.lua", *case.body())
+    with BesidePlain(repository, "simple", build / "one.log") as server:
+        for connections in (16, 64):
+            loads = {"rawPredict": (server.predict_url, raw), "v2 infer": (server.url(case.path), infer)}
+            with Turns(server, case.model, loads, connections=connections, seconds=seconds) as turns:
+                pairs = [turns.pair(number) for number in range(rounds)]
+            title = f"rawPredict, binary, {connections} connections"
+            _note(results, title, "rawPredict", "v2 infer", pairs)
+            results.at_most(title, "errors", 0, turns.errors)
+            over = statistics.median(
+                pair["rawPredict"].requests_per_second / pair["v2 infer"].requests_per_second for pair in pairs
+            )
+            results.at_least(title, "requests/s over those of v2 infer", 0.95, over)
+
+
+def _note(
+    results: RepositoryResults, title: str, ours: str, theirs: str, pairs: list[dict[str, Turn]], of: str = "request"
+) -> None:
+    for name in (ours, theirs):
+        results.note(title, f"{of}s/s; {name}", f"{of}s/s", [pair[name].requests_per_second for pair in pairs])
+        results.note(title, f"CPU per {of}; {name}", "µs", [pair[name].cpu_us for pair in pairs])
+
+
+def _raw(case: Case) -> tuple[bytes, dict[str, str]]:
+    """The case's body with the header that it has at Vertex AI."""
+    body, headers = case.body()
+    return body, {"Content-Type": f"{_BINARY_PREFIX}{headers['Inference-Header-Content-Length']}"}
+
+
+def _check(server: BesidePlain, instances: bytes, rows: np.ndarray) -> None:
+    """RuntimeError unless the predictions are those of the rows, in their order."""
+    import urllib.request
+
+    request = urllib.request.Request(server.predict_url, instances, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        predictions = np.array(json.load(answer)["predictions"])
+    if not np.allclose(predictions[:, 0], rows.sum(axis=1), rtol=1e-4):
+        raise RuntimeError("the predictions are wrong")
+
+
+def _flask(repository: Path, log: Path) -> Server:
+    command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind={HOST}:{{port}}"]
+    command.append("bench.servers.flask_predict:app")
+    return Server("flask", command, log, {"MODELS": str(repository)})
+
+
+def _tabular(repository: Path) -> Path:
+    """A model that adds up the features of a row."""
+    folder = repository / "tabular" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = numpy_helper.from_array(np.ones((_FEATURES, 1), np.float32), "W")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["IN", "W"], ["OUT"])],
+        "tabular",
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["N", _FEATURES])],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["N", 1])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
+    (folder.parent / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 1024\ndynamic_batching {}\n')
+    return repository

@@ -1,0 +1,1 @@
+"""The benchmark of front-end processes before one engine process."""

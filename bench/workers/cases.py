@@ -1,0 +1,168 @@
+"""What HTTP workers before an engine process are compared by."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import wrk
+from bench.cases import CASES as MODEL_CASES
+from bench.cases import Case
+from bench.figures import RepositoryResults
+from bench.plain import measure
+from bench.servers.server import Server, trident
+from tests.contract.servers.processes import front_ends_of
+from tests.contract.servers.session import session_members
+
+_BY_KEY = {case.key: case for case in MODEL_CASES}
+_GROWTH_REQUESTS = 100_000
+_MB = 1 << 10
+
+
+def serve(repository: Path, log: Path, workers: int) -> Server:
+    server = trident(repository, log)
+    server.name = f"{workers} workers"
+    server.command.append(f"--http-workers={workers}")
+    return server
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one server. Microseconds."""
+
+    requests_per_second: float
+    cpu_us: float
+    p50_us: float
+    errors: int
+
+
+class Bench:
+    """`rounds` turns of `seconds` of each server, one after the other; a first turn of each does not count."""
+
+    def __init__(self, results: RepositoryResults, repository: Path, build: Path, *, rounds: int, seconds: int) -> None:
+        self.results = results
+        self._repository = repository
+        self._build = build
+        self._rounds = rounds
+        self._seconds = seconds
+
+    def server(self, workers: int) -> Server:
+        return serve(self._repository, self._build / f"{workers}.log", workers)
+
+    def script(self, case: Case) -> Path:
+        return wrk.write_script(self._build / f"{case.key}.lua", *case.body())
+
+    def compare(self, key: str, connections: int, workers: Sequence[int]) -> dict[int, list[Turn]]:
+        """The turns of each number of workers, noted in the results."""
+        case = _BY_KEY[key]
+        script = self.script(case)
+        turns: dict[int, list[Turn]] = {number: [] for number in workers}
+        with ExitStack() as stack:
+            servers = {number: stack.enter_context(self.server(number)) for number in workers}
+            for server in servers.values():
+                measure.check_answer(server, case, self._repository)
+            for index in range(self._rounds + 1):
+                for number, server in servers.items():
+                    turn = self._turn(server, case, script, connections)
+                    if index:
+                        turns[number].append(turn)
+        title = f"{case.title}, {connections} connections"
+        for number, own in turns.items():
+            name = f"{number} workers" if number else "one process"
+            self.results.note(title, f"requests/s; {name}", "requests/s", [t.requests_per_second for t in own])
+            self.results.note(title, f"CPU per request; {name}", "µs", [t.cpu_us for t in own])
+            self.results.note(title, f"p50; {name}", "µs", [t.p50_us for t in own])
+        errors = sum(turn.errors for own in turns.values() for turn in own)
+        self.results.at_most(title, "errors", 0, errors)
+        return turns
+
+    def _turn(self, server: Server, case: Case, script: Path, connections: int) -> Turn:
+        before = server.cpu_seconds()
+        seconds = self._seconds * case.stretch
+        load = wrk.run(server.url(case.path), script, connections=connections, seconds=seconds)
+        cpu = server.cpu_seconds() - before
+        return Turn(load.requests / load.seconds, cpu / load.requests * 1e6, load.p50_ms * 1000, load.errors)
+
+
+def _ratio(turns: dict[int, list[Turn]], over: int, under: int, of: Callable[[Turn], float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(of(a) / of(b) for a, b in zip(turns[over], turns[under], strict=True))
+
+
+def _rate(turn: Turn) -> float:
+    return turn.requests_per_second
+
+
+def _cpu(turn: Turn) -> float:
+    return turn.cpu_us
+
+
+def small(bench: Bench) -> None:
+    for connections, rate in ((16, 1.25), (64, 1.4)):
+        turns = bench.compare("a-binary", connections, (0, 1))
+        title = f"add/sub, binary, {connections} connections, 1 worker"
+        bench.results.at_least(title, "requests/s over those of one process", rate, _ratio(turns, 1, 0, _rate))
+        bench.results.at_most(title, "CPU per request over that of one process", 0.8, _ratio(turns, 1, 0, _cpu))
+    for key in ("a-binary", "a-json"):
+        turns = bench.compare(key, 64, (0, 2))
+        title = f"add/sub, {'binary' if key == 'a-binary' else 'JSON'}, 64 connections, 2 workers"
+        bench.results.at_least(title, "requests/s over those of one process", 1.6, _ratio(turns, 2, 0, _rate))
+
+
+def single(bench: Bench) -> None:
+    turns = bench.compare("a-binary", 1, (0, 1))
+    more = statistics.median(a.p50_us - b.p50_us for a, b in zip(turns[1], turns[0], strict=True))
+    bench.results.at_most("add/sub, binary, 1 connection, 1 worker", "µs of p50 more than one process", 80, more)
+
+
+def large(bench: Bench) -> None:
+    turns = bench.compare("b", 16, (0, 1))
+    title = "600 KB echoed, 16 connections, 1 worker"
+    bench.results.at_least(title, "requests/s over those of one process", 1.3, _ratio(turns, 1, 0, _rate))
+
+
+def json_image(bench: Bench) -> None:
+    turns = bench.compare("c-mean", 16, (1, 2))
+    title = "3x224x224 image as JSON, 16 connections, 2 workers"
+    bench.results.at_least(title, "requests/s over those of 1 worker", 1.8, _ratio(turns, 2, 1, _rate))
+
+
+def memory(bench: Bench) -> None:
+    """In MB: the private memory of workers, and that of all processes before and after many requests."""
+    case = _BY_KEY["a-binary"]
+    script = bench.script(case)
+    with bench.server(2) as two:
+        wrk.run(two.url(case.path), script, connections=16, seconds=5)
+        # What would be free without it. What it shares with the others, who were forked from the same process, stays.
+        private = [_mb(worker, "Private_Clean:", "Private_Dirty:") for worker in front_ends_of(two)]
+        bench.results.note("memory", "private, of each of two workers", "MB", private)
+        bench.results.at_most("memory", "MB that a second worker costs", 60, max(private))
+        before, sent = _all_mb(two), 0
+        while sent < _GROWTH_REQUESTS:
+            sent += wrk.run(two.url(case.path), script, connections=16, seconds=5).requests
+        growth = _all_mb(two) - before
+        bench.results.note("memory", f"growth over {sent} requests", "MB", [growth])
+        bench.results.at_most("memory", "MB of growth over 100,000 requests", 5, growth)
+
+
+def _all_mb(server: Server) -> float:
+    """Of all its processes together; what several share is counted once."""
+    return sum(_mb(member, "Pss:") for member in session_members(server.process.pid))
+
+
+def _mb(process: int, *rows: str) -> float:
+    """The sum of these rows of the kernel's account of a process's memory."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / _MB
+
+
+CASES: dict[str, Callable[[Bench], None]] = {
+    "small": small,
+    "single": single,
+    "large": large,
+    "json": json_image,
+    "memory": memory,
+}
