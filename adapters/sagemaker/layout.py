@@ -11,8 +11,8 @@ from pathlib import Path
 
 from adapters.sagemaker.settings import DEFAULT_MODEL
 from core.errors import ConfigInvalid
-from core.repository.any_layout import AnyLayoutSource
-from core.repository.local import LocalSource
+from core.repository.sources.any_layout import AnyLayoutSource
+from core.repository.sources.local import LocalSource
 
 _ACCEPTED = (
     "it may hold <model>/config.pbtxt and <model>/<version>/model.onnx, or one model without a folder of its own: "

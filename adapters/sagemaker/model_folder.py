@@ -18,9 +18,9 @@ from core.config.platforms import is_ensemble
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, InvalidRequest
 from core.observability.log_text import escaped
-from core.repository.any_layout import Shape, can_be_model, shape_of
 from core.repository.layout import ModelDirectory
 from core.repository.model_config import read_config
+from core.repository.sources.any_layout import Shape, can_be_model, shape_of
 from core.repository.versions import select_versions, version_number
 
 DEEPEST = 32

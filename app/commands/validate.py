@@ -19,7 +19,7 @@ from core.errors import RepositoryUnavailable, ServerError
 
 if TYPE_CHECKING:
     from core.backends.base import Backend, BackendInstance
-    from core.config.golden import GoldenRequest
+    from core.config.golden.request import GoldenRequest
     from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
@@ -191,7 +191,7 @@ def golden_problems(
 
 
 def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
-    from core.config.request_validation import RequestValidator
+    from core.config.request_validator import RequestValidator
     from core.lifecycle.golden_check import check_golden
 
     try:

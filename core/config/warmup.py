@@ -13,7 +13,7 @@ import numpy as np
 from core.config.model_spec import ModelSpec
 from core.config.paths import path_inside
 from core.config.problem import Problem
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.config.schema import ModelConfig, ModelWarmup, datatype_of
 from core.errors import ConfigInvalid, InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor

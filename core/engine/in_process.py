@@ -28,7 +28,7 @@ from core.observability.gpu import GpuMeter, gpu_uuids
 from core.observability.hardware import CpuMeter, HardwareGauges
 from core.observability.metrics import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.repository.download.progress import DownloadSnapshot
-from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.sources.opener import SourceOpener, SourceOptions
 
 
 class InferenceEngine:

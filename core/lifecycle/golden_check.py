@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from core.backends.base import BackendInstance
-from core.config.golden import EXACT, ExpectedOutput, GoldenRequest, Tolerance
-from core.config.golden_tensor import as_numbers, is_floating
+from core.config.golden.request import EXACT, ExpectedOutput, GoldenRequest, Tolerance
+from core.config.golden.tensor import as_numbers, is_floating
 from core.config.model_spec import ModelSpec
 from core.errors import ModelLoadFailed, ServerError
 from core.inference.request import InferenceRequest, OutputTensor

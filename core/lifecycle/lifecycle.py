@@ -34,11 +34,11 @@ from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement, log_in_flight
 from core.lifecycle.version import ModelVersion
-from core.repository.any_layout import Shape, shape_of
-from core.repository.local import LocalSource
-from core.repository.placed_model import PlacedModel
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
-from core.repository.source import Source
+from core.repository.sources.any_layout import Shape, shape_of
+from core.repository.sources.local import LocalSource
+from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.source import Source
 
 _log = logging.getLogger("trident.lifecycle")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from core.errors import InvalidRequest
-from core.repository.override import OverrideSource
 from core.repository.repositories import Located, ModelKey
+from core.repository.sources.override import OverrideSource
 
 _FILE = "file:"
 

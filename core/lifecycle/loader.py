@@ -15,7 +15,7 @@ from pathlib import Path
 from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
 from core.backends.devices.cpu_budget import available_cores, plan_threads
 from core.backends.library import find_backend
-from core.config.golden import golden_requests
+from core.config.golden.request import golden_requests
 from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
@@ -32,9 +32,9 @@ from core.lifecycle.version import ModelVersion
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
 from core.repository.model_config import check_config, copy_of, load_config, read_config
-from core.repository.placed_model import PlacedModel
 from core.repository.repositories import Located
-from core.repository.source import Fetched
+from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.source import Fetched
 from core.repository.versions import version_directories, version_path
 from core.scheduling.batcher import DynamicBatcher
 from core.scheduling.instance import run_once

@@ -18,7 +18,7 @@ from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import Located, ModelKey
-from core.repository.source import SourceFile
+from core.repository.sources.source import SourceFile
 from core.repository.versions import select_versions
 
 _log = logging.getLogger("trident.lifecycle")

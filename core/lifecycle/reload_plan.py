@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from core.config.schema import ModelConfig
 from core.repository.layout import CONFIG_FILE, NAMED_CONFIGS
-from core.repository.source import SourceFile
+from core.repository.sources.source import SourceFile
 from core.repository.versions import version_number
 
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from core.backends.base import BackendInstance, BackendModel, Placement
 from core.config.model_spec import ModelSpec
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, ServerError
 from core.inference.request import InferenceRequest
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.statistics import ModelStatistics
 from core.repository.layout import ModelDirectory
-from core.repository.source import Fetched
+from core.repository.sources.source import Fetched
 from core.scheduling.batcher import DynamicBatcher
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config.autocomplete import auto_complete, needs_signature
-from core.config.golden import GoldenRequest, golden_requests
+from core.config.golden.request import GoldenRequest, golden_requests
 from core.config.instance_groups import GpuIds
 from core.config.model_spec import ModelSpec
 from core.config.normalize import fill_identity, normalize
@@ -24,9 +24,9 @@ from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
-from core.config.signature_check import validate_against_signature
-from core.config.tensor_checks import tensor_problems
-from core.config.validate import validate_model_config
+from core.config.validation.model_config import validate_model_config
+from core.config.validation.signature import validate_against_signature
+from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
 from core.errors import ConfigInvalid, ModelNotFound, ServerError
 from core.repository.labels import read_labels

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from core.errors import RepositoryUnavailable
-from core.repository.source import Source, SourceFile
+from core.repository.sources.source import Source, SourceFile
 
 _log = logging.getLogger("trident.repository")
 

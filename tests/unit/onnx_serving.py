@@ -15,7 +15,7 @@ from core.backends.base import BackendInstance, LoadContext
 from core.backends.onnxruntime.backend import OnnxModel, OnnxRuntimeBackend
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.inference.request import InferenceRequest, InputTensor, Outputs, OutputTensor, PackedOutputs

@@ -47,7 +47,7 @@ from core.config.placement import Placement, placements
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
-from core.config.signature_check import validate_against_signature
+from core.config.validation.signature import validate_against_signature
 from core.errors import ModelLoadFailed
 from core.inference.tensors import BYTES
 

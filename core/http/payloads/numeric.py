@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.golden_tensor import as_numbers, is_floating
+from core.config.golden.tensor import as_numbers, is_floating
 from core.config.json_fields import shown
 from core.errors import InvalidRequest
 from core.http.payloads.error_location import ErrorLocation, mismatch

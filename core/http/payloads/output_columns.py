@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.config.golden_tensor import as_numbers
+from core.config.golden.tensor import as_numbers
 from core.errors import BackendFailed, InvalidRequest
 from core.http.payloads.payload import DecodedPayload
 from core.inference.request import OutputTensor

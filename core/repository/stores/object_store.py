@@ -2,7 +2,7 @@
 
     ObjectStore     the protocol
     ├── S3Store        boto3 (core/repository/stores/s3/store.py)
-    └── GcsStore       google-cloud-storage (core/repository/stores/gcs.py)
+    └── GcsStore       google-cloud-storage (core/repository/stores/gcs/store.py)
 
 Every method blocks on the network. The SDKs are imported by the modules above when the first store is made.
 """

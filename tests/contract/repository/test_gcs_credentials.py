@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from core.errors import RepositoryUnavailable
 from core.repository.stores.cloud_credentials import GcsCredential
-from core.repository.stores.gcs import GcsStore
+from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import store_at
@@ -71,7 +71,7 @@ def test_without_any_credentials_access_is_anonymous_and_a_refusal_says_why(tmp_
     """In a process of its own: the SDK reads whether to look for a metadata server when it is imported."""
     program = (
         "from core.errors import RepositoryUnavailable\n"
-        "from core.repository.stores.gcs import GcsStore\n"
+        "from core.repository.stores.gcs.store import GcsStore\n"
         "from core.repository.location import parse_location\n"
         "print(*GcsStore(parse_location('gs://models/open'), None).folders())\n"
         "try: list(GcsStore(parse_location('gs://models/closed'), None).list())\n"

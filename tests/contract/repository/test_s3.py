@@ -15,7 +15,7 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import parse_location
-from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.repository.stores.cloud_credentials import S3Credential
 from core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
 from core.repository.stores.s3.store import S3Store
@@ -262,7 +262,7 @@ def test_boto3_is_imported_with_the_first_use(emulator: S3Emulator, tmp_path: Pa
 import sys
 from pathlib import Path
 from core.errors import RepositoryUnavailable
-from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.sources.opener import SourceOpener, SourceOptions
 opener = SourceOpener(SourceOptions(cache_directory=Path({str(tmp_path / "cache")!r}), cache_bytes=0))
 source = opener.open("s3://{emulator.address}/lazy")
 print("boto3" in sys.modules)

@@ -46,7 +46,7 @@ from core.repository.cache.model_cache import ModelCache
 from core.repository.layout import scan_repository
 from core.repository.location import parse_location
 from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_credentials
-from core.repository.stores.gcs import GcsStore
+from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
 from core.repository.stores.s3.call import S3Call
 from core.scheduling.queue import RequestQueue

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import simdjson
 
-from core.config.golden_tensor import is_floating
+from core.config.golden.tensor import is_floating
 from core.http.v2.json_document import WIDE
 from core.inference.tensors import Array, Buffer, Datatype
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.config.golden_tensor import NOT_FINITE, is_floating
+from core.config.golden.tensor import NOT_FINITE, is_floating
 from core.config.json_fields import shown
 from core.config.model_spec import InputSpec
 from core.errors import InvalidRequest

@@ -12,7 +12,7 @@ import pytest
 from app.commands.validate import ValidateOptions, examine, golden_problems, read_validate_options, validate
 from app.settings.option import BadOption
 from core.backends.base import BackendModel, LoadContext, ModelSignature
-from core.config.golden import GoldenRequest
+from core.config.golden.request import GoldenRequest
 from core.config.problem import Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig, ModelInstanceGroup

@@ -25,9 +25,9 @@ from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
 from core.observability.hardware import HardwareGauges
-from core.repository.local import LocalSource
-from core.repository.opener import SourceOpener, SourceOptions
-from core.repository.source import Source
+from core.repository.sources.local import LocalSource
+from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.repository.sources.source import Source
 from tests.waiting import until
 
 LIMIT_S = 20.0

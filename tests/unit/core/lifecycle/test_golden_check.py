@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from core.backends.base import Execution
-from core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, Tolerance
-from core.config.golden_tensor import GoldenTensor
-from core.config.request_validation import RequestValidator
+from core.config.golden.request import EXACT, FLOATING, ExpectedOutput, GoldenRequest, Tolerance
+from core.config.golden.tensor import GoldenTensor
+from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
 from core.inference.request import InferenceRequest, OutputTensor
 from core.inference.tensors import BY_NAME, Array

@@ -13,7 +13,7 @@ import pytest
 
 from core.errors import ModelNotFound, ModelNotReady, ServerError
 from core.inference.request import ServingPhase
-from core.repository.local import LocalSource
+from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

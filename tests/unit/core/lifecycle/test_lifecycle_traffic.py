@@ -17,7 +17,7 @@ from onnx import helper
 
 from core.errors import ModelNotFound, ServerStopping
 from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
-from core.repository.local import LocalSource
+from core.repository.sources.local import LocalSource
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, put, threads, weight_of, write
 from tests.waiting import until

@@ -17,9 +17,9 @@ from core.lifecycle.options import EngineOptions
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
 from core.repository.layout import ModelDirectory
-from core.repository.local import LocalSource
 from core.repository.repositories import Located, ModelKey
-from core.repository.source import Fetched, SourceFile
+from core.repository.sources.local import LocalSource
+from core.repository.sources.source import Fetched, SourceFile
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

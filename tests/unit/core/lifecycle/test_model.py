@@ -17,8 +17,8 @@ from core.lifecycle.model import Model
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import ModelState
-from core.repository.local import LocalSource
 from core.repository.repositories import Located, ModelKey
+from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

@@ -6,7 +6,7 @@ import pytest
 
 from core.config.parse import parse_model_config
 from core.lifecycle.reload_plan import Content, Plan, plan_reload
-from core.repository.source import SourceFile
+from core.repository.sources.source import SourceFile
 
 CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
 ALL = CONFIG + "version_policy { all {} }"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.local import LocalSource
 from core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
+from core.repository.sources.local import LocalSource
 
 
 def folder(path: Path, *models: str) -> LocalSource:

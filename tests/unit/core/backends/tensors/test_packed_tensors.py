@@ -9,7 +9,7 @@ import pytest
 from core.backends.tensors.gather import Gatherer
 from core.backends.tensors.split import Splitter
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.errors import InvalidRequest
 from core.http.v2.response_codec import encode_response
 from core.http.v2.response_plan import ResponsePlan

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.golden_tensor import as_numbers
+from core.config.golden.tensor import as_numbers
 from core.errors import InvalidRequest
 from core.http.payloads.error_location import ErrorLocation, instance_name
 from core.http.payloads.numeric import as_datatype, expected_text, string_array, wide_integers

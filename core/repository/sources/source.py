@@ -1,8 +1,8 @@
 """What the lifecycle asks of a model repository, wherever it is stored.
 
     Source          the protocol
-    ├── LocalSource    a folder (core/repository/local.py)
-    └── ObjectSource   a prefix in an object store, through a cache on the disk (core/repository/object_source.py)
+    ├── LocalSource    a folder (local.py)
+    └── ObjectSource   a prefix in an object store, through a cache on the disk (object_store.py)
 
 Methods may block on disk or network: call them from a loader thread, never from an event loop.
 """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME, bytes_array, pack_bytes

@@ -18,8 +18,8 @@ from core.config.platforms import PLATFORMS
 from core.errors import ConfigInvalid, RepositoryUnavailable
 from core.repository.layout import CONFIG_FILE, NAMED_CONFIGS
 from core.repository.model_config import read_config
-from core.repository.placed_model import PlacedModel
-from core.repository.source import Fetched, Source, SourceFile
+from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.source import Fetched, Source, SourceFile
 from core.repository.stores.object_names import name_problem
 from core.repository.versions import version_number
 

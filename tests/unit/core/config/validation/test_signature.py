@@ -7,7 +7,7 @@ from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.config.signature_check import validate_against_signature
+from core.config.validation.signature import validate_against_signature
 from core.inference.tensors import Shape
 
 UNABLE = "unable to load model 'm', "

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import InvalidRequest, RepositoryUnavailable
 from core.repository.layout import ModelDirectory
-from core.repository.source import Fetched, SourceFile
+from core.repository.sources.source import Fetched, SourceFile
 
 _PREFIX = "file:"
 # Not the model's name, which is a client's: it might be no name that a folder can have.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.scheduling_checks import scheduling_problems
 from core.config.schema import ModelConfig
+from core.config.validation.scheduling import scheduling_problems
 
 
 def messages(text: str, *, completed: bool = True) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout import detection_files
-from core.repository.object_source import ObjectSource
-from core.repository.source import Fetched, Source, SourceFile
+from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.source import Fetched, Source, SourceFile
 from core.repository.stores.object_store import TransientError
 from core.repository.versions import version_directories
 from tests.unit.core.repository.memory_store import MemoryStore, downloader

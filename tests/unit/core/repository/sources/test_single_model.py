@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.local import LocalSource
-from core.repository.placed_model import PlacedModel
+from core.repository.sources.local import LocalSource
+from core.repository.sources.single_model import PlacedModel
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 

@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.config.golden_tensor import TENSOR_FIELDS, GoldenTensor, golden_tensor, is_floating
+from core.config.golden.tensor import TENSOR_FIELDS, GoldenTensor, golden_tensor, is_floating
 from core.config.json_fields import Fields, Malformed, nearest, read_json, shown
 from core.config.model_spec import ModelSpec
 from core.config.paths import path_inside
 from core.config.problem import InvalidModelConfig, Problem
-from core.config.request_validation import RequestValidator
+from core.config.request_validator import RequestValidator
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Datatype

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
-from core.repository.local import LocalSource
-from core.repository.object_source import ObjectSource
-from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.sources.local import LocalSource
+from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.opener import SourceOpener, SourceOptions
 
 
 def opener(folder: Path, credential_path: str = "") -> SourceOpener:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout import ModelDirectory, model_names
-from core.repository.source import Fetched, SourceFile
+from core.repository.sources.source import Fetched, SourceFile
 
 _log = logging.getLogger("trident.repository")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from core.errors import RepositoryUnavailable
 from core.repository.download.downloader import Downloader
 from core.repository.layout import ModelDirectory
-from core.repository.source import Fetched, SourceFile
+from core.repository.sources.source import Fetched, SourceFile
 from core.repository.stores.object_names import name_problem, paths_problem
 from core.repository.stores.object_store import ObjectStore, StoredObject
 from core.repository.versions import version_number
@@ -22,7 +22,7 @@ _log = logging.getLogger("trident.repository")
 
 
 class ObjectSource:
-    """The Source of a prefix in an object store; see the protocol in core/repository/source.py."""
+    """The Source of a prefix in an object store; see the protocol in core/repository/sources/source.py."""
 
     def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
         self.location = store.location

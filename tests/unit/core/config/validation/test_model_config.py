@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from core.config.normalize import fill_identity, normalize
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
-from core.config.validate import validate_model_config
+from core.config.validation.model_config import validate_model_config
 from core.errors import ConfigInvalid, ErrorCode
 
 GOOD = (

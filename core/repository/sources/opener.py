@@ -6,14 +6,14 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.repository.any_layout import AnyLayoutSource
 from core.repository.cache.model_cache import ModelCache
 from core.repository.download.downloader import Downloader
 from core.repository.download.progress import DownloadProgress
-from core.repository.local import LocalSource
 from core.repository.location import Location, parse_location
-from core.repository.object_source import ObjectSource
-from core.repository.source import Source
+from core.repository.sources.any_layout import AnyLayoutSource
+from core.repository.sources.local import LocalSource
+from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.source import Source
 from core.repository.stores.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
 from core.repository.stores.object_store import ObjectStore
 from core.repository.stores.renewed_store import RenewedStore
@@ -98,6 +98,6 @@ def _store(location: Location, credential: S3Credential | GcsCredential | None) 
         from core.repository.stores.s3.store import S3Store
 
         return S3Store(location, credential if isinstance(credential, S3Credential) else None)
-    from core.repository.stores.gcs import GcsStore
+    from core.repository.stores.gcs.store import GcsStore
 
     return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)

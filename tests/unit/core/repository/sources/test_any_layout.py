@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.any_layout import AnyLayoutSource, Shape, can_be_model, shape_of
-from core.repository.local import LocalSource
-from core.repository.object_source import ObjectSource
-from core.repository.opener import SourceOpener, SourceOptions
+from core.repository.sources.any_layout import AnyLayoutSource, Shape, can_be_model, shape_of
+from core.repository.sources.local import LocalSource
+from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.opener import SourceOpener, SourceOptions
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.repository.memory_store import MemoryStore, downloader

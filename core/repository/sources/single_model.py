@@ -11,7 +11,7 @@ from pathlib import Path
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout import CONFIG_FILE, GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
-from core.repository.source import Fetched, Source, SourceFile
+from core.repository.sources.source import Fetched, Source, SourceFile
 
 _VERSION = "1"
 # What belongs to the model, not to a version of it; label files are text.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, RepositoryUnavailable
-from core.repository.override import OverrideSource
-from core.repository.source import Source
+from core.repository.sources.override import OverrideSource
+from core.repository.sources.source import Source
 
 
 @pytest.fixture(autouse=True)

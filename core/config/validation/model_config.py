@@ -11,9 +11,9 @@ from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.paths import is_plain
 from core.config.platforms import platform_problems
 from core.config.problem import Problem
-from core.config.scheduling_checks import scheduling_problems
 from core.config.schema import ModelConfig
-from core.config.tensor_checks import batch_tensor_problems, tensor_problems
+from core.config.validation.scheduling import scheduling_problems
+from core.config.validation.tensors import batch_tensor_problems, tensor_problems
 
 _log = logging.getLogger("trident.config")
 _CUSTOM_BUCKETS_FAMILY = "nv_inference_first_response_histogram_ms"
