@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench import machine, wrk
 from bench.cases import CASES, Case
+from bench.compare import run as compare_run
 from bench.models import served as repository
 from bench.plain import measure, report
 from bench.plain.results import Results
@@ -38,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 RESULTS = ROOT / "bench" / "results"
 FAMILIES = {
+    "compare": compare_run.main,
     "repository": repository_run.main,
     "sagemaker": sagemaker_run.main,
     "vertex": vertex_run.main,

@@ -23,12 +23,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def busy_seconds() -> float:
-    """What all cores have worked since the start, for whomever; what a hypervisor gave to others counts as well."""
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
-        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    )
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+def core_seconds() -> tuple[float, float]:
+    """CPU seconds of the cores that this process may use, since the start of the machine: worked, and stolen.
+
+    Stolen time is what a hypervisor gave to other machines while a core had work to do.
+    """
+    worked = stolen = 0
+    usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *columns = line.split()
+        if name in usable:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, columns[:8])
+            worked += user + nice + system + irq + softirq
+            stolen += steal
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
+    return worked / ticks_per_second, stolen / ticks_per_second
 
 
 def memory_gb() -> float:

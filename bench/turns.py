@@ -1,27 +1,41 @@
-"""Two loads on one server by turns of a fraction of a second: what else the machine does meanwhile hits both alike.
+"""Loads that take turns of a fraction of a second, so that whatever else the machine does hits all of them alike.
 
-Each load is a wrk of its own, which is stopped (SIGSTOP) while the other has its turn; so no turn pays for a start.
+Each load is a wrk of its own, which is stopped (SIGSTOP) while another load has its turn. No turn pays for a start.
 """
 
 from __future__ import annotations
 
-import resource
+import math
 import signal
+import statistics
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from bench import machine, wrk
+from bench import wrk
+from bench.machine_load import LoadSeen, LoadWatch
 from bench.servers.server import Server
 
 WARM_UP_S = 1.0
 DRAIN_S = 0.01
-# wrk must be told; it is ended before.
+# wrk must be told a duration; the turns end it earlier.
 LONGEST_S = 3600
 END_LIMIT_S = 60.0
+# Standard deviations between the median and the ends of a 95 % interval, in halves of the square root of the count.
+NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one wrk sends: `script` to `url`, which `server` answers with `model`."""
+
+    server: Server
+    model: str
+    url: str
+    script: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +46,46 @@ class Turn:
     cpu_us: float
 
 
-class Turns:
-    """A context manager: both loads are there and warm on entry, gone on exit.
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The median of the ratios of pairs of turns, with the 95 % interval of that median."""
 
-    `loads` are urls and scripts of wrk by name, two of them, which ask for the same `model`. After the exit `errors`
-    are those of both, and `others` is the part of the machine, 0 to 1, that was neither idle nor the server's nor a
-    client's.
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, over: Sequence[float], under: Sequence[float]) -> Ratio:
+        """The ratios pair by pair. The interval is that of order statistics, which assumes no distribution."""
+        ratios = sorted(above / below for above, below in zip(over, under, strict=True))
+        reach = NORMAL_95 * math.sqrt(len(ratios)) / 2
+        low = max(0, math.floor(len(ratios) / 2 - reach))
+        high = min(len(ratios) - 1, math.ceil(len(ratios) / 2 + reach))
+        return cls(statistics.median(ratios), ratios[low], ratios[high])
+
+
+class Turns:
+    """A context manager: all loads run and are warm on entry, and have ended on exit.
+
+    After the exit, `errors` counts those of all loads, and `seen` says how much of the machine other processes took.
     """
 
     errors = 0
-    others = 0.0
+    seen: LoadSeen
 
-    def __init__(
-        self, server: Server, model: str, loads: Mapping[str, tuple[str, Path]], *, connections: int, seconds: float
-    ) -> None:
-        self.server = server
-        self.model = model
+    def __init__(self, loads: Mapping[str, Load], *, connections: int, seconds: float) -> None:
         self.loads = loads
         self.connections = connections
         self.seconds = seconds
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Turns:
-        self._began = time.perf_counter()
-        self._work = self._worked()
+        self._watch = LoadWatch()
         try:
-            for name, (url, script) in self.loads.items():
-                self._running[name] = wrk.start(url, script, connections=self.connections, seconds=LONGEST_S)
+            for name, load in self.loads.items():
+                self._running[name] = wrk.start(load.url, load.script, connections=self.connections, seconds=LONGEST_S)
                 time.sleep(WARM_UP_S)
-                self._drained()
+                self._drain(load)
         except BaseException:
             self._kill()
             raise
@@ -75,41 +100,39 @@ class Turns:
         finally:
             self._kill()
 
-    def pair(self, number: int) -> dict[str, Turn]:
-        """A turn of each; the one goes first in even pairs, the other in odd ones."""
+    def round(self, number: int) -> dict[str, Turn]:
+        """A turn of each load, in their order in even rounds and in the reverse order in odd ones."""
         names = list(self.loads) if number % 2 == 0 else list(self.loads)[::-1]
-        return {name: self._turn(self._running[name]) for name in names}
+        return {name: self._turn(self.loads[name], self._running[name]) for name in names}
 
     def _end(self) -> None:
         for process in self._running.values():
             _interrupt(process)
         self.errors = sum(wrk.finish(process).errors for process in self._running.values())
-        machine_s, server_s, wrk_s = (now - then for now, then in zip(self._worked(), self._work, strict=True))
-        room_s = (time.perf_counter() - self._began) * machine.cores()
-        self.others = max(0.0, machine_s - server_s - wrk_s) / room_s
+        self.seen = self._watch.seen()
 
-    def _turn(self, load: subprocess.Popen[str]) -> Turn:
-        count, cpu_s = self._drained()
+    def _turn(self, load: Load, process: subprocess.Popen[str]) -> Turn:
+        count, cpu_s = self._drain(load)
         start = time.perf_counter()
-        load.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
         time.sleep(self.seconds)
         self._stop()
-        took = time.perf_counter() - start
-        count_after, cpu_after_s = self._drained()
+        took_s = time.perf_counter() - start
+        count_after, cpu_after_s = self._drain(load)
         requests = count_after - count
         if requests == 0:
-            raise RuntimeError(f"{self.server.name} answered nothing in {took:.2f} s")
-        return Turn(requests / took, (cpu_after_s - cpu_s) / requests * 1e6)
+            raise RuntimeError(f"{load.server.name} answered nothing in {took_s:.2f} s")
+        return Turn(requests / took_s, (cpu_after_s - cpu_s) / requests * 1e6)
 
-    def _drained(self) -> tuple[int, float]:
-        """Requests answered so far, and CPU seconds, when both loads stand still and all they sent is answered."""
-        before, _ = self.server.counts(self.model)
+    def _drain(self, load: Load) -> tuple[int, float]:
+        """Stop all clients and wait until the server has answered: its requests so far, and its CPU seconds."""
+        before, _ = load.server.counts(load.model)
         while True:
-            # Again each time: whoever continues all processes of a machine continues these as well.
+            # Repeated, because a tool that continues all processes of the machine continues these too.
             self._stop()
             time.sleep(DRAIN_S)
-            cpu_s = self.server.cpu_seconds()
-            count, _ = self.server.counts(self.model)
+            cpu_s = load.server.cpu_seconds()
+            count, _ = load.server.counts(load.model)
             if count == before:
                 return count, cpu_s
             before = count
@@ -118,11 +141,6 @@ class Turns:
         for process in self._running.values():
             process.send_signal(signal.SIGSTOP)
 
-    def _worked(self) -> tuple[float, float, float]:
-        """CPU seconds so far: of the machine, of the server, of the clients that have ended."""
-        clients = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return machine.busy_seconds(), self.server.cpu_seconds(), clients.ru_utime + clients.ru_stime
-
     def _kill(self) -> None:
         for process in self._running.values():
             process.kill()
@@ -130,7 +148,7 @@ class Turns:
 
 
 def _interrupt(load: subprocess.Popen[str]) -> None:
-    """End it; it still says what it saw. Any of its threads may take a signal, and only the first one heeds it."""
+    """End a client; it still reports its result. Any of its threads may take a signal, and only the first heeds it."""
     deadline = time.monotonic() + END_LIMIT_S
     while load.poll() is None and time.monotonic() < deadline:
         load.send_signal(signal.SIGCONT)

@@ -61,6 +61,12 @@ def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
 
 def build(repository: Path, *, resnet_batch: int) -> None:
     """All models of the cases under `repository`; `resnet_batch` is the most items that one execution may take."""
+    build_without_resnet(repository)
+    build_resnet(repository, batch=resnet_batch)
+
+
+def build_without_resnet(repository: Path) -> None:
+    """The models that are quick to write and to load."""
     for name in ("simple", "digits"):
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
     # Without a batcher a request goes to the session as it is: case (b) is about copies.
@@ -70,7 +76,6 @@ def build(repository: Path, *, resnet_batch: int) -> None:
     write(repository / "image_echo", config, identity(list(resnet.IMAGE)))
     config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out="1", batching="")
     write(repository / "image_mean", config, mean())
-    build_resnet(repository, batch=resnet_batch)
 
 
 def build_resnet(repository: Path, *, batch: int) -> Path:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, wrk
+from bench.arguments import names_among, positive
 from bench.figures import RepositoryResults
 from bench.repository.load import measure_load
 from bench.repository.many import FEW, measure_many
@@ -30,26 +31,6 @@ CASES = ("start", "many", "load")
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench" / "repository"
 RESULTS = ROOT / "bench" / "results"
-
-
-def names_among(known: Sequence[str]) -> type[list[str]]:
-    """An argument type: some of `known`, with commas between."""
-
-    class Names(list[str]):
-        def __init__(self, text: str) -> None:
-            super().__init__(text.split(","))
-            unknown = sorted(set(self) - set(known))
-            if unknown:
-                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not among {', '.join(known)}")
-
-    return Names
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

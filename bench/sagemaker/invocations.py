@@ -15,7 +15,7 @@ from bench.figures import RepositoryResults
 from bench.models.served import SHIPPED
 from bench.plain import measure
 from bench.sagemaker.servers import BesidePlain, Client, invocation, invoked
-from bench.turns import Turn, Turns
+from bench.turns import Load, Turn, Turns
 
 MODEL_CASES = ("a-binary", "a-json")
 CONNECTIONS = (16, 64)
@@ -41,15 +41,22 @@ def measure_invocations(results: RepositoryResults, build: Path, *, rounds: int,
             title = f"{'binary' if case.binary else 'JSON'}, {connections} connections"
             print(f"{title}: {rounds} pairs", file=sys.stderr, flush=True)
             loads = {
-                INVOCATIONS: (
+                INVOCATIONS: Load(
+                    server,
+                    case.model,
                     server.invocations_url,
                     wrk.write_script(build / f"{case.key}-invocations.lua", *invocation(case)),
                 ),
-                INFER: (server.url(case.path), wrk.write_script(build / f"{case.key}-infer.lua", *case.body())),
+                INFER: Load(
+                    server,
+                    case.model,
+                    server.url(case.path),
+                    wrk.write_script(build / f"{case.key}-infer.lua", *case.body()),
+                ),
             }
-            turns = Turns(server, case.model, loads, connections=connections, seconds=seconds)
+            turns = Turns(loads, connections=connections, seconds=seconds)
             with turns:
-                pairs = [turns.pair(number) for number in range(rounds)]
+                pairs = [turns.round(number) for number in range(rounds)]
             _note(results, title, turns, pairs)
     results.remarks.append(
         f"`invocations`: {rounds} pairs of turns of {seconds:g} s against one process; a ratio is the median of the "
@@ -78,6 +85,6 @@ def _note(results: RepositoryResults, title: str, turns: Turns, pairs: list[dict
     rate = results.note(title, f"requests/s over those of {INFER}", "ratio", over)
     over = [pair[INVOCATIONS].cpu_us / pair[INFER].cpu_us for pair in pairs]
     results.note(title, f"CPU per request over that of {INFER}", "ratio", over)
-    results.note(title, "what others took of the machine", "%", [turns.others * 100])
+    results.note(title, "what others took of the machine", "%", [turns.seen.others * 100])
     results.at_least(title, f"requests/s over those of {INFER}", 0.95, rate.median)
     results.at_most(title, "errors", 0, turns.errors)

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, wrk
+from bench.arguments import names_among, positive
 from bench.figures import RepositoryResults
-from bench.repository.run import names_among, positive
 from bench.sagemaker.csv import measure_csv
 from bench.sagemaker.invocations import measure_invocations
 from bench.sagemaker.multi_model import measure_multi_model

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.contract.servers.server import HOST, free_ports
-from tests.contract.servers.session import kill_session, session_members, start_session
+from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
 
 START_LIMIT_S = 120.0
@@ -36,15 +36,24 @@ class Server:
 
     ready_path = "/v2/health/ready"
 
-    def __init__(self, name: str, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        environment: dict[str, str] | None = None,
+        *,
+        folder: Path = ROOT,
+    ) -> None:
         self.name = name
+        self.folder = folder
         self.port, self.spare_port = free_ports(2)
         self.command = [part.format(port=self.port, spare_port=self.spare_port) for part in command]
         self.log = log
         self.environment = os.environ | (environment or {})
 
     def __enter__(self) -> Self:
-        self.process = start_session(self.command, self.log, cwd=ROOT, env=self.environment)
+        self.process = start_session(self.command, self.log, cwd=self.folder, env=self.environment)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -123,16 +132,19 @@ class Server:
             before = now
 
 
-def trident(repository: Path, log: Path) -> Server:
+def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
+    """The server of a checkout of this project, with the packages of its .venv if it has one, else with ours."""
+    own_script = checkout / ".venv" / "bin" / "trident"
     command = [
-        str(Path(sys.executable).with_name("trident")),
+        str(own_script) if own_script.exists() else TRIDENT,
         "serve",
         f"--model-repository={repository}",
         f"--http-address={HOST}",
         "--http-port={port}",
         "--metrics-port={spare_port}",
     ]
-    return Server("trident", command, log)
+    # The checkout's code, whichever one the environment has installed.
+    return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
 
 
 def flask(repository: Path, log: Path) -> Server:

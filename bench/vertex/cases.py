@@ -17,7 +17,7 @@ from bench.cases import CASES, SEED, Case
 from bench.figures import RepositoryResults
 from bench.models.served import SHIPPED
 from bench.servers.server import Server
-from bench.turns import Turn, Turns
+from bench.turns import Load, Turn, Turns
 from tests.contract.servers.server import HOST
 
 _TRIDENT = str(Path(sys.executable).with_name("trident"))
@@ -65,11 +65,11 @@ def measure_predict(results: RepositoryResults, build: Path, rounds: int, second
     with BesidePlain(repository, "tabular", build / "tabular.log") as server:
         _check(server, instances, rows)
         loads = {
-            "predict": (server.predict_url, predict),
-            "v2 JSON": (server.url("/v2/models/tabular/infer"), infer),
+            "predict": Load(server, "tabular", server.predict_url, predict),
+            "v2 JSON": Load(server, "tabular", server.url("/v2/models/tabular/infer"), infer),
         }
-        with Turns(server, "tabular", loads, connections=_CONNECTIONS, seconds=seconds) as turns:
-            pairs = [turns.pair(number) for number in range(rounds)]
+        with Turns(loads, connections=_CONNECTIONS, seconds=seconds) as turns:
+            pairs = [turns.round(number) for number in range(rounds)]
         _note(results, title, "predict", "v2 JSON", pairs, of="instance")
         slower = statistics.median(
             pair["v2 JSON"].requests_per_second / pair["predict"].requests_per_second for pair in pairs
@@ -102,9 +102,12 @@ def measure_raw(results: RepositoryResults, build: Path, rounds: int, seconds: f
     infer = wrk.write_script(build / "binary.lua", *case.body())
     with BesidePlain(repository, "simple", build / "one.log") as server:
         for connections in (16, 64):
-            loads = {"rawPredict": (server.predict_url, raw), "v2 infer": (server.url(case.path), infer)}
-            with Turns(server, case.model, loads, connections=connections, seconds=seconds) as turns:
-                pairs = [turns.pair(number) for number in range(rounds)]
+            loads = {
+                "rawPredict": Load(server, case.model, server.predict_url, raw),
+                "v2 infer": Load(server, case.model, server.url(case.path), infer),
+            }
+            with Turns(loads, connections=connections, seconds=seconds) as turns:
+                pairs = [turns.round(number) for number in range(rounds)]
             title = f"rawPredict, binary, {connections} connections"
             _note(results, title, "rawPredict", "v2 infer", pairs)
             results.at_most(title, "errors", 0, turns.errors)

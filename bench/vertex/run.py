@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, wrk
+from bench.arguments import names_among, positive
 from bench.figures import RepositoryResults
-from bench.repository.run import names_among, positive
 from bench.vertex.cases import measure_predict, measure_raw
 
 CASES = {"predict": measure_predict, "raw": measure_raw}

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, wrk
+from bench.arguments import names_among, positive
 from bench.figures import RepositoryResults
 from bench.models import served as repository
-from bench.repository.run import names_among, positive
 from bench.workers.cases import CASES, Bench
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,166 @@
+"""Compare this checkout with another one: both servers run at the same time and are asked by turns.
+
+    python -m bench compare ../before                               all rows, about 8 minutes
+    python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
+    python -m bench compare ../before --options=--http-workers=1
+
+A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
+figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
+requests/s and less CPU per request are better. The other checkout runs in its own .venv, or in this one if it has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import wrk
+from bench.arguments import names_among, positive
+from bench.cases import CASES, Case
+from bench.machine_load import LoadSeen, LoadWatch
+from bench.models import served
+from bench.plain.measure import check_answer
+from bench.plain.report import number, table
+from bench.servers.server import Server, trident
+from bench.turns import Load, Ratio, Turn, Turns
+from tests.project import ROOT
+
+THIS, OTHER = "this", "other"
+BUILD = ROOT / "build" / "bench" / "compare"
+SMALL = (1, 16, 64)
+# The images wait long for each other: with more connections, a turn would hold little besides its ends.
+CONNECTIONS: dict[str, tuple[int, ...]] = {
+    "a-json": SMALL,
+    "a-binary": SMALL,
+    "b": (16,),
+    "d-json": (16, 64),
+    "d-binary": (16, 64),
+    "c-mean": (4,),
+    "c-echo": (4,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case at one number of connections: the medians of both servers, and their ratios."""
+
+    case: Case
+    connections: int
+    rates: dict[str, float]
+    cpu_us: dict[str, float]
+    rate: Ratio
+    cpu: Ratio
+    errors: int
+
+    @classmethod
+    def of(cls, case: Case, connections: int, pairs: Sequence[dict[str, Turn]], errors: int) -> Row:
+        rates = {name: [pair[name].requests_per_second for pair in pairs] for name in (THIS, OTHER)}
+        cpu = {name: [pair[name].cpu_us for pair in pairs] for name in (THIS, OTHER)}
+        return cls(
+            case,
+            connections,
+            {name: statistics.median(values) for name, values in rates.items()},
+            {name: statistics.median(values) for name, values in cpu.items()},
+            Ratio.of(rates[THIS], rates[OTHER]),
+            Ratio.of(cpu[THIS], cpu[OTHER]),
+            errors,
+        )
+
+    def cells(self) -> list[str]:
+        return [
+            self.case.title,
+            str(self.connections),
+            number(self.rates[OTHER]),
+            number(self.rates[THIS]),
+            _interval(self.rate),
+            number(self.cpu_us[OTHER]),
+            number(self.cpu_us[THIS]),
+            _interval(self.cpu),
+            str(self.errors),
+        ]
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, help="the folder of the other checkout")
+    parser.add_argument("--only", type=names_among(tuple(CONNECTIONS)), default=list(CONNECTIONS), help="cases")
+    parser.add_argument(
+        "--connections", type=names_among(("1", "4", "16", "64")), help="of the cases' own numbers, only these"
+    )
+    parser.add_argument("--pairs", type=positive, default=60, help="pairs of turns of each row")
+    parser.add_argument("--turn", type=float, default=0.25, help="seconds of a turn; images take twice as long")
+    parser.add_argument("--options", type=shlex.split, default=[], help="options for both servers, in one text")
+    options = parser.parse_args(arguments)
+    if not (options.other / "app").is_dir():
+        parser.error(f"{options.other} is not a checkout of this project: it has no folder app")
+    return options
+
+
+def rows(options: argparse.Namespace, servers: dict[str, Server], models: Path) -> Iterator[Row]:
+    for case in CASES:
+        if case.key not in options.only:
+            continue
+        for server in servers.values():
+            check_answer(server, case, models)
+        script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
+        loads = {name: Load(server, case.model, server.url(case.path), script) for name, server in servers.items()}
+        for connections in CONNECTIONS[case.key]:
+            if options.connections and str(connections) not in options.connections:
+                continue
+            with Turns(loads, connections=connections, seconds=options.turn * case.stretch) as turns:
+                pairs = [turns.round(index) for index in range(options.pairs)]
+            yield Row.of(case, connections, pairs, turns.errors)
+
+
+def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace) -> str:
+    header = ["case", "connections", "requests/s, other", "this", "ratio", "CPU µs/request, other", "this", "ratio"]
+    rates, cpu = ([getattr(row, name).median for row in found] for name in ("rate", "cpu"))
+    means = f"requests/s {_geometric_mean(rates):.3f}, CPU per request {_geometric_mean(cpu):.3f}"
+    return "\n\n".join(
+        [
+            table([*header, "errors"], [row.cells() for row in found]),
+            f"Geometric means of the ratios: {means}. Each row: {options.pairs} pairs of turns of {options.turn:g} s.",
+            f"Meanwhile {seen.text()}.",
+        ]
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    try:
+        wrk.require_wrk()
+    except wrk.WrkMissing as missing:
+        raise SystemExit(str(missing)) from None
+    models = BUILD / "models"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    served.build_without_resnet(models)
+    watch = LoadWatch()
+    found: list[Row] = []
+    with ExitStack() as stack:
+        servers = {}
+        for name, checkout in ((OTHER, options.other.resolve()), (THIS, ROOT)):
+            server = trident(models, BUILD / f"{name}.log", checkout=checkout)
+            server.name = name
+            server.command += options.options
+            servers[name] = stack.enter_context(server)
+        for row in rows(options, servers, models):
+            print(" | ".join(row.cells()), file=sys.stderr, flush=True)
+            found.append(row)
+    print(markdown(found, watch.seen(), options))

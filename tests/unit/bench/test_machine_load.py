@@ -1,0 +1,51 @@
+"""bench/machine_load.py: whose CPU time it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.machine_load import LoadSeen, tree_seconds
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+
+_PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
+@pytest.mark.parametrize(
+    ("others", "stolen", "crowded"),
+    [(0.0, 0.0, False), (0.09, 0.04, False), (0.11, 0.0, True), (0.0, 0.06, True)],
+)
+def test_a_machine_is_crowded_above_either_limit(others: float, stolen: float, crowded: bool) -> None:
+    assert LoadSeen(others, stolen, load_average=9.0).crowded is crowded
+
+
+def test_tree_seconds_include_children_that_have_ended() -> None:
+    before = tree_seconds(os.getpid())
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+    assert tree_seconds(os.getpid()) - before >= 0.29
+
+
+def test_tree_seconds_include_children_that_still_run() -> None:
+    before = tree_seconds(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], **_PIPES)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert tree_seconds(os.getpid()) - before >= 0.29
+        child.communicate(b"\n")
+
+
+def test_tree_seconds_leave_out_other_processes() -> None:
+    with subprocess.Popen([sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], **_PIPES) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with subprocess.Popen([sys.executable, "-c", "print(flush=True)\ninput()"], **_PIPES) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            assert tree_seconds(other.pid) < tree_seconds(child.pid)
+            other.communicate(b"\n")
+        child.communicate(b"\n")
