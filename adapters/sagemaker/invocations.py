@@ -7,11 +7,10 @@ Source: docs/spec/sagemaker.md sections A2 and A6, B5, C.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from adapters.sagemaker.response_type import BINARY, other_than_v2
+from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v2
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
+from core.http.application import V2Application
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
 from core.http.payloads.formats import JSON
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
@@ -20,13 +19,10 @@ from core.http.payloads.line_inference import infer_lines
 from core.http.reply import Environ, Reply
 from core.http.views.infer import infer_body, off_hub, read_whole, servable
 
-if TYPE_CHECKING:
-    from adapters.sagemaker.application import SageMakerApplication
-
 _LATEST = -1
 
 
-def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec) -> Reply:
+def invoke(application: V2Application, environ: Environ, spec: ModelSpec, response_types: ResponseTypes) -> Reply:
     """Run the request in `environ` on the model of `spec`. Raises ServerError."""
     servable(spec)
     body = read_whole(application, environ)
@@ -38,12 +34,12 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
         if may_be_documents(content_type, body):
             lines = off_hub(application, len(body), document_lines, content_type, body, spec)
             if lines is not None:
-                return _infer_lines(application, environ, spec, lines)
+                return _infer_lines(application, environ, spec, lines, response_types)
         plain = is_plainly_v2(content_type, body)
         decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
         if decode is not None:
-            media_type = application.response_types.of(accept, decode, len(spec.outputs))
+            media_type = response_types.of(accept, decode, len(spec.outputs))
             payload = decode_payload(application, body, spec, decode)
             result = infer_payload(application, environ, spec, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
@@ -56,13 +52,15 @@ def invoke(application: SageMakerApplication, environ: Environ, spec: ModelSpec)
     return infer_body(application, environ, spec, body, _LATEST, size_text)
 
 
-def _infer_lines(application: SageMakerApplication, environ: Environ, spec: ModelSpec, lines: list[bytes]) -> Reply:
+def _infer_lines(
+    application: V2Application, environ: Environ, spec: ModelSpec, lines: list[bytes], response_types: ResponseTypes
+) -> Reply:
     """Each line is answered as if it were alone in a body of JSON."""
     accept: str | None = environ.get("HTTP_ACCEPT")
 
     def answer_type(is_v2: bool) -> str | None:
         if is_v2:
             return None if accept is None else other_than_v2(accept)
-        return application.response_types.of(accept, JSON.decode, len(spec.outputs))
+        return response_types.of(accept, JSON.decode, len(spec.outputs))
 
     return infer_lines(application, environ, spec, lines, answer_type)

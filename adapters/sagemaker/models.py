@@ -6,16 +6,14 @@ Source: docs/spec/sagemaker.md sections A5 and B3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
 
+from adapters.sagemaker.endpoint import SageMakerEndpoint
 from adapters.sagemaker.model_registry import PAGE, LoadedModel
 from core.errors import InvalidRequest, ModelLoadFailed
+from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.request_body import read_object
-
-if TYPE_CHECKING:
-    from adapters.sagemaker.application import SageMakerApplication
 
 # A name and a path; the platform sends nothing else here.
 _LARGEST_BODY = 65536
@@ -23,14 +21,15 @@ _FIXED = "The limit of this route is fixed."
 _LONGEST_NUMBER = 9
 
 
-def collection(application: SageMakerApplication, environ: Environ) -> Reply:
+def collection(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
     """POST loads a model, GET lists those that are loaded."""
-    return _load(application, environ) if environ["REQUEST_METHOD"] == "POST" else _page(application, environ)
+    view = _load if environ["REQUEST_METHOD"] == "POST" else _page
+    return view(endpoint, application, environ)
 
 
-def member(application: SageMakerApplication, environ: Environ, model: str) -> Reply:
+def member(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
     """GET says where the model came from; DELETE unloads it, and is answered when its memory is free."""
-    loaded = application.loaded_models()
+    loaded = endpoint.loaded_models()
     name = unquote(model)
     if environ["REQUEST_METHOD"] == "DELETE":
         application.bridge.run_long(loaded.unload, name)
@@ -38,9 +37,9 @@ def member(application: SageMakerApplication, environ: Environ, model: str) -> R
     return json_reply(_described(application.bridge.run(loaded.get, name)))
 
 
-def _load(application: SageMakerApplication, environ: Environ) -> Reply:
+def _load(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
     """Answered when the model serves. That it cannot be loaded is its archive's fault: 400, as in Triton."""
-    loaded = application.loaded_models()
+    loaded = endpoint.loaded_models()
     document = read_object(environ, _LARGEST_BODY, _FIXED)
     for key in ("model_name", "url"):
         if not isinstance(document.get(key), str):
@@ -54,8 +53,8 @@ def _load(application: SageMakerApplication, environ: Environ) -> Reply:
     return empty_reply(TEXT)
 
 
-def _page(application: SageMakerApplication, environ: Environ) -> Reply:
-    loaded = application.loaded_models()
+def _page(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    loaded = endpoint.loaded_models()
     query = parse_qs(environ.get("QUERY_STRING", ""))
     limit = query.get("limit", [str(PAGE)])[0]
     if not (limit.isascii() and limit.isdigit() and len(limit) <= _LONGEST_NUMBER):

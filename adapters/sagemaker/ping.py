@@ -1,23 +1,20 @@
-"""The platform's probe: 2 seconds for an answer, whatever the server is doing; so it only looks at flags.
+"""The platform's health probe. It allows 2 seconds for an answer at any time, so the view only reads flags.
 
-Source: docs/spec/sagemaker.md sections A2 and B3 (Triton's 400 is a 503 here, and says why).
+Source: docs/spec/sagemaker.md sections (a) A2 and (b) B3 (Triton answers 400; this is a 503 that says why).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from adapters.sagemaker.settings import PingMode
+from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.views.health import readiness
-
-if TYPE_CHECKING:
-    from adapters.sagemaker.application import SageMakerApplication
 
 _NOT_YET = 503
 
 
-def ping(application: SageMakerApplication, environ: Environ) -> Reply:
-    """200 when the server is ready, or live if that is all that was asked for; else 503 with how far it is."""
+def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
+    """200 when the server is ready, or only live in that mode; otherwise 503 with the progress of the start."""
     engine = application.engine
-    serves = engine.is_live() if application.settings.ping_mode == "live" else engine.is_ready()
+    serves = engine.is_live() if mode is PingMode.LIVE else engine.is_ready()
     return empty_reply(TEXT) if serves else json_reply(readiness(engine.phase()), _NOT_YET)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from adapters.common.option_text import OptionText
 from adapters.sagemaker.settings import (
     ADAPTER_VARIABLES,
     BIND_TO_PORT,
@@ -74,14 +74,6 @@ WITHOUT_EFFECT = (
 # Triton's own names: nobody else sets them, so that one which is none of these is misspelled.
 _TRITON_PREFIX = "SAGEMAKER_TRITON_"
 _LEVELS = {"notset": 0, "debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "fatal": 50}
-
-
-class OptionText(NamedTuple):
-    """One option of the server: its flag, the text of its value, and the variable or `platform` that gives it."""
-
-    flag: str
-    text: str
-    source: str
 
 
 def server_options(environ: Mapping[str, str], settings: SageMakerSettings) -> list[OptionText]:

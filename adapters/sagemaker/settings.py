@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import StrEnum
 
+from adapters.common.setting_row import SettingRow
 from core.errors import ConfigInvalid
 
 PREFIX = "SAGEMAKER_"
@@ -43,24 +44,28 @@ ADAPTER_VARIABLES = (
 )
 
 INFERENCE_TYPES = ("infer", "generate", "generate_stream")
-PING_MODES = ("ready", "live")
-BATCH_STRATEGIES = ("MULTI_RECORD", "SINGLE_RECORD")
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 _LAST_PORT = 65535
 _PAYLOAD_MB = 6
 # The platform's limit for all bodies in flight together; more at once only wait here.
-_IN_FLIGHT_MB = 100
+IN_FLIGHT_MB = 100
 _MOST_TRANSFORMS = 16
 _LONGEST_NUMBER = 18
 
 
-class SettingRow(NamedTuple):
-    """One setting of the adapter: the variable that sets it, its value for a person, and where that came from."""
+class PingMode(StrEnum):
+    """The state of the server in which /ping answers 200."""
 
-    name: str
-    value: str
-    source: str
+    READY = "ready"
+    LIVE = "live"
+
+
+class BatchStrategy(StrEnum):
+    """How many records batch transform puts into one request."""
+
+    MULTI_RECORD = "MULTI_RECORD"
+    SINGLE_RECORD = "SINGLE_RECORD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +80,9 @@ class SageMakerSettings:
     multi_model: bool = False
     default_model: str = ""
     inference_type: str = "infer"
-    ping_mode: str = "ready"
+    ping_mode: PingMode = PingMode.READY
     batch: bool = False
-    batch_strategy: str = "MULTI_RECORD"
+    batch_strategy: BatchStrategy = BatchStrategy.MULTI_RECORD
     max_payload_mb: int = _PAYLOAD_MB
     max_concurrent_transforms: int = _MOST_TRANSFORMS
     default_accept: str = "application/json"
@@ -115,9 +120,7 @@ def read_sagemaker_settings(
     """
     read = _Reader(environ)
     multi_model = read.boolean("multi_model", MULTI_MODEL)
-    ping_mode = read.choice("ping_mode", OVERRIDE_PING_MODE, PING_MODES) or read.choice(
-        "ping_mode", PING_MODE, PING_MODES
-    )
+    ping_mode = read.ping_mode(OVERRIDE_PING_MODE) or read.ping_mode(PING_MODE)
     payload = read.integer("max_payload_mb", MAX_PAYLOAD, 0)
     payload_mb = _PAYLOAD_MB if payload is None else payload
     transforms = read.integer("max_concurrent_transforms", MAX_CONCURRENT_TRANSFORMS, 1)
@@ -128,9 +131,9 @@ def read_sagemaker_settings(
         multi_model=multi_model,
         default_model=read.text("default_model", DEFAULT_MODEL),
         inference_type=read.inference_type(multi_model) or "infer",
-        ping_mode=ping_mode or ("live" if multi_model else "ready"),
+        ping_mode=ping_mode or (PingMode.LIVE if multi_model else PingMode.READY),
         batch=read.boolean("batch", BATCH),
-        batch_strategy=read.strategy() or "MULTI_RECORD",
+        batch_strategy=read.strategy() or BatchStrategy.MULTI_RECORD,
         max_payload_mb=payload_mb,
         max_concurrent_transforms=_concurrent(payload_mb) if transforms is None else transforms,
         default_accept=read.text("default_accept", DEFAULT_ACCEPT) or "application/json",
@@ -202,6 +205,10 @@ class _Reader:
             raise bad_variable(name, text, " or ".join(values))
         return text
 
+    def ping_mode(self, name: str) -> PingMode | None:
+        text = self.choice("ping_mode", name, tuple(PingMode))
+        return PingMode(text) if text else None
+
     def inference_type(self, multi_model: bool) -> str:
         """The others are what /invocations would do, which a multi-model endpoint has not: there they change nothing.
 
@@ -215,13 +222,16 @@ class _Reader:
             )
         return text
 
-    def strategy(self) -> str:
+    def strategy(self) -> BatchStrategy | None:
         """The platform's API writes `MultiRecord` where its environment has MULTI_RECORD."""
         text = self.text("batch_strategy", BATCH_STRATEGY)
-        folded = {each.replace("_", ""): each for each in BATCH_STRATEGIES}
-        if text and text.replace("_", "").upper() not in folded:
-            raise bad_variable(BATCH_STRATEGY, text, " or ".join(BATCH_STRATEGIES))
-        return folded.get(text.replace("_", "").upper(), "")
+        if not text:
+            return None
+        folded = {each.replace("_", ""): each for each in BatchStrategy}
+        strategy = folded.get(text.replace("_", "").upper())
+        if strategy is None:
+            raise bad_variable(BATCH_STRATEGY, text, " or ".join(BatchStrategy))
+        return strategy
 
     def port_range(self, name: str, given: str | None) -> tuple[int, int] | None:
         text = self.text("safe_port_range", name) if given is None else given
@@ -235,7 +245,7 @@ class _Reader:
 
 def _concurrent(payload_mb: int) -> int:
     """As many transforms at once as the platform allows beside such bodies: batches are made of them."""
-    return max(1, min(_MOST_TRANSFORMS, _IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
+    return max(1, min(_MOST_TRANSFORMS, IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
 
 
 def _shown(value: bool) -> str:

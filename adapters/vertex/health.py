@@ -1,29 +1,29 @@
-"""The platform's health probe: 10 seconds for an answer, and only exactly 200 is healthy; so it hardly does anything.
+"""The platform's health probe. It allows 10 seconds for an answer and takes only a 200 as healthy.
 
-Source: docs/spec/vertex.md sections A2 and B3 (Triton's 400 is a 503 here, and says why).
+Source: docs/spec/vertex.md sections (a) A2 and (b) B3 (Triton answers 400; this is a 503 that says why).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from adapters.vertex.endpoint import VertexEndpoint
+from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.views.health import readiness
-
-if TYPE_CHECKING:
-    from adapters.vertex.application import VertexApplication
 
 _NOT_YET = 503
 _CONTROL = "model-repository"
 
 
-def health(application: VertexApplication, environ: Environ) -> Reply:
-    """200 when the server is ready and serves the default model, or any where none was named; else 503 with how far it
-    is. A server whose repository clients may change through this port is healthy without a model."""
-    engine, default = application.engine, application.default_model
+def health(endpoint: VertexEndpoint, application: V2Application, environ: Environ) -> Reply:
+    """200 when the server is ready and the default model serves, or any model if none was named; otherwise 503.
+
+    The 503 gives the progress of the start. Without a model the server is healthy if clients may load one through this
+    port.
+    """
+    engine, default = application.engine, endpoint.default_model
     if not engine.is_ready():
         return json_reply(readiness(engine.phase()), _NOT_YET)
-    if default.is_ready() or (not default.configured and _CONTROL in application.settings.public_groups):
+    if default.is_ready() or (not default.configured and _CONTROL in endpoint.settings.public_groups):
         return empty_reply(TEXT)
     missing = f"the default model '{default.configured}' is not loaded" if default.configured else "no model is loaded"
     return json_reply({**readiness(engine.phase()), "error": missing}, _NOT_YET)

@@ -1,34 +1,33 @@
-"""A request on the predict route: instances to predictions, or raw.
+"""The view of the predict route: predictions for instances, or the answer to a raw request.
 
-A body with `instances` is the platform's own kind: batch prediction and explanations send nothing else. A body of the
-v2 protocol, as JSON or with binary tensors, goes the way of plain HTTP, and any other format that is known becomes
-tensors by the model's inputs.
-Source: docs/spec/vertex.md sections A3, B4, D points 1 to 7.
+A body with `instances` is the platform's own format: batch prediction and explanations send only that. A body of the v2
+protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other known format is decoded into
+the model's inputs.
+Source: docs/spec/vertex.md sections (a) A3, (b) B4, native translation, points 1 to 7.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from adapters.vertex.deadline import set_deadline
+from adapters.vertex.endpoint import VertexEndpoint
+from adapters.vertex.settings import PayloadKind
 from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_target, take_target
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
+from core.http.application import V2Application
 from core.http.payloads.body_format import decoder_of, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, Decode, format_for, is_json
 from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from core.http.payloads.json.decoder import document_form
 from core.http.payloads.media_type import choose
-from core.http.payloads.payload import DocumentForm
+from core.http.payloads.payload import DecodedPayload, DocumentForm
 from core.http.reply import Environ, Reply
 from core.http.v2.binary_type import BinaryType
 from core.http.views.infer import infer_body, off_hub, read_whole, servable
 from core.inference.request import InferenceRequest
 from core.inference.tensors import Buffer
-
-if TYPE_CHECKING:
-    from adapters.vertex.application import VertexApplication
 
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
@@ -36,47 +35,50 @@ _INPUTS = re.compile(rb'"inputs"\s*:')
 _SIZE = re.compile(r"-?[0-9]{1,9}")
 
 
-def predict(application: VertexApplication, environ: Environ) -> Reply:
-    """Within the limits of the endpoint. Raises ServerError: a request has all its predictions, or none."""
-    set_deadline(environ, application.settings.timeout_s)
+def predict(endpoint: VertexEndpoint, application: V2Application, environ: Environ) -> Reply:
+    """Answer within the endpoint's limits. Raises ServerError: a request gets all its predictions or an error."""
+    kind = endpoint.settings.payload
+    set_deadline(environ, endpoint.settings.timeout_s)
     body = read_whole(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send {'instances': [...]}, or the v2 protocol's 'inputs'")
-    application.limits.check_request(len(body))
+    endpoint.limits.check_request(len(body))
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
-    is_v2 = size_text is not None or (application.settings.payload == "auto" and is_plainly_v2(content_type, body))
-    target = DEFAULT_TARGET if is_v2 else _named_target(application, content_type, body)
+    is_v2 = size_text is not None or (kind is PayloadKind.AUTO and is_plainly_v2(content_type, body))
+    target = DEFAULT_TARGET if is_v2 else _named_target(application, kind, content_type, body)
     version = target.version
     if target.model:
         spec = application.engine.model_spec(target.model, version)
     else:
-        version = application.default_version if version == DEFAULT_TARGET.version else version
-        spec = application.default_model.spec(version)
+        version = endpoint.default_version if version == DEFAULT_TARGET.version else version
+        spec = endpoint.default_model.spec(version)
     servable(spec)
     if wants_stream(environ.get("HTTP_ACCEPT")):
         raise no_stream(spec)
-    if is_v2:
-        if size_text is not None and not _SIZE.fullmatch(size_text):
-            raise BINARY.missing_size()
+    if size_text is not None and not _SIZE.fullmatch(size_text):
+        raise BINARY.missing_size()
+    decode = None if is_v2 else _decoder(kind, content_type, body, spec)
+    if decode is None:
         reply = infer_body(application, environ, spec, body, version, size_text)
     else:
-        reply = _answer(application, environ, spec, body, version, content_type)
-    application.limits.check_response(sum(map(len, reply.body)))
+        payload = decode_payload(application, body, spec, decode, endpoint.key_fields)
+        reply = _predictions(application, environ, spec, version, payload)
+    endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply
 
 
 def wants_stream(accept: str | None) -> bool:
-    """Whether the client would rather have an event stream than one document. Raises InvalidRequest for garbage."""
+    """Whether the client prefers an event stream to one document. Raises InvalidRequest for a malformed header."""
     return (
         accept is not None
         and _EVENT_STREAM in accept
-        and choose(accept, (*JSON.media_types, _EVENT_STREAM)) == (_EVENT_STREAM)
+        and choose(accept, (*JSON.media_types, _EVENT_STREAM)) == _EVENT_STREAM
     )
 
 
 def no_stream(spec: ModelSpec) -> Unsupported:
-    """Here is where models that stream will be asked; there are none yet."""
+    """The error for a request that asks `spec`'s model for a stream."""
     return Unsupported(
         "this server does not stream predictions yet",
         hint="call predict or rawPredict, without 'parameters.stream' and without 'Accept: text/event-stream'",
@@ -84,28 +86,19 @@ def no_stream(spec: ModelSpec) -> Unsupported:
     )
 
 
-def _named_target(application: VertexApplication, content_type: str, body: Buffer) -> Target:
-    """What a document with instances says of the model; it must be known before the instances can be read."""
-    if application.settings.payload == "v2" or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
+def _named_target(application: V2Application, kind: PayloadKind, content_type: str, body: Buffer) -> Target:
+    """The model that a document with instances names. Its instances cannot be decoded before the model is known."""
+    if kind is PayloadKind.V2 or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
         return DEFAULT_TARGET
     if not names_model(body) or document_form(body) is DocumentForm.V2:
         return DEFAULT_TARGET
     return off_hub(application, len(body), read_target, body)
 
 
-def _answer(
-    application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, version: int, content_type: str
-) -> Reply:
-    decode = _decoder(application, content_type, body, spec)
-    if decode is not None:
-        return _predictions(application, environ, spec, body, version, decode)
-    return infer_body(application, environ, spec, body, version, None)
-
-
-def _decoder(application: VertexApplication, content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
-    """What reads the body; None for the v2 protocol. Raises InvalidRequest for what can be neither."""
-    if application.settings.payload != "auto" and is_json(content_type):
-        return JSON.decode if application.settings.payload == "instances" else None
+def _decoder(kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
+    """The decoder of the body; None for the v2 protocol. Raises InvalidRequest for a body that has neither form."""
+    if kind is not PayloadKind.AUTO and is_json(content_type):
+        return JSON.decode if kind is PayloadKind.INSTANCES else None
     decode = decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
     if decode is None and not _INPUTS.search(body):
         raise InvalidRequest(
@@ -115,19 +108,16 @@ def _decoder(application: VertexApplication, content_type: str, body: Buffer, sp
     return decode
 
 
-def _answer_type(environ: Environ, target: Target, spec: ModelSpec) -> str:
-    return format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
-
-
 def _predictions(
-    application: VertexApplication, environ: Environ, spec: ModelSpec, body: Buffer, version: int, decode: Decode
+    application: V2Application, environ: Environ, spec: ModelSpec, version: int, payload: DecodedPayload
 ) -> Reply:
-    payload = decode_payload(application, body, spec, decode, application.key_fields)
     target = take_target(payload.parameters)
     if target.stream:
         raise no_stream(spec)
-    is_predict = payload.form is DocumentForm.INSTANCES
-    media_type = JSON.media_types[0] if is_predict else _answer_type(environ, target, spec)
+    if payload.form is DocumentForm.INSTANCES:  # the platform itself reads the answer
+        media_type = JSON.media_types[0]
+    else:
+        media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
     pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
     result = infer_payload(application, environ, spec, payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)

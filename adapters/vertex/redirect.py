@@ -8,18 +8,16 @@ Source: docs/spec/vertex.md section B3.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from functools import partial
 
 from adapters.vertex.deadline import set_deadline
+from adapters.vertex.endpoint import VertexEndpoint
 from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
 from adapters.vertex.limits import received_size
-from core.http.metrics_application import PROMETHEUS
-from core.http.reply import Environ, Reply, text_reply
+from core.http.application import V2Application
+from core.http.reply import Environ, Reply
 from core.http.route_map import RouteMap
-from core.http.routes import GET, INFER, POST, ROUTES, Route
-
-if TYPE_CHECKING:
-    from adapters.vertex.application import VertexApplication
+from core.http.routes import INFER, POST, ROUTES, Route
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
 HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
@@ -43,28 +41,29 @@ _PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))
 _LONGEST_SHOWN = 100
 
 
-def metrics(application: VertexApplication, environ: Environ) -> Reply:
-    return text_reply(200, application.metrics_page(), PROMETHEUS)
+def redirect_route(endpoint: VertexEndpoint, metrics: Route) -> Route:
+    """The route that takes the place of the predict route for a request with the header."""
+    infer = Route("infer", INFER.rules, INFER.group, POST, partial(_infer, endpoint))
+    targets = RouteMap([metrics, infer, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
+    return Route("redirect", (), "", POST, partial(_redirect, targets))
 
 
-def infer(application: VertexApplication, environ: Environ, model: str, version: str = "") -> Reply:
-    """As the v2 protocol has it, within the limits of the endpoint."""
-    set_deadline(environ, application.settings.timeout_s)
-    application.limits.check_request(received_size(environ))
+def _infer(
+    endpoint: VertexEndpoint, application: V2Application, environ: Environ, model: str, version: str = ""
+) -> Reply:
+    """Answer as the v2 protocol does, within the limits of the endpoint."""
+    set_deadline(environ, endpoint.settings.timeout_s)
+    endpoint.limits.check_request(received_size(environ))
     reply = application.infer_view(environ, model, version)
-    application.limits.check_response(sum(map(len, reply.body)))
+    endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply
 
 
-METRICS = Route("metrics", ("/metrics", "/metrics/"), "", GET, metrics)
-_INFER = Route("infer", INFER.rules, INFER.group, POST, infer)
-_TARGETS = RouteMap([METRICS, _INFER, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
-
-
-def redirect(application: VertexApplication, environ: Environ) -> Reply:
-    """What the path in the header answers. Raises RedirectForbidden and RedirectUnknown; its own errors are replies."""
+def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -> Reply:
+    """Answer as the path in the header does. Raises RedirectForbidden and RedirectUnknown; errors of the path itself
+    are replies."""
     path: str = environ[HEADER_KEY]
-    found = _TARGETS.find(f"/{path}") if _PATH.fullmatch(path) else None
+    found = targets.find(f"/{path}") if _PATH.fullmatch(path) else None
     shown = path[:_LONGEST_SHOWN]
     if found is None:
         raise RedirectUnknown(
@@ -76,6 +75,3 @@ def redirect(application: VertexApplication, environ: Environ) -> Reply:
         raise RedirectForbidden(f"the header {HEADER} is '{shown}', which changes the server and is forbidden here")
     environ["REQUEST_METHOD"] = min(route.methods)
     return application.answer(environ, route, arguments)
-
-
-REDIRECT = Route("redirect", (), "", POST, redirect)

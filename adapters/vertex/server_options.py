@@ -6,20 +6,12 @@ Source: docs/spec/vertex.md section B1; docs/spec/server-options.md section 2 "V
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from adapters.common.option_text import OptionText
 from adapters.vertex.settings import HTTP_PORT, MODE, STORAGE_URI
 
 # The value goes to the option as it is. Triton reads these wherever it runs.
 _VERBATIM = {HTTP_PORT: "vertex-ai-port", STORAGE_URI: "model-repository"}
-
-
-class OptionText(NamedTuple):
-    """One option of the server: its flag, the text of its value, and the variable that gives it."""
-
-    flag: str
-    text: str
-    source: str
 
 
 def server_options(environ: Mapping[str, str], *, on_platform: bool) -> list[OptionText]:

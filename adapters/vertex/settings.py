@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import StrEnum
 
+from adapters.common.setting_row import SettingRow
 from core.errors import ConfigInvalid
 
 MODE = "AIP_MODE"
@@ -22,7 +23,6 @@ DEPLOYED_MODEL_ID = "AIP_DEPLOYED_MODEL_ID"
 # The names that the platform sets beside these two.
 _OLD_NAMES = {ENDPOINT_ID: "AIP_MODEL_NAME", DEPLOYED_MODEL_ID: "AIP_VERSION_NAME"}
 PREDICTION = "PREDICTION"
-PAYLOADS = ("auto", "instances", "v2")
 KEY_FIELD = "key"
 
 _ROUTE = re.compile(r"/(?!/)[!-~]*")
@@ -31,12 +31,13 @@ _NOT_IN_A_PATH = frozenset('?#<>"\\^`{|}')
 _NO_ID = "0"
 
 
-class SettingRow(NamedTuple):
-    """One setting of the adapter: the variable that sets it, its value for a person, and where that came from."""
+class PayloadKind(StrEnum):
+    """What a JSON body on the predict route is."""
 
-    name: str
-    value: str
-    source: str
+    AUTO = "auto"
+    """What its text looks like."""
+    INSTANCES = "instances"
+    V2 = "v2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class VertexSettings:
     predict_route: str
     health_route: str
     default_model: str = ""
-    payload: str = "auto"
+    payload: PayloadKind = PayloadKind.AUTO
     key_field: str = KEY_FIELD
     max_request_size: int = 0
     max_response_size: int = 0

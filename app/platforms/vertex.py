@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.vertex.server_options import server_options
-from adapters.vertex.settings import MODE, PREDICTION, STORAGE_URI, VertexSettings, read_routes
+from adapters.vertex.settings import MODE, PREDICTION, STORAGE_URI, PayloadKind, VertexSettings, read_routes
 from app.settings.groups.platforms import split_groups
 from app.settings.option import Option
 from app.settings.precedence import Given, PlatformText, collect
@@ -81,7 +81,7 @@ def _settings(options: Mapping[str, Option], given: Given, environ: Mapping[str,
         predict_route=predict_route,
         health_route=health_route,
         default_model=value("vertex_ai_default_model"),
-        payload=value("vertex_ai_payload"),
+        payload=PayloadKind(value("vertex_ai_payload")),
         key_field=value("vertex_ai_key_field"),
         max_request_size=value("vertex_ai_max_request_size"),
         max_response_size=value("vertex_ai_max_response_size"),

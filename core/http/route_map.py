@@ -20,14 +20,16 @@ class DigitsConverter(BaseConverter):
     regex = "[0-9]+"
 
 
-@lru_cache(maxsize=8)
-def url_map(routes: tuple[Route, ...]) -> Map:
-    """The rules of the routes, for any method. Not to be changed: who asks again for the same routes gets the same map.
+def url_map(routes: Iterable[Route]) -> Map:
+    """The rules of the routes, for any method. Routes with the same rules share one map, so it must not be changed."""
+    return _url_map(tuple((rule, route.name) for route in routes for rule in route.rules))
 
-    Werkzeug writes and compiles two functions for each rule: 25 ms for an application, of which tests make hundreds.
-    """
-    rules = [Rule(rule, endpoint=route.name) for route in routes for rule in route.rules]
-    return Map(rules, converters={"digits": DigitsConverter}, merge_slashes=False)
+
+@lru_cache(maxsize=8)
+def _url_map(rules: tuple[tuple[str, str], ...]) -> Map:
+    # Cached, because Werkzeug compiles two functions for each rule: 25 ms for an application, and tests make hundreds.
+    made = [Rule(rule, endpoint=name) for rule, name in rules]
+    return Map(made, converters={"digits": DigitsConverter}, merge_slashes=False)
 
 
 class RouteMap:
@@ -35,7 +37,7 @@ class RouteMap:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes = {route.name: route for route in routes}
-        self._urls = url_map(tuple(self._routes.values())).bind("localhost")
+        self._urls = url_map(self._routes.values()).bind("localhost")
 
     def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
         """The route of the raw `path`, and what its rule captures; None if there is none."""

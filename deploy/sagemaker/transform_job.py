@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapters.sagemaker.settings import BATCH_STRATEGIES
+from adapters.sagemaker.settings import BatchStrategy
 from deploy.sagemaker.errors import BadSettings
 from deploy.sagemaker.names import tagged
 from deploy.sagemaker.plan import Call
 
 _MOST_IN_FLIGHT_MB = 100
-_STRATEGIES = {text: "".join(part.title() for part in text.split("_")) for text in BATCH_STRATEGIES}
+_STRATEGIES = {each.value: "".join(part.title() for part in each.split("_")) for each in BatchStrategy}
 # A record has a length and a checksum around it.
 _FRAMED = ("RecordIO", "TFRecord")
 STRATEGIES = tuple(_STRATEGIES.values())

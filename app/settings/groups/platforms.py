@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adapters.sagemaker.settings import parse_port_range
-from adapters.vertex.settings import KEY_FIELD, PAYLOADS
+from adapters.vertex.settings import KEY_FIELD, PayloadKind
 from app.settings.option import option
 from app.settings.option_types import BOOLEAN, PORT, TEXT, BadValue, Kind, choice, integer, number
 
@@ -119,7 +119,7 @@ class PlatformSettings:
     vertex_ai_payload: str = option(
         "auto",
         "vertex-ai-payload",
-        choice("vertex-ai-payload", *PAYLOADS),
+        choice("vertex-ai-payload", *PayloadKind),
         "What a JSON body on the predict route is: instances, a request of the v2 protocol, or what it looks like.",
         section=_PLATFORM,
         own=True,

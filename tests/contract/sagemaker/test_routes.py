@@ -21,7 +21,7 @@ from werkzeug.test import Client, EnvironBuilder, TestResponse
 
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
-from adapters.sagemaker.settings import SageMakerSettings
+from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from app.worker.gevent_link import GeventLink
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
@@ -259,7 +259,9 @@ def unpack(root: Path, name: str, scale: int) -> dict[str, str]:
 
 def test_the_life_of_models(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "models"
-    call = platform.calls(memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root), ping_mode="live")
+    call = platform.calls(
+        memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE
+    )
     widths = {f"{n:02}ab-cd": n + 1 for n in range(4)}
     for name, width in widths.items():
         assert call("/models", method="POST", json=unpack(root, name, width)).status_code == 200

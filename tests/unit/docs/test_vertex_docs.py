@@ -11,7 +11,7 @@ from adapters.vertex import settings as variables
 from adapters.vertex.predict import BINARY
 from adapters.vertex.redirect import HEADER
 from adapters.vertex.server_options import server_options
-from adapters.vertex.settings import PAYLOADS, VertexSettings
+from adapters.vertex.settings import PayloadKind, VertexSettings
 from adapters.vertex.target import Target
 from app.settings.groups.platforms import split_groups
 from app.settings.server import SERVER_OPTIONS
@@ -126,4 +126,6 @@ def test_what_else_is_named_is_called_so() -> None:
     assert f"`{BINARY.prefix}N`" in DOCUMENT
     defaults = VertexSettings(predict_route="/", health_route="/")
     assert (defaults.key_field, defaults.payload) == ("key", "auto")
-    assert all(f"`{payload}`" in DOCUMENT or f"={payload}`" in DOCUMENT for payload in PAYLOADS[1:])
+    assert all(
+        f"`{payload}`" in DOCUMENT or f"={payload}`" in DOCUMENT for payload in (PayloadKind.INSTANCES, PayloadKind.V2)
+    )

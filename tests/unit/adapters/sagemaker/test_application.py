@@ -12,7 +12,7 @@ import pytest
 from werkzeug.test import Client
 
 from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.settings import SageMakerSettings
+from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
@@ -68,7 +68,7 @@ class Bench:
 
 @pytest.mark.parametrize(("mode", "flag"), [("ready", "ready"), ("live", "live")])
 def test_ping_is_a_flag_with_a_reason(mode: str, flag: str) -> None:
-    bench = Bench(ping_mode=mode)
+    bench = Bench(ping_mode=PingMode(mode))
     answer = bench.get("/ping")
     assert (answer.status_code, answer.data) == (200, b"")
     bench.engine.serving = ServingPhase(name="loading", model="big", done=1, total=3)

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.settings import SageMakerSettings
+from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
 from core.frontend.bridge import ThreadBridge
 from core.http.options import HttpOptions
@@ -34,7 +34,7 @@ class Bench:
         self.root = root
         self.seen: list[InferenceRequest] = []
         self.engine = Engine(self._respond)
-        settings = SageMakerSettings(multi_model=True, models_root=str(root), ping_mode="live")
+        settings = SageMakerSettings(multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE)
         budget = MemoryBudget(lambda: None)
         self.application = SageMakerApplication(
             self.engine, HttpOptions(), ThreadBridge(), settings, lambda: b"", memory=budget

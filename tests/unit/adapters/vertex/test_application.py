@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from adapters.common.absent_route import RouteAbsent
 from adapters.vertex.application import VertexApplication
-from adapters.vertex.errors import RedirectForbidden, RedirectUnknown, RouteAbsent
+from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
 from adapters.vertex.settings import VertexSettings
 from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.frontend.bridge import ThreadBridge

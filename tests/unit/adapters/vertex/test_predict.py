@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from adapters.vertex.predict import BINARY, wants_stream
+from adapters.vertex.settings import PayloadKind
 from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
 from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
 from core.http.options import HttpOptions
@@ -70,7 +71,7 @@ def test_the_body_says_what_it_is_under_any_type(body: bytes, kind: str, content
 )
 @pytest.mark.parametrize("content_type", [JSON, None])
 def test_an_option_decides_it_otherwise(payload: str, body: bytes, outcome: str, content_type: str | None) -> None:
-    answer = VertexBench(payload=payload).post(body, content_type)
+    answer = VertexBench(payload=PayloadKind(payload)).post(body, content_type)
     if answer.status_code == 200:
         assert kind_of(answer) == outcome
     else:

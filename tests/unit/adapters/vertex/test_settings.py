@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.vertex.settings import SettingRow, VertexSettings, read_routes
+from adapters.common.setting_row import SettingRow
+from adapters.vertex.settings import VertexSettings, read_routes
 from core.errors import ConfigInvalid
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}

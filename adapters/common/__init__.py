@@ -1,0 +1,1 @@
+"""The parts of a container that are the same on every platform."""

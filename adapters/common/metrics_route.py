@@ -1,0 +1,19 @@
+"""The route of the metrics page on a platform's port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.http.application import V2Application
+from core.http.metrics_application import PROMETHEUS
+from core.http.reply import Environ, Reply, text_reply
+from core.http.routes import GET, Route
+
+
+def metrics_route(page: Callable[[], bytes]) -> Route:
+    """`page` renders the page for each request: UTF-8 text in the Prometheus format."""
+
+    def metrics(application: V2Application, environ: Environ) -> Reply:
+        return text_reply(200, page(), PROMETHEUS)
+
+    return Route("metrics", ("/metrics", "/metrics/"), "", GET, metrics)

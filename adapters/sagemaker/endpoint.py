@@ -1,0 +1,53 @@
+"""What a SageMaker endpoint serves: one model, or the models that the platform loads.
+
+Source: docs/spec/sagemaker.md sections (a) A4 and A5.
+"""
+
+from __future__ import annotations
+
+from adapters.common.absent_route import RouteAbsent
+from adapters.sagemaker.memory import MemoryBudget
+from adapters.sagemaker.model_registry import LoadedModels
+from adapters.sagemaker.response_type import ResponseTypes
+from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
+from core.config.model_spec import ModelSpec
+from core.engine.protocol import Engine
+from core.frontend.bridge import Bridge
+from core.http.default_model import DefaultModel
+
+
+class SageMakerEndpoint:
+    """The state that the routes of one container share. Any thread."""
+
+    def __init__(
+        self, engine: Engine, bridge: Bridge, settings: SageMakerSettings, memory: MemoryBudget | None = None
+    ) -> None:
+        """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
+
+        Raises ConfigInvalid for settings that cannot be right.
+        """
+        self.settings = settings
+        self.response_types = ResponseTypes(settings)
+        self._default_model = DefaultModel(
+            engine, bridge, settings.default_model, f"name the one that /invocations runs in {DEFAULT_MODEL}"
+        )
+        self._loaded: LoadedModels | None = None
+        if settings.multi_model:
+            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine())
+
+    def default_spec(self) -> ModelSpec:
+        """The model that /invocations runs. Raises RouteAbsent on a multi-model endpoint, or as `DefaultModel.spec`."""
+        if self._loaded is not None:
+            raise RouteAbsent(
+                "this endpoint serves many models: POST /models/{name}/invoke names the one that is meant"
+            )
+        return self._default_model.spec()
+
+    def loaded_models(self) -> LoadedModels:
+        """The models of a multi-model endpoint. Raises RouteAbsent on an endpoint with one model."""
+        if self._loaded is None:
+            raise RouteAbsent(
+                f"this endpoint serves one model, by POST /invocations: {MULTI_MODEL} is not 'true'",
+                hint=f"set {MULTI_MODEL}=true for an endpoint that loads models by POST /models",
+            )
+        return self._loaded
