@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from adapters.common.setting_row import SettingRow
 from adapters.sagemaker.settings import SageMakerSettings
 from adapters.vertex.settings import VertexSettings
 from app.platforms.detect import find_platform
@@ -58,14 +59,6 @@ _SERVER = "Server"
 _TESTS = "For test suites"
 _MOST_WORKERS = 256
 _LEAST_WORKER_MEMORY = 1 << 20
-
-
-class SettingRow(NamedTuple):
-    """One setting in force: the option's name, the value as a person reads it, and where it came from."""
-
-    option: str
-    value: str
-    source: str
 
 
 def _workers(text: str) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from adapters.common.setting_row import SettingRow
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings, SettingRow, read_settings
+from app.settings.server import ServerSettings, read_settings
 
 
 class Container:

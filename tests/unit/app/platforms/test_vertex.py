@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from adapters.common.setting_row import SettingRow
 from adapters.vertex.settings import VertexSettings
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings, SettingRow, read_settings
+from app.settings.server import ServerSettings, read_settings
 
 CONTAINER = {
     "AIP_MODE": "PREDICTION",

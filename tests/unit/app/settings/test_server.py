@@ -4,8 +4,9 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
+from adapters.common.setting_row import SettingRow
 from app.settings.option import BadOption, option_of
-from app.settings.server import SERVER_OPTIONS, ServerSettings, SettingRow, read_settings
+from app.settings.server import SERVER_OPTIONS, ServerSettings, read_settings
 from core.observability.logging import LogOptions
 
 REPOSITORY = "--model-repository=/models"
