@@ -1,10 +1,11 @@
-"""What the download engine asks of an object store. One module per storage implements it; a third storage is one file.
+"""The protocol between the downloader and an object store. One package per storage implements it.
 
     ObjectStore     the protocol
-    ├── S3Store        boto3 (core/repository/stores/s3/store.py)
-    └── GcsStore       google-cloud-storage (core/repository/stores/gcs/store.py)
+    ├── S3Store        boto3 (s3/)
+    └── GcsStore       google-cloud-storage (gcs/)
 
-Every method blocks on the network. The SDKs are imported by the modules above when the first store is made.
+Every method blocks on the network. The source opener imports a storage's package, and with it the SDK, when it makes
+the first store of that storage.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 
 
 class Hash(Protocol):
-    """A running checksum, as hashlib makes them."""
+    """A running checksum with the interface of hashlib."""
 
     def update(self, content: bytes | memoryview, /) -> object: ...
 
@@ -24,10 +25,10 @@ class Hash(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What the storage says of an object's content. `make` starts a hash of that kind; `value` is its hexdigest.
+    """The storage's checksum of an object's content. `make` starts a hash of that kind; `value` is its hexdigest.
 
-    `part_size` is 0 where the hash is over the whole content. Otherwise each part of that many bytes (the last may be
-    shorter) is hashed apart, and `value` is the hash of the parts' digests, in hex (a multi-part etag of S3).
+    `part_size` is 0 for a hash of the whole content. Otherwise each part of `part_size` bytes (the last part may be
+    shorter) is hashed separately, and `value` is the hash of the parts' digests, in hex (S3's multi-part etag).
     """
 
     name: str
@@ -38,10 +39,10 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object of a listing. `key` is relative to the store's prefix; `size` in bytes.
+    """One object of a listing. `key` is relative to the store's prefix; `size` is in bytes.
 
-    `tag` (etag or generation) is different whenever the content is. `digest` names the content itself, the same under
-    any key of any store, as `md5:<hex>`; empty where the listing has no checksum that is one of the whole content.
+    `tag` (etag or generation) differs whenever the content differs. `digest` identifies the content itself, under any
+    key of any store, as `md5:<hex>`; it is empty if the listing has no checksum of the whole content.
     """
 
     key: str
@@ -51,15 +52,15 @@ class StoredObject:
 
 
 class TransientError(Exception):
-    """The storage failed in a way that may pass: a connection lost, a body cut short, a 5xx, throttling. Try again."""
+    """A failure that a retry may cure: a lost connection, a truncated body, a 5xx status, throttling."""
 
 
 class ObjectStore(Protocol):
     """All objects under one prefix of one bucket; any thread, several at once.
 
-    Every method raises TransientError for what may pass (after the SDK's own few attempts), and RepositoryUnavailable
-    for what will not: no such bucket, access refused (the message names the identity, the call, the object and the
-    permission that is needed; never a secret), or the object is gone or has another tag than the one listed.
+    Every method raises TransientError for a failure that a retry may cure (after the SDK's own few attempts), and
+    RepositoryUnavailable for any other: a missing bucket, a refusal (the message names the identity, the call, the
+    object and the permission that it needs, never a secret), or an object that is gone or has another tag than listed.
     """
 
     location: str
@@ -69,16 +70,16 @@ class ObjectStore(Protocol):
         ...
 
     def folders(self) -> Iterator[str]:
-        """The first path components that are followed by `/`: the names right under the store's prefix."""
+        """The names of the folders directly under the store's prefix."""
         ...
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes [start, stop) of `wanted`, in pieces of up to 256 KiB, of exactly the content that was listed.
+        """The bytes [start, stop) of `wanted`, in pieces of up to 256 KiB, of exactly the listed content.
 
-        A body that ends early raises TransientError after the pieces that came.
+        A body that ends early raises TransientError after the pieces that arrived.
         """
         ...
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
-        """What the content of `wanted` can be checked against; None where the storage gives nothing. May ask it."""
+        """The checksum to verify the content of `wanted` against; None without one. May make a request."""
         ...

@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from core.errors import RepositoryUnavailable
+from core.repository.location import parse_location
 from core.repository.stores.cloud_credentials import GcsCredential
+from core.repository.stores.gcs.client import GcsClient
 from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
@@ -168,9 +170,11 @@ def test_an_authorized_user_is_named_with_its_key_file(fake: FakeStorage, tmp_pa
     path = tmp_path / "user.json"
     user = {"type": "authorized_user", "client_id": "id", "client_secret": "the-secret", "refresh_token": "1//refresh"}
     path.write_text(json.dumps(user))
-    assert store_at(credential=GcsCredential(str(path)))._account.identity == f"a user of {path}"
+    client = GcsClient(parse_location("gs://models"), GcsCredential(str(path)))
+    assert client.identity == f"a user of {path}"
     path.write_text(json.dumps({**user, "account": "ann@example.com"}))
-    assert store_at(credential=GcsCredential(str(path)))._account.identity == "user ann@example.com"
+    client = GcsClient(parse_location("gs://models"), GcsCredential(str(path)))
+    assert client.identity == "user ann@example.com"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One call to S3 in the words of its error messages: who asked for what, and what it takes to be allowed to."""
+"""One call to S3, and the errors that its failures become: who asked for what, and which permission that needs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _LONGEST_MESSAGE = 500
 _MASK = "[secret]"
 
-# Triton's text when it cannot look into the bucket. Source: docs/spec/repository.md section 1.10.
+# Triton's text when it cannot open the bucket. Source: docs/spec/repository.md section 1.10.
 _NO_CLIENT = "Unable to create S3 filesystem client. Check account credentials."
 
 
 @dataclass(frozen=True, slots=True)
 class S3Call:
-    """What is asked of `bucket`. `action` is the permission's name; `key` the whole key, empty for the bucket itself.
+    """A call as its error messages name it.
 
-    `shown` is the URI for a reader. `opening` is the first look into the bucket: its failure begins as Triton's does.
+    `action` is the name of the permission. `shown` is the URI for a reader. `key` is the whole key, empty for a call on
+    the bucket itself. `opening` marks the first listing of the bucket: its failure begins with Triton's text.
     """
 
     action: str
@@ -31,16 +32,16 @@ class S3Call:
 
     @property
     def target(self) -> str:
-        """The URI on one line, whatever is in the key."""
+        """The URI on one line; keys may contain line ends."""
         return _one_line(self.shown)
 
     @property
     def permission(self) -> str:
-        """What a policy must allow."""
+        """The statement that a policy must allow."""
         return _one_line(f"{self.action} on arn:aws:s3:::{self.bucket}{'/' + self.key if self.key else ''}")
 
     def failed(self, identity: str, exception: str, message: str, hint: str | None = None) -> RepositoryUnavailable:
-        """For a failure that `exception` and `message` (without secrets, see `safe_text`) describe."""
+        """The error for a failure that `exception` and `message` describe; both without secrets, see `safe_text`."""
         who = f"{self.action} on {self.target} as {identity}"
         what = f"Exception: '{exception}' Message: '{message}'"
         return RepositoryUnavailable(
@@ -48,7 +49,7 @@ class S3Call:
         )
 
     def refused(self, identity: str, exception: str, message: str) -> RepositoryUnavailable:
-        """As `failed`, where a permission or a credential is missing."""
+        """The error for a missing permission or credential; arguments as in `failed`."""
         error = self.failed(identity, exception, message)
         return RepositoryUnavailable(
             f"{error.message}; it needs the permission {self.permission}",
@@ -56,14 +57,21 @@ class S3Call:
         )
 
     def gone(self, how: str) -> RepositoryUnavailable:
-        """The object is not what was listed."""
+        """The error for an object that is no longer as it was listed; `how` is "removed" or "changed"."""
         return RepositoryUnavailable(
             f"{self.target} was {how} since it was listed", hint="load again: it lists the repository afresh"
         )
 
+    def answered_by_another(self) -> RepositoryUnavailable:
+        """The error for an answer that is not S3's."""
+        return RepositoryUnavailable(
+            f"{self.action} on {self.target}: the answer is not one of S3",
+            hint="check the endpoint, its port and http(s)",
+        )
+
 
 def safe_text(text: str, secrets: Iterable[str]) -> str:
-    """What a storage said, on one line, not longer than a reader wants, and without `secrets` that it may repeat."""
+    """A text from the storage on one line, without `secrets`, cut to a readable length."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, _MASK)
