@@ -28,7 +28,7 @@ def serve(settings: ServerSettings) -> int:
     """Serve until the end; the exit status. What the settings have to say is said first."""
     import logging
 
-    from app.settings.server import disable_telemetry
+    from app.settings.process_environment import disable_telemetry
     from app.supervisor.temporary_directory import IN_MEMORY, temporary_directory
     from core.observability.logging import configure_logging
 
@@ -78,7 +78,7 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         _print_usage(command, sys.stdout)
         return 0
     if command == "serve":
-        from app.settings.server import read_settings
+        from app.settings.reading import read_settings
 
         return serve(read_settings(arguments))
     if command == "validate":

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 
 _LIMIT_S = 4.0
 _COMMAND = "trident"

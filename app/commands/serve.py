@@ -6,8 +6,9 @@ import logging
 import os
 from functools import partial
 
-from app.settings.rules import METRICS_SERVICE
-from app.settings.server import ServerSettings, announce_metrics_directory
+from app.settings.process_environment import announce_metrics_directory
+from app.settings.server import ServerSettings
+from app.settings.services import Service
 from app.sites.site import Site
 from app.supervisor.application import ServerConfiguration
 from app.supervisor.application import serve as run_server
@@ -31,7 +32,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if choice.number else None
     return ServerConfiguration(
         binds=settings.services(),
-        last=frozenset((METRICS_SERVICE,)),
+        last=frozenset((Service.METRICS,)),
         make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,

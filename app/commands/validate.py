@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.commands.validation_report import Finding, Report, json_report, text_report
 from app.settings.command_line import CommandLine
+from app.settings.groups.backends import split_backend_settings
 from app.settings.option import BadOption, Option
 from app.settings.option_types import BadValue, choice, integer
-from app.settings.rules import split_backend_settings
-from app.settings.server import SERVER_OPTIONS, disable_telemetry
+from app.settings.process_environment import disable_telemetry
+from app.settings.server import SERVER_OPTIONS
 from core.errors import RepositoryUnavailable, ServerError
 
 if TYPE_CHECKING:

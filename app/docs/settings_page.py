@@ -12,7 +12,7 @@ from app.settings.usage import default_text, spelled
 _HEAD = """\
 # Settings
 
-Made from `app/settings/server.py`; do not edit it here. `trident serve --help` prints the same.
+Made from `app/settings/groups/`; do not edit it here. `trident serve --help` prints the same.
 
 `trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be cut short as long
 as it stays unique. Every option can be set by its variable as well. The command line beats the environment, this beats

@@ -1,4 +1,4 @@
-"""Where models from cloud storage are kept on the disk, if nothing says otherwise."""
+"""The directory in which models from cloud storage are cached, unless --model-cache-directory names one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from app.supervisor.temporary_directory import temporary_directory
 _NAME = "trident"
 
 
-def default_cache_directory() -> str:
-    """The user's cache folder, or a folder of the user's own in the temporary one where there is no writable home.
+def cache_directory(mount: str) -> str:
+    """A directory in `mount`, where Triton keeps its copies and so has room for them; the user's if `mount` is empty.
 
-    Raises NoTemporaryDirectory.
+    The user's is in the home directory, or among the temporary files if the home is not writable. Raises
+    NoTemporaryDirectory.
     """
+    return os.path.join(mount, _NAME) if mount else _user_directory()
+
+
+def _user_directory() -> str:
     try:
         home = Path.home()
-    except RuntimeError:  # a user that the system does not know, as containers have them
+    except RuntimeError:  # the system does not know the user, which is common in containers
         home = Path()
     if home.is_absolute() and home.is_dir() and os.access(home, os.W_OK | os.X_OK):
         return str(home / ".cache" / _NAME)

@@ -63,6 +63,11 @@ def integer(lowest: int = -INT32_MAX - 1, highest: int = INT32_MAX) -> Kind[int]
     return Kind("integer", parse)
 
 
+def at_least(lowest: int) -> Kind[int]:
+    """Whole numbers; one below `lowest` counts as `lowest`, as in tritonserver."""
+    return Kind("integer", lambda text: max(lowest, INTEGER.parse(text)))
+
+
 def number(lowest: float = float("-inf")) -> Kind[float]:
     """Finite numbers from `lowest` up."""
 

@@ -5,39 +5,15 @@ Source: docs/spec/server-options.md sections 2 to 4.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from app.settings.cache_directory import default_cache_directory
+from app.settings.groups.metrics import split_metrics_settings
 from app.settings.option import BadOption
-from app.settings.option_types import BadValue, Kind
+from app.settings.server import ServerSettings
+from app.settings.services import Service
 from core.errors import ConfigInvalid
 from core.repository.stores.object_names import name_problem
-
-if TYPE_CHECKING:
-    from app.settings.server import ServerSettings
-
-SAGEMAKER_SERVICE = "SageMaker"
-METRICS_SERVICE = "metrics"
-_LOWEST = {"exit_timeout_secs": 0, "repository_poll_secs": 0, "model_load_thread_count": 1, "model_load_retry_count": 0}
-
-
-def derived(settings: ServerSettings) -> dict[str, Any]:
-    """The fields that other values than the given ones belong into."""
-    values: dict[str, Any] = {name: max(lowest, getattr(settings, name)) for name, lowest in _LOWEST.items()}
-    values["model_cache_directory"] = _cache_directory(settings)
-    values["metrics_address"] = settings.metrics_address or settings.http_address
-    values["disable_auto_complete_config"] = settings.disable_auto_complete_config or settings.strict_model_config
-    return values
-
-
-def _cache_directory(settings: ServerSettings) -> str:
-    if settings.model_cache_directory:
-        return settings.model_cache_directory
-    # Triton keeps its copies there, so that is where the disk is that has room for them.
-    mounted = settings.aws_mount_directory or settings.gcs_mount_directory
-    return os.path.join(mounted, "trident") if mounted else default_cache_directory()
 
 
 def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -127,7 +103,7 @@ def _check_ports(settings: ServerSettings) -> None:
     services = settings.services()
     if not services:
         raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
-    taken: dict[tuple[str, int], str] = {}
+    taken: dict[tuple[str, int], Service] = {}
     for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
         if not port:
@@ -140,42 +116,12 @@ def _check_ports(settings: ServerSettings) -> None:
     _check_safe_ports(settings, services)
 
 
-def _check_safe_ports(settings: ServerSettings, services: Mapping[str, tuple[str, int]]) -> None:
+def _check_safe_ports(settings: ServerSettings, services: Mapping[Service, tuple[str, int]]) -> None:
     """Outside of the range the platform has other containers listen."""
     safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
     for service, (_, port) in services.items():
-        if safe and service != SAGEMAKER_SERVICE and not safe[0] <= port <= safe[1]:
+        if safe and service != Service.SAGEMAKER and not safe[0] <= port <= safe[1]:
             raise BadOption(
                 f"The server cannot listen to {service} requests at port {port}, allowed port range is "
                 f"[{safe[0]}, {safe[1]}]"
             )
-
-
-def _backend_setting(text: str) -> str:
-    _split(text)
-    return text
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    backend, comma, rest = text.partition(",") if "," in text else ("", "", text)
-    name, equals, value = rest.partition("=")
-    if (comma and not backend) or not (name and equals and value):
-        raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
-    return backend, name, value
-
-
-def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Values of --backend-config by backend and name; of several values for one name the last one counts."""
-    settings: dict[str, dict[str, str]] = {}
-    for text in texts:
-        backend, name, value = _split(text)
-        settings.setdefault(backend, {})[name] = value
-    return settings
-
-
-def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Values of --metrics-config by name; of several values for one name the last one counts."""
-    return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
-BACKEND_SETTING = Kind("[<backend>,]<setting>=<value>", _backend_setting)

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from app.settings.precedence import DEFAULT
-from app.settings.rules import METRICS_SERVICE, SAGEMAKER_SERVICE
 from app.settings.server import ServerSettings
+from app.settings.services import Service
 from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table
 from app.terminal.progress_bar import ProgressBar
 from app.worker.garbage_collector import settle_collector
@@ -25,10 +25,10 @@ _log = logging.getLogger("trident.server")
 _LOOK_SECONDS = 0.25
 _SHOWN = 3
 _STARTED = {
-    "HTTP": "HTTPService",
-    SAGEMAKER_SERVICE: "Sagemaker HTTPService",
-    "Vertex AI": "Vertex AI HTTPService",
-    METRICS_SERVICE: "Metrics Service",
+    Service.HTTP: "HTTPService",
+    Service.SAGEMAKER: "Sagemaker HTTPService",
+    Service.VERTEX_AI: "Vertex AI HTTPService",
+    Service.METRICS: "Metrics Service",
 }
 _READY = "READY"
 # The group of routes by which clients load models.

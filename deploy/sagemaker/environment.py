@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from adapters.sagemaker.server_options import EFFECTIVE_VARIABLES, WITHOUT_EFFECT
 from adapters.sagemaker.settings import BATCH, BIND_TO_PORT, MULTI_MODEL, PREFIX, SAFE_PORT_RANGE
 from app.settings.option import BadOption
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 from deploy.sagemaker.errors import BadSettings
 from deploy.sagemaker.kind import Kind
 

@@ -20,7 +20,8 @@ from app.emulators.vertex.environment import (
     platform_variables,
 )
 from app.settings.option import PREFIX, BadOption
-from app.settings.server import SERVER_OPTIONS, ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import SERVER_OPTIONS, ServerSettings
 from deploy.vertex.labels import pairs
 from deploy.vertex.probe import parse_probe
 

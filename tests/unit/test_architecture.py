@@ -46,7 +46,7 @@ PLACES: dict[str, tuple[str, ...]] = {
 }
 # Cloud SDKs: whichever module it is, it is one.
 IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
-ENVIRONMENT_READERS = ("app/settings/server.py", "adapters/*/settings.py")
+ENVIRONMENT_READERS = ("app/settings/process_environment.py", "adapters/*/settings.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -207,7 +207,7 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
     ("path", "source"),
     [
         ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core import engine\nos.getpid()"),
-        ("app/settings/server.py", "import os\nos.environ"),
+        ("app/settings/process_environment.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
         ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
         ("adapters/vertex/routes.py", "from adapters.common.metrics_route import metrics_route"),

@@ -17,7 +17,7 @@ from app.commands.emulate.options import (
 from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from app.settings.option import BadOption
 from app.settings.option_types import FLAG, PORT
-from app.settings.server import process_environment
+from app.settings.process_environment import process_environment
 from core.observability.console import print_line
 
 SAGEMAKER = "sagemaker"

@@ -13,7 +13,7 @@ from app.settings.option import option
 from app.settings.option_types import BOOLEAN, PORT, TEXT, BadValue, Kind, choice, integer, number
 
 NO_GROUPS = "none"
-_PLATFORM = "Platform"
+_SECTION = "Platform"
 # What reads the server, and infers; not what changes it, nor what tells how it is run.
 _PUBLIC = "health,metadata,inference,model-config,statistics,metrics"
 
@@ -51,35 +51,35 @@ class PlatformSettings:
         choice("platform", "auto", "plain", "sagemaker", "vertex"),
         "Whose container the server is. auto is vertex where AIP_MODE is set, sagemaker where a SAGEMAKER_* variable "
         "is set, or where no model repository is given and one of SageMaker's directories exists; else plain.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     allow_sagemaker: bool = option(
-        False, "allow-sagemaker", BOOLEAN, "Whether SageMaker's port is opened.", section=_PLATFORM
+        False, "allow-sagemaker", BOOLEAN, "Whether SageMaker's port is opened.", section=_SECTION
     )
     sagemaker_port: int = option(
-        8080, "sagemaker-port", PORT, "SageMaker's port, at the address of --http-address.", section=_PLATFORM
+        8080, "sagemaker-port", PORT, "SageMaker's port, at the address of --http-address.", section=_SECTION
     )
     sagemaker_safe_port_range: str = option(
         "",
         "sagemaker-safe-port-range",
         Kind("<low>-<high>", _port_range),
         "The ports within which all other ports must lie.",
-        section=_PLATFORM,
+        section=_SECTION,
     )
     sagemaker_thread_count: int = option(
         8,
         "sagemaker-thread-count",
         integer(1),
         "As --http-thread-count, for SageMaker's port.",
-        section=_PLATFORM,
+        section=_SECTION,
     )
     sagemaker_model_root: str = option(
         "/opt/ml/model",
         "sagemaker-model-root",
         TEXT,
         "Directory into which SageMaker unpacks the model of an endpoint.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     sagemaker_models_root: str = option(
@@ -87,7 +87,7 @@ class PlatformSettings:
         "sagemaker-models-root",
         TEXT,
         "The same of a multi-model endpoint.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     sagemaker_memory_limit_mb: int = option(
@@ -96,24 +96,24 @@ class PlatformSettings:
         integer(0),
         "Megabytes that the server may take with the models of a multi-model endpoint, where that is less than the "
         "container has; 0: what the container has.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     allow_vertex_ai: bool = option(
-        False, "allow-vertex-ai", BOOLEAN, "Whether Vertex AI's port is opened.", section=_PLATFORM
+        False, "allow-vertex-ai", BOOLEAN, "Whether Vertex AI's port is opened.", section=_SECTION
     )
     vertex_ai_port: int = option(
-        8080, "vertex-ai-port", PORT, "Vertex AI's port, at the address of --http-address.", section=_PLATFORM
+        8080, "vertex-ai-port", PORT, "Vertex AI's port, at the address of --http-address.", section=_SECTION
     )
     vertex_ai_thread_count: int = option(
-        8, "vertex-ai-thread-count", integer(1), "As --http-thread-count, for Vertex AI's port.", section=_PLATFORM
+        8, "vertex-ai-thread-count", integer(1), "As --http-thread-count, for Vertex AI's port.", section=_SECTION
     )
     vertex_ai_default_model: str = option(
         "",
         "vertex-ai-default-model",
         TEXT,
         "The model of requests to Vertex AI's predict route.",
-        section=_PLATFORM,
+        section=_SECTION,
         shown_default="the only one there is",
     )
     vertex_ai_payload: str = option(
@@ -121,7 +121,7 @@ class PlatformSettings:
         "vertex-ai-payload",
         choice("vertex-ai-payload", *PayloadKind),
         "What a JSON body on the predict route is: instances, a request of the v2 protocol, or what it looks like.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     vertex_ai_key_field: str = option(
@@ -129,7 +129,7 @@ class PlatformSettings:
         "vertex-ai-key-field",
         TEXT,
         "Member of object instances that is no input of the model but the key by which a batch job knows them.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     vertex_ai_max_request_size: int = option(
@@ -137,7 +137,7 @@ class PlatformSettings:
         "vertex-ai-max-request-size",
         integer(0),
         "Largest body of a request to the predict route, in bytes; 0: only --http-max-input-size counts.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     vertex_ai_max_response_size: int = option(
@@ -145,7 +145,7 @@ class PlatformSettings:
         "vertex-ai-max-response-size",
         integer(0),
         "Largest body of a response of the predict route, in bytes; 0: any.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     vertex_ai_timeout_secs: float = option(
@@ -153,7 +153,7 @@ class PlatformSettings:
         "vertex-ai-timeout-secs",
         number(0),
         "Seconds after which a request to the predict route is answered 503; what waits then does not run; 0: never.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )
     public_routes: str = option(
@@ -163,6 +163,6 @@ class PlatformSettings:
         "Groups of the v2 protocol's routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
         "serves beside the platform's own, or none: with an invoke route prefix everybody who may call the endpoint "
         "may call them.",
-        section=_PLATFORM,
+        section=_SECTION,
         own=True,
     )

@@ -13,7 +13,8 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 from tests.contract.deploy.external_tool import external_tool
 from tests.contract.servers.server import ROOT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 from docker.healthcheck import Question, question, server_arguments
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer, platform_environment
 from tests.contract.servers.server import HOST, ROOT, ServerProcess, free_ports

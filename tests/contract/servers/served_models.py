@@ -6,7 +6,7 @@ import dataclasses
 import sys
 
 from app.commands.serve import server_configuration
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 from app.supervisor.application import serve
 from core.observability.logging import configure_logging
 

@@ -21,7 +21,7 @@ from adapters.vertex.application import VertexApplication
 from adapters.vertex.deadline import Deadline
 from adapters.vertex.limits import SizeLimits
 from adapters.vertex.settings import VertexSettings
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 from app.supervisor import temporary_directory
 from app.supervisor.engine_child import EngineChild
 from app.worker.http1 import refusal

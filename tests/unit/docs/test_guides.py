@@ -24,7 +24,8 @@ from app.commands.validate import read_validate_options
 from app.docs.metrics_page import metric_rows
 from app.settings.command_line import CommandLine
 from app.settings.option import Option
-from app.settings.server import SERVER_OPTIONS, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
 from core.backends.devices.cpu_budget import plan_threads
 from core.backends.onnxruntime.execution_providers import tensorrt_options

@@ -8,7 +8,8 @@ import pytest
 
 from adapters.common.setting_row import SettingRow
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 
 
 class Container:

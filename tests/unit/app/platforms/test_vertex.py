@@ -9,7 +9,8 @@ import pytest
 from adapters.common.setting_row import SettingRow
 from adapters.vertex.settings import VertexSettings
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 
 CONTAINER = {
     "AIP_MODE": "PREDICTION",

@@ -14,6 +14,7 @@ from app.settings.option_types import (
     TEXT,
     BadValue,
     Kind,
+    at_least,
     choice,
     integer,
     number,
@@ -36,6 +37,8 @@ from app.settings.option_types import (
         (INTEGER, "2147483647", 2147483647),
         (INTEGER64, "9223372036854775807", 9223372036854775807),
         (PORT, "0", 0),
+        (at_least(1), "3", 3),
+        (at_least(1), "-3", 1),
         (NOT_ZERO, "0", False),
         (NOT_ZERO, "1", True),
         (NOT_ZERO, "no", True),
@@ -71,6 +74,7 @@ def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
         (INTEGER, "2147483648", "Provided option value is out of bound. Got 2147483648"),
         (INTEGER, "9" * 5000, f"Provided option value is out of bound. Got {'9' * 5000}"),
         (PORT, "65536", "Provided option value is out of bound. Got 65536"),
+        (at_least(1), "-2147483649", "Provided option value is out of bound. Got -2147483649"),
         (integer(1), "0", "Provided option value is out of bound. Got 0"),
         (LEVEL, "on", "Invalid option value. Got on"),
         (LEVEL, "-1", "Provided option value is out of bound. Got -1"),
@@ -96,7 +100,7 @@ def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
         ),
     ],
 )
-def test_a_text_that_is_no_value_is_refused_with_the_reason(kind: Kind[Any], text: str, reason: str) -> None:
+def test_an_invalid_text_is_refused_with_the_reason(kind: Kind[Any], text: str, reason: str) -> None:
     with pytest.raises(BadValue) as refusal:
         kind.parse(text)
     assert str(refusal.value) == reason

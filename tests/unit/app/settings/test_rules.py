@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.settings.option import BadOption
-from app.settings.option_types import BadValue
-from app.settings.rules import BACKEND_SETTING, deprecations, split_backend_settings
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.rules import deprecations
 
 REPOSITORY = "--model-repository=/models"
 
@@ -91,7 +90,7 @@ def refusal(*arguments: str) -> str:
         ),
     ],
 )
-def test_what_cannot_be_ends_the_start(arguments: list[str], text: str) -> None:
+def test_invalid_settings_end_the_start(arguments: list[str], text: str) -> None:
     assert refusal(*arguments) == text
 
 
@@ -105,7 +104,7 @@ def test_ports_within_the_safe_range_pass() -> None:
     }
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_an_invalid_pattern_is_refused() -> None:
     text = refusal("--http-header-forward-pattern=(")
     assert text.startswith('Bad option: "--http-header-forward-pattern".\n')
     assert "is not a regular expression: '('" in text
@@ -118,7 +117,7 @@ def test_a_refused_secret_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--model-repository="]])
-def test_a_model_repository_is_needed(arguments: list[str]) -> None:
+def test_a_missing_model_repository_is_refused(arguments: list[str]) -> None:
     with pytest.raises(BadOption, match=r"^--model-repository must be specified$"):
         read_settings(arguments, {})
 
@@ -132,23 +131,11 @@ def test_a_model_repository_is_needed(arguments: list[str]) -> None:
         ["--http-restricted-api=health,metadata:key=value", "--http-header-forward-pattern=my_.*"],
     ],
 )
-def test_what_can_be_passes(arguments: list[str]) -> None:
+def test_valid_settings_pass(arguments: list[str]) -> None:
     read_settings([REPOSITORY, *arguments], {})
 
 
-def test_values_out_of_their_range_are_brought_into_it_where_tritonserver_does_so() -> None:
-    settings = ServerSettings(exit_timeout_secs=-1, model_load_thread_count=0, model_load_retry_count=-2)
-    assert settings.exit_timeout_secs == 0
-    assert settings.model_load_thread_count == 1
-    assert settings.model_load_retry_count == 0
-
-
-def test_the_metrics_address_follows_the_http_address() -> None:
-    assert ServerSettings(http_address="::1").metrics_address == "::1"
-    assert ServerSettings(http_address="::1", metrics_address="::").metrics_address == "::"
-
-
-def test_the_deprecated_option_still_works_and_says_so() -> None:
+def test_the_deprecated_option_works_and_warns() -> None:
     deprecated = "'--strict-model-config' has been deprecated"
     strict = read_settings([REPOSITORY, "--strict-model-config=true"], {})
     assert strict.disable_auto_complete_config
@@ -158,7 +145,7 @@ def test_the_deprecated_option_still_works_and_says_so() -> None:
     assert [deprecated in text for text in lenient.warnings] == [True]
 
 
-def test_the_option_beats_its_deprecated_form() -> None:
+def test_the_option_overrides_its_deprecated_form() -> None:
     settings = read_settings([REPOSITORY, "--disable-auto-complete-config", "--strict-model-config=false"], {})
     assert settings.disable_auto_complete_config
     assert [text.partition(" is ")[2] for text in settings.warnings][1:] == [
@@ -166,20 +153,5 @@ def test_the_option_beats_its_deprecated_form() -> None:
     ]
 
 
-def test_nothing_deprecated_means_no_warning() -> None:
+def test_settings_without_a_deprecated_option_give_no_warning() -> None:
     assert deprecations({"disable_auto_complete_config": True}) == ()
-
-
-def test_backend_settings_go_by_backend_and_the_last_one_counts() -> None:
-    texts = ["onnxruntime,threads=1", "default-max-batch-size=8", "onnxruntime,threads=2", "python,path=a=b,c"]
-    assert split_backend_settings(texts) == {
-        "onnxruntime": {"threads": "2"},
-        "": {"default-max-batch-size": "8"},
-        "python": {"path": "a=b,c"},
-    }
-
-
-@pytest.mark.parametrize("text", ["", "a", "a,b", ",a=b", "a,=b", "a,b=", "=b", "a="])
-def test_a_backend_setting_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(BadValue, match="--backend-config option format is"):
-        BACKEND_SETTING.parse(text)

@@ -5,9 +5,9 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from adapters.common.setting_row import SettingRow
-from app.settings.option import BadOption, option_of
-from app.settings.server import SERVER_OPTIONS, ServerSettings, read_settings
-from core.observability.logging import LogOptions
+from app.settings.option import option_of
+from app.settings.reading import read_settings
+from app.settings.server import SERVER_OPTIONS, ServerSettings
 
 REPOSITORY = "--model-repository=/models"
 
@@ -31,7 +31,7 @@ def test_the_defaults_are_tritonservers() -> None:
     assert found.metrics_interval_ms == 2000.0
 
 
-def test_our_own_defaults() -> None:
+def test_the_defaults_of_own_options_are_kept() -> None:
     found = settings()
     assert (found.platform, found.shutdown_grace_secs) == ("auto", 2.0)
     assert (found.http_request_timeout_secs, found.http_keepalive_secs, found.log_access) == (60.0, 600.0, False)
@@ -74,7 +74,7 @@ def test_the_model_repository_can_be_set_by_variable() -> None:
     assert read_settings([], {"TRIDENT_MODEL_REPOSITORY": "/a"}).model_repository == ("/a",)
 
 
-def test_every_field_but_the_bookkeeping_is_an_option_with_a_help_text() -> None:
+def test_every_field_except_the_sources_is_an_option_with_a_help_text() -> None:
     without = [each.name for each in fields(ServerSettings) if option_of(each) is None]
     assert without == ["sources", "warnings", "without_effect", "sagemaker", "vertex", "any_layout"]
     assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())
@@ -87,7 +87,7 @@ def test_no_two_options_share_a_name_or_a_variable() -> None:
     assert len(set(variables)) == len(variables)
 
 
-def test_variables_of_others() -> None:
+def test_variables_of_triton_and_cuda_are_read() -> None:
     found = settings(TRITONSERVER_DELAY_SCHEDULER="8", TRITON_SERVER_ESCAPE_LOG_MESSAGES="0", CUDA_VISIBLE_DEVICES="")
     assert (found.delay_scheduler, found.log_escape, found.visible_gpus) == (8, False, "")
     assert settings().visible_gpus is None
@@ -98,14 +98,23 @@ def test_only_0_turns_the_quoting_of_log_messages_off(text: str, escapes: bool) 
     assert settings(TRITON_SERVER_ESCAPE_LOG_MESSAGES=text).log_escape is escapes
 
 
-def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIDENT_ID", "from the process")
-    assert read_settings([REPOSITORY]).server_id == "from the process"
+def test_tritonservers_counts_below_their_minimum_count_as_the_minimum() -> None:
+    found = settings("--exit-timeout-secs=-1", "--model-load-thread-count=0", "--model-load-retry-count=-2")
+    assert found.exit_timeout_secs == 0
+    assert found.model_load_thread_count == 1
+    assert found.model_load_retry_count == 0
 
 
-def test_a_misspelled_variable_ends_the_start() -> None:
-    with pytest.raises(BadOption, match="did you mean TRIDENT_HTTP_PORT"):
-        settings(TRIDENT_HTP_PORT="1")
+def test_the_metrics_address_defaults_to_the_http_address() -> None:
+    assert ServerSettings(http_address="::1").metrics_address == "::1"
+    assert ServerSettings(http_address="::1", metrics_address="::").metrics_address == "::"
+
+
+def test_the_model_cache_defaults_to_the_mounted_directories() -> None:
+    assert settings(TRITON_GCS_MOUNT_DIRECTORY="/gcs").model_cache_directory == "/gcs/trident"
+    both = {"TRITON_AWS_MOUNT_DIRECTORY": "/aws", "TRITON_GCS_MOUNT_DIRECTORY": "/gcs"}
+    assert settings(**both).model_cache_directory == "/aws/trident"
+    assert settings("--model-cache-directory=/own", **both).model_cache_directory == "/own"
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -122,7 +131,7 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
     assert "server_id='box'" in repr(found)
 
 
-def test_describe_says_what_is_in_force_and_where_it_came_from() -> None:
+def test_describe_gives_every_setting_with_its_source() -> None:
     rows = settings("--http-port=1", "--log-info", "off", TRIDENT_METRICS_PORT="2").describe()
     assert len(rows) == len(SERVER_OPTIONS)
     assert SettingRow("http-port", "1", "flag") in rows
@@ -130,23 +139,3 @@ def test_describe_says_what_is_in_force_and_where_it_came_from() -> None:
     assert SettingRow("metrics-port", "2", "environment") in rows
     assert SettingRow("metrics-address", "0.0.0.0", "default") in rows
     assert SettingRow("TRITONSERVER_DELAY_SCHEDULER", "0", "default") in rows
-
-
-def test_backend_settings_and_log_options_are_cut_out() -> None:
-    found = settings("--backend-config=onnxruntime,a=b", "--log-verbose=true", "--log-format=json", "--log-file=x")
-    assert found.backend_settings == {"onnxruntime": {"a": "b"}}
-    assert found.log_options == LogOptions(verbose=1, format="json", file="x")
-
-
-def test_options_without_effect_are_kept_for_the_log() -> None:
-    assert settings("--allow-grpc=false", "--grpc-port=9").without_effect == ("--allow-grpc", "--grpc-port")
-
-
-def test_metrics_settings_are_cut_out_and_those_without_effect_named() -> None:
-    found = settings("--metrics-config=counter_latencies=false", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
-    assert found.metrics_settings == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}
-    assert found.without_effect == ()
-    found = settings(TRIDENT_METRICS_CONFIG="summary_latencies=true;histogram_latencies=false")
-    assert found.without_effect == ("--metrics-config=summary_latencies=true",)
-    with pytest.raises(BadOption, match="--metrics-config option format is"):
-        settings("--metrics-config=counter_latencies")

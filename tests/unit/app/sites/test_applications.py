@@ -7,7 +7,8 @@ import logging
 import pytest
 from werkzeug.test import Client
 
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 from app.sites.applications import Applications, http_options
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application

@@ -31,7 +31,7 @@ import logging, os, sys
 from pathlib import Path
 from app.supervisor.engine_process import EngineProcess
 from app.supervisor.private_directory import PrivateDirectory
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 logging.basicConfig(level=logging.INFO)
 directory = PrivateDirectory(Path(sys.argv[1]))
 directory._owner = os.getppid()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.server import ServerSettings, read_settings
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
 from app.supervisor.topology import choose_workers
 
 REPOSITORY = "--model-repository=/models"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.server import read_settings
+from app.settings.reading import read_settings
 from app.terminal.console_tables import ModelRow
 from app.terminal.start_report import StartReport, default_model_problem
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write

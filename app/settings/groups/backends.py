@@ -1,0 +1,74 @@
+"""The settings of the backends and of the GPUs that they use.
+
+Source: docs/spec/server-options.md section 2 "Cache".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.settings.option import option, repeated
+from app.settings.option_types import TEXT, BadValue, Kind, number
+
+_SECTION = "Backends"
+
+
+def split_backend_setting(text: str) -> tuple[str, str, str]:
+    """Backend ("" for all), name and value of one value of --backend-config. Raises BadValue."""
+    backend, comma, rest = text.partition(",") if "," in text else ("", "", text)
+    name, equals, value = rest.partition("=")
+    if (comma and not backend) or not (name and equals and value):
+        raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
+    return backend, name, value
+
+
+def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Values of --backend-config by backend and name; the last of several values for one name counts."""
+    settings: dict[str, dict[str, str]] = {}
+    for text in texts:
+        backend, name, value = split_backend_setting(text)
+        settings.setdefault(backend, {})[name] = value
+    return settings
+
+
+def _backend_setting(text: str) -> str:
+    split_backend_setting(text)
+    return text
+
+
+BACKEND_SETTING = Kind("[<backend>,]<setting>=<value>", _backend_setting)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BackendSettings:
+    """Part of ServerSettings."""
+
+    backend_config: tuple[str, ...] = repeated(
+        "backend-config",
+        BACKEND_SETTING,
+        "A setting of one backend, or without a backend's name of all.",
+        section=_SECTION,
+    )
+    min_supported_compute_capability: float = option(
+        6.0,
+        "min-supported-compute-capability",
+        number(0),
+        "Lowest CUDA compute capability of the GPUs that are used.",
+        section=_SECTION,
+    )
+    visible_gpus: str | None = option(
+        None,
+        "",
+        TEXT,
+        "The GPUs that are used, by number or UUID; empty hides all.",
+        section=_SECTION,
+        variable="CUDA_VISIBLE_DEVICES",
+        shown_default="all",
+        empty_counts=True,
+    )
+
+    @property
+    def backend_settings(self) -> dict[str, dict[str, str]]:
+        """The values of --backend-config by backend; those for all backends are under ""."""
+        return split_backend_settings(self.backend_config)

@@ -1,0 +1,50 @@
+"""The settings of the server as a whole: its name, its start, its readiness and its stop.
+
+Source: docs/spec/server-options.md section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.settings.option import option
+from app.settings.option_types import BOOLEAN, TEXT, at_least, number
+
+_SECTION = "Server"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class GeneralSettings:
+    """Part of ServerSettings."""
+
+    server_id: str = option("triton", "id", TEXT, "Name of the server in its metadata.", section=_SECTION)
+    exit_on_error: bool = option(
+        True,
+        "exit-on-error",
+        BOOLEAN,
+        "Whether the server ends with status 1 when a model fails to load at start; if not, it serves the others.",
+        section=_SECTION,
+    )
+    exit_timeout_secs: int = option(
+        30,
+        "exit-timeout-secs",
+        at_least(0),
+        "Seconds that requests in flight have to finish when the server stops. Negative counts as 0.",
+        section=_SECTION,
+    )
+    shutdown_grace_secs: float = option(
+        2.0,
+        "shutdown-grace-secs",
+        number(0),
+        "Seconds for which the server goes on answering after SIGTERM while it says that it is not ready, so that "
+        "load balancers notice before its ports close.",
+        section=_SECTION,
+        own=True,
+    )
+    strict_readiness: bool = option(
+        True,
+        "strict-readiness",
+        BOOLEAN,
+        "Whether the server is ready only when every model is; if not, as soon as it is up.",
+        section=_SECTION,
+    )

@@ -1,0 +1,93 @@
+"""The settings of the HTTP port and of the processes that serve it.
+
+Source: docs/spec/server-options.md section 2 "HTTP".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.settings.option import option, repeated
+from app.settings.option_types import BOOLEAN, INT64_MAX, INTEGER64, PORT, TEXT, Kind, integer, number
+
+_SECTION = "HTTP"
+_MAX_WORKERS = 256
+_MIN_WORKER_MEMORY = 1 << 20
+
+
+def _workers(text: str) -> str:
+    return text if text == "auto" else str(integer(0, _MAX_WORKERS).parse(text))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HttpSettings:
+    """Part of ServerSettings."""
+
+    allow_http: bool = option(True, "allow-http", BOOLEAN, "Whether the HTTP port is opened.", section=_SECTION)
+    http_address: str = option("0.0.0.0", "http-address", TEXT, "Address of the HTTP port.", section=_SECTION)
+    http_port: int = option(8000, "http-port", PORT, "The HTTP port.", section=_SECTION)
+    reuse_http_port: bool = option(
+        False, "reuse-http-port", BOOLEAN, "Whether other servers may listen on the same port.", section=_SECTION
+    )
+    http_thread_count: int = option(
+        8,
+        "http-thread-count",
+        integer(1),
+        "Threads for what would hold all requests up: compressing and inflating large bodies, repository control.",
+        section=_SECTION,
+    )
+    http_max_input_size: int = option(
+        67108864,
+        "http-max-input-size",
+        INTEGER64,
+        "Largest body of a request, in bytes, as sent and when decompressed.",
+        section=_SECTION,
+    )
+    http_header_forward_pattern: str = option(
+        "",
+        "http-header-forward-pattern",
+        TEXT,
+        "Regular expression, in any case, for the names of headers that become parameters of the request.",
+        section=_SECTION,
+    )
+    http_restricted_api: tuple[str, ...] = repeated(
+        "http-restricted-api",
+        TEXT,
+        "Groups of routes and the header that opens them: <group>[,<group>...]:<header>=<value>.",
+        section=_SECTION,
+        secret=True,
+    )
+    http_request_timeout_secs: float = option(
+        60.0,
+        "http-request-timeout-secs",
+        number(0.001),
+        "Seconds without a byte after which a client that began a request, or reads a response, is dropped.",
+        section=_SECTION,
+        own=True,
+    )
+    http_keepalive_secs: float = option(
+        600.0,
+        "http-keepalive-secs",
+        number(0),
+        "Seconds after which an idle connection is closed.",
+        section=_SECTION,
+        own=True,
+    )
+    http_workers: str = option(
+        "auto",
+        "http-workers",
+        Kind("<number>|auto", _workers),
+        "Processes that answer HTTP before the one that has the models; 0: one process does both; auto: by the number "
+        "of cores.",
+        section=_SECTION,
+        own=True,
+    )
+    http_worker_memory_bytes: int = option(
+        256 << 20,
+        "http-worker-memory-bytes",
+        integer(_MIN_WORKER_MEMORY, INT64_MAX),
+        "Memory that each HTTP worker shares with the engine for large tensors, in bytes: half of it for requests, "
+        "half for responses. Only what is used is taken.",
+        section=_SECTION,
+        own=True,
+    )

@@ -1,0 +1,61 @@
+"""The settings of the metrics page and its port.
+
+Source: docs/spec/server-options.md section 2 "Metrics".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.settings.option import option, repeated
+from app.settings.option_types import BOOLEAN, PORT, TEXT, number, setting
+
+_SECTION = "Metrics"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MetricsSettings:
+    """Part of ServerSettings."""
+
+    allow_metrics: bool = option(
+        True, "allow-metrics", BOOLEAN, "Whether the metrics port is opened.", section=_SECTION
+    )
+    allow_gpu_metrics: bool = option(
+        True, "allow-gpu-metrics", BOOLEAN, "Whether the metrics show the GPUs.", section=_SECTION
+    )
+    allow_cpu_metrics: bool = option(
+        True, "allow-cpu-metrics", BOOLEAN, "Whether the metrics show CPU and memory.", section=_SECTION
+    )
+    metrics_address: str = option(
+        "",
+        "metrics-address",
+        TEXT,
+        "Address of the metrics port.",
+        section=_SECTION,
+        shown_default="that of --http-address",
+    )
+    metrics_port: int = option(8002, "metrics-port", PORT, "The metrics port.", section=_SECTION)
+    metrics_interval_ms: float = option(
+        2000.0,
+        "metrics-interval-ms",
+        number(1),
+        "Milliseconds for which values of the devices are shown again before they are read anew.",
+        section=_SECTION,
+    )
+    metrics_config: tuple[str, ...] = repeated(
+        "metrics-config",
+        setting("metrics-config", ""),
+        "counter_latencies=false leaves out the durations of requests and keeps all counters of models at 0.",
+        section=_SECTION,
+    )
+
+    @property
+    def metrics_settings(self) -> dict[str, str]:
+        """The values of --metrics-config by name."""
+        return split_metrics_settings(self.metrics_config)
+
+
+def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Values of --metrics-config by name; the last of several values for one name counts."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}

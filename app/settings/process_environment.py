@@ -1,0 +1,20 @@
+"""The environment of this process: the one module of app that reads or changes it."""
+
+from __future__ import annotations
+
+import os
+
+
+def process_environment() -> dict[str, str]:
+    """A copy of the variables of this process."""
+    return dict(os.environ)
+
+
+def announce_metrics_directory(path: str) -> None:
+    """Name the directory in which the metrics library of this process and its children shares its counters."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
+
+
+def disable_telemetry() -> None:
+    """Keep ONNX Runtime from sending telemetry. Call it before its import: ONNX Runtime's own switch comes too late."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

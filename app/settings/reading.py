@@ -1,0 +1,34 @@
+"""Reads the settings of a server from its command line, its environment and its platform.
+
+The command line overrides the environment, which overrides the platform (app/platforms/detect.py), which overrides the
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.platforms.detect import find_platform
+from app.settings.process_environment import process_environment
+from app.settings.rules import check, deprecations, metrics_without_effect
+from app.settings.server import SERVER_OPTIONS, ServerSettings
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerSettings:
+    """The settings that the arguments after the command and `environ` give; None is the process environment.
+
+    Raises BadOption with the text for the person who starts the server.
+    """
+    found = find_platform(SERVER_OPTIONS, arguments, process_environment() if environ is None else environ)
+    given = found.given
+    settings = ServerSettings(
+        **given.values,
+        sources=given.sources,
+        warnings=(*found.warnings, *deprecations(given.values)),
+        without_effect=(*given.without_effect, *metrics_without_effect(given.values)),
+        sagemaker=found.sagemaker,
+        vertex=found.vertex,
+        any_layout=found.any_layout or bool(given.values.get("single_model")),
+    )
+    check(settings)
+    return settings

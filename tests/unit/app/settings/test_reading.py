@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from app.settings.option import BadOption
+from app.settings.reading import read_settings
+from app.settings.server import ServerSettings
+
+REPOSITORY = "--model-repository=/models"
+
+
+def settings(*arguments: str, **environ: str) -> ServerSettings:
+    return read_settings([REPOSITORY, *arguments], environ)
+
+
+def test_the_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDENT_ID", "from the process")
+    assert read_settings([REPOSITORY]).server_id == "from the process"
+
+
+def test_a_misspelled_variable_ends_the_start() -> None:
+    with pytest.raises(BadOption, match="did you mean TRIDENT_HTTP_PORT"):
+        settings(TRIDENT_HTP_PORT="1")
+
+
+def test_options_without_effect_are_kept_for_the_log() -> None:
+    assert settings("--allow-grpc=false", "--grpc-port=9").without_effect == ("--allow-grpc", "--grpc-port")
+
+
+def test_metrics_settings_without_effect_are_named() -> None:
+    found = settings("--metrics-config=counter_latencies=false", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
+    assert found.metrics_settings == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}
+    assert found.without_effect == ()
+    found = settings(TRIDENT_METRICS_CONFIG="summary_latencies=true;histogram_latencies=false")
+    assert found.without_effect == ("--metrics-config=summary_latencies=true",)
+    with pytest.raises(BadOption, match="--metrics-config option format is"):
+        settings("--metrics-config=counter_latencies")

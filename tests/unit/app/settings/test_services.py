@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from app.settings.services import Service
+
+
+def test_a_service_is_its_name_in_messages() -> None:
+    assert [f"{each}" for each in Service] == ["HTTP", "SageMaker", "Vertex AI", "metrics"]
