@@ -10,10 +10,10 @@ from app.settings.process_environment import announce_metrics_directory
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.sites.site import Site
-from app.supervisor.application import ServerConfiguration
-from app.supervisor.application import serve as run_server
+from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.private_directory import PrivateDirectory
+from app.supervisor.server import serve as run_server
 from app.supervisor.topology import choose_workers
 from app.worker.worker import TridentWorker
 
@@ -27,12 +27,13 @@ def serve(settings: ServerSettings) -> int:
 
 def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     """What the server process needs to know of the settings; sites and engine are made of them after the fork."""
+    services = settings.services()
     choice = choose_workers(settings)
     _log.info("%s", choice)
     directory = PrivateDirectory.make() if choice.number else None
     return ServerConfiguration(
-        binds=settings.services(),
-        last=frozenset((Service.METRICS,)),
+        addresses=tuple(services.values()),
+        last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
         make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
+from app.process_end import EXIT_FAILED, end_text, exit_now
 from app.supervisor.engine_child import EngineChild
-from app.supervisor.restarts import Restarts, end_of
+from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
-from app.worker.worker import EXIT_SITE_FAILED, exit_now
 
 log = logging.getLogger("trident.server")
 
@@ -118,13 +118,13 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def _worker_ended(self, pid: int, code: int) -> None:
         if self._stopping:
             self._worker_status = self._worker_status or code
-        elif code == EXIT_SITE_FAILED:
+        elif code == EXIT_FAILED:
             raise HaltServer("the server could not be created", 1)
         elif code in (self.WORKER_BOOT_ERROR, self.APP_LOAD_ERROR):
             raise HaltServer("the worker could not start", 1)
         else:
             delay = self._restarts.ended()
-            log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_of(code), delay)
+            log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_text(code), delay)
 
     def _engine_ended(self, engine: EngineChild, code: int) -> None:
         if not engine.ended(code) and not self._stopping:

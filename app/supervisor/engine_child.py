@@ -12,12 +12,12 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.supervisor.restarts import Restarts, end_of
+from app.process_end import EXIT_FAILED, end_text, exit_now
+from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
 
 _log = logging.getLogger("trident.server")
 
-EXIT_ENGINE_FAILED = 5
 _POLL_S = 0.05
 # What the main process handles itself, and what others send to all of its processes.
 _NOT_FOR_THE_ENGINE = (
@@ -58,9 +58,7 @@ class EngineChild:
             release_stop_signals()
 
     def _be(self, leave_behind: Callable[[], None]) -> None:
-        from app.worker.worker import exit_now
-
-        status = EXIT_ENGINE_FAILED
+        status = EXIT_FAILED
         try:
             _forget_signals()
             leave_behind()
@@ -73,9 +71,9 @@ class EngineChild:
     def ended(self, code: int) -> bool:
         """Note that the process ended with `code`, negative for a signal; whether the server can go on."""
         self.pid = 0
-        if code == EXIT_ENGINE_FAILED:
+        if code == EXIT_FAILED:
             return False
-        _log.error("the engine %s and is restarted in %d s", end_of(code), self._restarts.ended())
+        _log.error("the engine %s and is restarted in %d s", end_text(code), self._restarts.ended())
         return True
 
     def stop(self, within_s: float, *, graceful: bool = True) -> int:

@@ -17,9 +17,9 @@ import time
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
+from app.process_end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
-from app.supervisor.engine_child import EXIT_ENGINE_FAILED
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
 from app.terminal.start_report import StartReport
@@ -34,7 +34,6 @@ from core.remote.server import EngineServer
 
 _log = logging.getLogger("trident.engine")
 
-EXIT_NOT_DRAINED = 1
 _TICK_S = 0.25
 _BACKLOG = 128
 _PR_SET_PDEATHSIG = 1
@@ -109,7 +108,7 @@ class EngineProcess:
         server.stop()
         self._directory.remove_if_orphaned()
         if self._failure:
-            return EXIT_ENGINE_FAILED
+            return EXIT_FAILED
         return 0 if drained else EXIT_NOT_DRAINED
 
     def _restore(self, engine: InferenceEngine, journal: LoadLog) -> None:

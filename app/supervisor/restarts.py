@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 
@@ -13,16 +12,6 @@ _MAX_DELAY_S = 31
 def restart_delay_s(early_ends: int) -> int:
     """Seconds before a process is started again, after so many that ended early: at once the first time."""
     return min(_MAX_DELAY_S, (1 << max(0, early_ends - 1)) - 1)
-
-
-def end_of(code: int) -> str:
-    """How a process ended, for the log: `code` is its exit status, negative for the number of a signal."""
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:  # one of the real-time signals, most of which have no name
-        return f"was ended by signal {-code}"
 
 
 class Restarts:

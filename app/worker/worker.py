@@ -18,6 +18,7 @@ import gevent
 from gevent.event import Event
 from gunicorn.workers.ggevent import GeventWorker
 
+from app.process_end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.sites.site import PlainSite, Site
 from app.worker.clock import CoarseClock
 from app.worker.http1.connection import Connection
@@ -31,8 +32,6 @@ from core.observability.console import print_line
 
 log = logging.getLogger("trident.server")
 
-EXIT_NOT_DRAINED = 1
-EXIT_SITE_FAILED = 5  # not one of gunicorn's own codes, which are 3 and 4
 _TICK_S = 0.5
 # A terminal sends them to all processes of a server, as do those who mean only the arbiter.
 _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -94,7 +93,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self._stop_asked.send()
 
     def run(self) -> None:
-        """Serve until asked to stop. Ends the process with 0, EXIT_NOT_DRAINED or EXIT_SITE_FAILED."""
+        """Serve until asked to stop. Ends the process with 0, EXIT_NOT_DRAINED or EXIT_FAILED."""
         self._stop_asked = gevent.get_hub().loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
@@ -117,7 +116,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
                 for each in self._listeners():
                     each.refuse()
                 self._shut_down(replace(times, drain_grace_s=0.0))
-                sys.exit(EXIT_SITE_FAILED)
+                sys.exit(EXIT_FAILED)
             self._stop.wait(_TICK_S)
         if self._is_orphan():
             times = replace(times, drain_grace_s=0.0)  # whoever starts the server again needs the ports
@@ -163,11 +162,3 @@ def _serve(service: Service, sock: socket.socket, peer: Any) -> None:
 def _port(listener: socket.socket) -> int:
     name = listener.getsockname()
     return int(name[1]) if isinstance(name, tuple) else 0
-
-
-def exit_now(code: int) -> None:
-    """End this process without Python's finalisation, which waits for threads and may meet native ones at work."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -173,7 +173,8 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
-    from app.supervisor.application import ServerConfiguration, serve
+    from app.supervisor.configuration import ServerConfiguration
+    from app.supervisor.server import serve
 
     logging.basicConfig(level=logging.INFO)
     parser = argparse.ArgumentParser()
@@ -183,13 +184,11 @@ def main() -> int:
     parser.add_argument("--last", action="store_true", help="the second port closes last")
     parser.add_argument("--settings", type=json.loads, default={})
     options = parser.parse_args()
-    binds = {f"port {port}": ("127.0.0.1", port) for port in options.ports}
-    last = frozenset([f"port {options.ports[1]}"] if options.last else [])
     return serve(
         ServerConfiguration(
-            binds=binds,
+            addresses=tuple(("127.0.0.1", port) for port in options.ports),
             make_site=lambda worker: ProbeSite(options.ports, options.failure, not options.undrained),
-            last=last,
+            last_ports=frozenset(options.ports[1:2] if options.last else ()),
             **options.settings,
         )
     )

@@ -7,7 +7,7 @@ import sys
 
 from app.commands.serve import server_configuration
 from app.settings.reading import read_settings
-from app.supervisor.application import serve
+from app.supervisor.server import serve
 from core.observability.logging import configure_logging
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.supervisor.engine_child import EXIT_ENGINE_FAILED, EngineChild
+from app.process_end import EXIT_FAILED
+from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import STOP_ENGINE
 from tests.project import ROOT
 from tests.unit.core.remote.remote_parts import LIMIT_S
@@ -90,8 +91,8 @@ def test_one_that_cannot_begin_ends_the_server(parent: Parent, error: BaseExcept
         raise error
 
     child = parent.child(run)
-    assert status_of(child) == EXIT_ENGINE_FAILED
-    assert not child.ended(EXIT_ENGINE_FAILED)
+    assert status_of(child) == EXIT_FAILED
+    assert not child.ended(EXIT_FAILED)
 
 
 @pytest.mark.parametrize(

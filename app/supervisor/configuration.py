@@ -1,0 +1,38 @@
+"""What the supervisor is told about the server that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.sites.site import Site
+from app.supervisor.engine_child import EngineChild
+from app.worker.worker import TridentWorker
+
+WORKER_CLASS = "app.worker.worker.TridentWorker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfiguration:
+    """`addresses` are the (address, port) pairs to listen on; `last_ports` close after all others.
+
+    `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
+    are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
+    in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engine` is the process behind the
+    workers; None if their sites contain the engine.
+    """
+
+    addresses: tuple[tuple[str, int], ...]
+    make_site: Callable[[TridentWorker | None], Site]
+    last_ports: frozenset[int] = frozenset()
+    drain_grace_s: float = 0.0
+    exit_timeout_s: float = 30.0
+    request_timeout_s: float = 60.0
+    keepalive_s: float = 600.0
+    max_body_size: int = 2**31 - 1
+    reuse_port: bool = False
+    access_log: bool = False
+    worker_class: str = WORKER_CLASS
+    stock_threads: int = 16
+    workers: int = 1
+    engine: EngineChild | None = None

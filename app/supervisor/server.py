@@ -1,0 +1,34 @@
+"""The server process: opens the ports and runs gunicorn until the server is stopped.
+
+Source: docs/spec/server-options.md sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from app.supervisor.application import TridentApplication
+from app.supervisor.configuration import ServerConfiguration
+from app.worker.listeners import BindFailed, open_listeners, raise_file_limit
+from core.observability.console import print_line
+
+
+def serve(configuration: ServerConfiguration) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status of the process.
+
+    0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed.
+    Call it on the main thread, before any other thread exists.
+    """
+    places = raise_file_limit()
+    try:
+        listeners = open_listeners(configuration.addresses, reuse_port=configuration.reuse_port)
+    except BindFailed as error:
+        print_line(f"error: creating server: {error.code.value} - {error.message}", sys.stderr)
+        if configuration.engine is not None:
+            configuration.engine.stop(0)
+        return 1
+    try:
+        TridentApplication(configuration, listeners, places).run()
+    except SystemExit as ending:
+        return 0 if not ending.code else 1
+    return 0
