@@ -1,6 +1,6 @@
 """What a SageMaker endpoint serves: one model, or the models that the platform loads.
 
-Source: docs/spec/sagemaker.md sections (a) A4 and A5.
+Source: docs/spec/sagemaker.md sections A4 and A5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The limits that batch transform asks for before it sends the first request.
 
-Source: docs/spec/sagemaker.md sections (a) A2 and A6.
+Source: docs/spec/sagemaker.md sections A2 and A6.
 """
 
 from __future__ import annotations

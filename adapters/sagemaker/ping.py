@@ -1,6 +1,6 @@
 """The platform's health probe. It allows 2 seconds for an answer at any time, so the view only reads flags.
 
-Source: docs/spec/sagemaker.md sections (a) A2 and (b) B3 (Triton answers 400; this is a 503 that says why).
+Source: docs/spec/sagemaker.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The route table of a SageMaker container. It has no v2 routes: the platform forwards only its own.
 
-Source: docs/spec/sagemaker.md sections (a) A2 and A5, (b) B3.
+Source: docs/spec/sagemaker.md sections A2 and A5, B3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a Vertex AI endpoint serves: the default model, within the limits that the settings give.
 
-Source: docs/spec/vertex.md sections (a) A4 and (b) B2.
+Source: docs/spec/vertex.md sections A4 and B2.
 """
 
 from __future__ import annotations

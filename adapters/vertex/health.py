@@ -1,6 +1,6 @@
 """The platform's health probe. It allows 10 seconds for an answer and takes only a 200 as healthy.
 
-Source: docs/spec/vertex.md sections (a) A2 and (b) B3 (Triton answers 400; this is a 503 that says why).
+Source: docs/spec/vertex.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A body with `instances` is the platform's own format: batch prediction and explanations send only that. A body of the v2
 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other known format is decoded into
 the model's inputs.
-Source: docs/spec/vertex.md sections (a) A3, (b) B4, native translation, points 1 to 7.
+Source: docs/spec/vertex.md sections A3, B4, D points 1 to 7.
 """
 
 from __future__ import annotations

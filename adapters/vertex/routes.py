@@ -3,7 +3,7 @@
 The platform's routes are compared as text, before all others: they may be paths of the v2 protocol, and none of their
 characters has a meaning. With an invoke route prefix the platform forwards every path, so a route is public only if the
 settings name its group.
-Source: docs/spec/vertex.md sections (a) A3, (b) B3, native translation, points 9 and 11.
+Source: docs/spec/vertex.md sections A3, B3, D points 9 and 11.
 """
 
 from __future__ import annotations
