@@ -21,7 +21,7 @@ from core.http.payloads.csv.decoder import decode_csv
 from core.http.payloads.csv.encoder import encode_csv
 from core.http.payloads.json.decoder import decode_json
 from core.http.payloads.json.encoder import encode_predictions
-from core.http.payloads.json.lines import decode_jsonlines
+from core.http.payloads.json.json_lines import decode_jsonlines
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodeRules
 from core.http.v2.json_document import parse_document

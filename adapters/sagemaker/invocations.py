@@ -14,7 +14,7 @@ from core.http.application import V2Application
 from core.http.payloads.body_format import decoder_of, is_plainly_v2
 from core.http.payloads.formats import JSON
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
-from core.http.payloads.json.document_lines import document_lines, may_be_documents
+from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
 from core.http.payloads.line_inference import infer_lines
 from core.http.reply import Environ, Reply
 from core.http.views.infer import infer_body, off_hub, read_whole, servable
@@ -31,8 +31,8 @@ def invoke(application: V2Application, environ: Environ, spec: ModelSpec, respon
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
-        if may_be_documents(content_type, body):
-            lines = off_hub(application, len(body), document_lines, content_type, body, spec)
+        if may_be_request_lines(content_type, body):
+            lines = off_hub(application, len(body), request_lines, content_type, body, spec)
             if lines is not None:
                 return _infer_lines(application, environ, spec, lines, response_types)
         plain = is_plainly_v2(content_type, body)

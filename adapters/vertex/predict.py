@@ -20,9 +20,9 @@ from core.http.application import V2Application
 from core.http.payloads.body_format import decoder_of, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, Decode, format_for, is_json
 from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
-from core.http.payloads.json.decoder import document_form
+from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.media_type import choose
-from core.http.payloads.payload import DecodedPayload, DocumentForm
+from core.http.payloads.payload import DecodedPayload
 from core.http.reply import Environ, Reply
 from core.http.v2.binary_type import BinaryType
 from core.http.views.infer import infer_body, off_hub, read_whole, servable

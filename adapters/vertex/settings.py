@@ -45,7 +45,7 @@ class VertexSettings:
     """`mode` is "" outside of the platform. Of routes the path is compared as it is sent, character by character.
 
     `default_model` is "" for the only model there is. `payload` says what a JSON body is: `instances`, `v2`, or as it
-    looks (`auto`). `key_field` is the member of an object instance that is no input. Sizes are bytes and times seconds,
+    looks (`auto`). `key_field` is the member of an object instance that is not an input. Sizes are bytes and times seconds,
     0 for no limit. `public_groups` are those of the v2 routes that are served beside the platform's own, by the names
     of restricted APIs, and `metrics`.
     """

@@ -14,9 +14,8 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.arrays.raw import decode_octets, decode_raw
 from core.http.payloads.formats import JSON, Decode, Format, UnsupportedMediaType, format_of, supported_types
-from core.http.payloads.json.decoder import V2_INPUTS, document_form
+from core.http.payloads.json.document_form import V2_INPUTS, DocumentForm, document_form
 from core.http.payloads.media_type import parse_media_type
-from core.http.payloads.payload import DocumentForm
 from core.inference.tensors import Buffer
 
 OCTETS = "application/octet-stream"

@@ -59,5 +59,5 @@ def unravelled(index: int, shape: Shape) -> tuple[int, ...]:
     return tuple(reversed(indices))
 
 
-def mismatch(place: str, expected: str, got: str) -> InvalidRequest:
-    return InvalidRequest(f"{place}: expected {expected}, got {got}")
+def mismatch(location: str, expected: str, got: str) -> InvalidRequest:
+    return InvalidRequest(f"{location}: expected {expected}, got {got}")

@@ -16,9 +16,10 @@ from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
 from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of, format_for
+from core.http.payloads.json.document_form import DocumentForm
 from core.http.payloads.json.encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
-from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm, split_instances
+from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instances
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.v2.request_codec import decode_request, read_parameters
 from core.http.v2.response_plan import ResponsePlan

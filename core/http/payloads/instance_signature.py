@@ -40,19 +40,20 @@ def single_input(spec: ModelSpec, what: str) -> InputSpec:
     return next(iter(spec.inputs.values()))
 
 
-def check_names(given: Iterable[str], spec: ModelSpec, place: str) -> None:
-    """Raises InvalidRequest for a name that is no input of the model, and for a required input that is not given."""
+def check_names(given: Iterable[str], spec: ModelSpec, location: str) -> None:
+    """Raises InvalidRequest for a name that is not an input of the model, and for a required input that is not given."""
     names = dict.fromkeys(given)
     for name in names:
         if name not in spec.inputs:
             raise InvalidRequest(
-                f"{place}: '{name[:60]}' is no input of model '{spec.name}', whose inputs are {_listed(spec.inputs)}",
+                f"{location}: '{name[:60]}' is not an input of model '{spec.name}', "
+                f"whose inputs are {_listed(spec.inputs)}",
                 hint=nearest(name[:60], spec.inputs),
             )
     for name, expected in spec.inputs.items():
         if name not in names and not expected.optional:
             raise InvalidRequest(
-                f"{place}: input '{name}' is missing; the inputs of model '{spec.name}' are {_listed(spec.inputs)}"
+                f"{location}: input '{name}' is missing; the inputs of model '{spec.name}' are {_listed(spec.inputs)}"
             )
 
 

@@ -22,8 +22,9 @@ from core.http.payloads.inference import (
     requests_of,
     result_of,
 )
-from core.http.payloads.json.decoder import decode_json, document_form
-from core.http.payloads.payload import DecodeRules, DocumentForm
+from core.http.payloads.json.decoder import decode_json
+from core.http.payloads.json.document_form import DocumentForm, document_form
+from core.http.payloads.payload import DecodeRules
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.v2.request_codec import decode_request, read_parameters
 from core.http.v2.response_codec import encode_response

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from core.config.model_spec import ModelSpec
+from core.http.payloads.json.document_form import DocumentForm
 from core.inference.request import InputTensor
 from core.inference.tensors import Array
 
 DEFAULT_MAX_SIZE = 64 << 20
-
-
-class DocumentForm(Enum):
-    """What a JSON document is, seen from its outermost level. The value says it in words."""
-
-    INSTANCES = "an object with 'instances': one value or object for each"
-    BARE = "an array of instances, or one instance that is an array"
-    COLUMNS = "an object with 'inputs' that is an object, a whole tensor by input name, or the tensor of the only input"
-    V2 = "anything else: the v2 protocol's reader says what is wrong with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

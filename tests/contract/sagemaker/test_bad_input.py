@@ -230,7 +230,7 @@ def test_the_row_and_the_column_are_named(container: SeveralModels, model: str, 
         ("integers", b"[[1, 2, 3, 1.5]]", "instance 0, input 'INPUT0', element [3]: expected an integer from -128"),
         ("text", b'[["a", "b", "c", {"b64": "!!"}]]', "invalid base64"),
         ("pair", b'{"instances": [{"INPUT0": [1]}]}', "input 'INPUT1' is missing"),
-        ("pair", b'{"instances": [{"INPUT0": [1], "X": [1]}]}', "'X' is no input of model 'pair'"),
+        ("pair", b'{"instances": [{"INPUT0": [1], "X": [1]}]}', "'X' is not an input of model 'pair'"),
     ],
 )
 def test_the_instance_and_the_element_are_named(container: SeveralModels, model: str, body: bytes, text: str) -> None:

@@ -148,9 +148,9 @@ def test_parameters_of_every_wrong_type(container: VertexContainer, name: str, v
         ([ROW, "text"], "instance 1, input 'INPUT0'"),
         ([ROW, []], "instance 1, input 'INPUT0'"),
         ([ROW, [ROW]], "instance 1, input 'INPUT0'"),
-        ([{"INPUT1": ROW}], "instance 0: 'INPUT1' is no input of model 'rows'"),
-        ([{"input0": ROW}], "instance 0: 'input0' is no input of model 'rows'"),
-        ([{"INPUT0": ROW}, {"INPUT0": ROW, "more": 1}], "instance 1: 'more' is no input of model 'rows'"),
+        ([{"INPUT1": ROW}], "instance 0: 'INPUT1' is not an input of model 'rows'"),
+        ([{"input0": ROW}], "instance 0: 'input0' is not an input of model 'rows'"),
+        ([{"INPUT0": ROW}, {"INPUT0": ROW, "more": 1}], "instance 1: 'more' is not an input of model 'rows'"),
         ([{"INPUT0": ROW}, {}], "instance 1: input 'INPUT0' is missing"),
         ([{"INPUT0": ROW}, {"key": 1}], "instance 1: input 'INPUT0' is missing"),
         ([{"INPUT0": None}], "instance 0, input 'INPUT0'"),
@@ -197,12 +197,12 @@ def test_base64_that_is_none_or_of_another_length(container: VertexContainer, te
 
 def test_an_object_with_more_than_base64_in_it(container: VertexContainer) -> None:
     assert_refused(
-        container.post({"instances": [{"b64": "AAAA", "more": 1}]}), "instance 0: 'b64' is no input of model 'rows'"
+        container.post({"instances": [{"b64": "AAAA", "more": 1}]}), "instance 0: 'b64' is not an input of model 'rows'"
     )
 
 
 def test_a_name_is_not_repeated_at_length(container: VertexContainer) -> None:
-    assert_refused(container.post({"instances": [{"x" * 100_000: 1}]}), "is no input of model 'rows'")
+    assert_refused(container.post({"instances": [{"x" * 100_000: 1}]}), "is not an input of model 'rows'")
     assert_refused(container.post({"instances": ["x" * 100_000]}), "instance 0")
     assert_refused(container.post({"instances": [ROW], "y" * 100_000: 1}), "unknown member")
     assert_refused(container.post({"instances": [ROW], "parameters": {"version": "9" * 100_000}}), "version")

@@ -137,7 +137,7 @@ def test_outputs_of_different_shapes(container: VertexContainer) -> None:
         ([PAIR, {"INPUT0": [1] * 4}], "instance 1: input 'INPUT1' is missing"),
         ([{"INPUT1": [1] * 4}], "instance 0: input 'INPUT0' is missing"),
         ([{}], "instance 0: input 'INPUT0' is missing"),
-        ([PAIR, {**PAIR, "INPUT2": 1}], "instance 1: 'INPUT2' is no input of model 'add_sub'"),
+        ([PAIR, {**PAIR, "INPUT2": 1}], "instance 1: 'INPUT2' is not an input of model 'add_sub'"),
         ([PAIR, [1]], "instance 1: expected an object with a value by input name, as others are, got a list"),
         ([5, PAIR], "instance 0: expected an object with a value by input name, as others are, got 5"),
         ([[[1] * 4, [2] * 4]], "instance 0: expected an object with the inputs 'INPUT0', 'INPUT1', got a list"),

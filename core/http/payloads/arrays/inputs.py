@@ -6,9 +6,9 @@ import numpy as np
 
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
+from core.http.payloads.conversion import as_datatype, string_array
 from core.http.payloads.error_location import ErrorLocation, mismatch
 from core.http.payloads.instance_signature import check_names
-from core.http.payloads.numeric import as_datatype, string_array
 from core.http.payloads.payload import DecodedPayload
 from core.inference.tensors import BYTES, Array, Shape, shape_text
 
@@ -53,9 +53,9 @@ def common_count(arrays: dict[str, Array]) -> int:
     return count
 
 
-def _typed(array: Array, expected: InputSpec, place: ErrorLocation) -> Array:
+def _typed(array: Array, expected: InputSpec, location: ErrorLocation) -> Array:
     if array.dtype.kind in "SU":
         if expected.datatype is not BYTES:
-            raise mismatch(place.at(), f"elements of {expected.datatype.name}", "strings")
+            raise mismatch(location.at(), f"elements of {expected.datatype.name}", "strings")
         return string_array(array)
-    return np.ascontiguousarray(as_datatype(array, expected.datatype, place)).reshape(array.shape)
+    return np.ascontiguousarray(as_datatype(array, expected.datatype, location)).reshape(array.shape)

@@ -50,28 +50,28 @@ def encode_npy(columns: list[OutputColumn]) -> bytes:
     return write_npy(storable(columns[0], "application/x-npy"))
 
 
-def read_npy(content: Buffer, place: str) -> Array:
-    """The array of a file in memory: a view where its byte order is ours. Raises InvalidRequest, after `place`."""
+def read_npy(content: Buffer, location: str) -> Array:
+    """The array of a file in memory: a view where its byte order is ours. Raises InvalidRequest, after `location`."""
     view = memoryview(content)
     if bytes(view[:6]) != _MAGIC or len(view) < 12:
-        raise InvalidRequest(f"{place} is no array in numpy's format: it does not begin with \\x93NUMPY")
+        raise InvalidRequest(f"{location} is no array in numpy's format: it does not begin with \\x93NUMPY")
     version = view[6]
     start = 10 if version == 1 else 12
     length = int.from_bytes(view[8:start], "little")
     if version not in (1, 2, 3) or length > min(_LONGEST_HEADER, len(view) - start):
-        raise InvalidRequest(f"{place}: the header of numpy's format is of an unknown version, too long or cut off")
+        raise InvalidRequest(f"{location}: the header of numpy's format is of an unknown version, too long or cut off")
     header = bytes(view[start : start + length])
-    dtype, order, shape = _dtype(header, place), _ORDER.search(header), _shape(header, place)
+    dtype, order, shape = _dtype(header, location), _ORDER.search(header), _shape(header, location)
     if not order:
-        raise InvalidRequest(f"{place}: the header of numpy's format has no 'fortran_order'")
+        raise InvalidRequest(f"{location}: the header of numpy's format has no 'fortran_order'")
     elements = view[start + length :]
     count = element_count(shape)
     # A dimension of 0 does not make a shape of the others: numpy multiplies them all.
     if element_count(dim or 1 for dim in shape) * dtype.itemsize > MAX_ELEMENTS:
-        raise InvalidRequest(f"{place}: no array can have the shape {shape_text(shape)}")
+        raise InvalidRequest(f"{location}: no array can have the shape {shape_text(shape)}")
     if count * dtype.itemsize != len(elements):
         raise InvalidRequest(
-            f"{place}: {count} elements of {dtype.itemsize} bytes for shape {shape_text(shape)} are "
+            f"{location}: {count} elements of {dtype.itemsize} bytes for shape {shape_text(shape)} are "
             f"{count * dtype.itemsize} bytes, but there are {len(elements)}"
         )
     array: Array = np.frombuffer(elements, dtype, count) if count else np.zeros(0, dtype)
@@ -101,22 +101,22 @@ def storable(column: OutputColumn, format_name: str) -> Array:
     return np.array(elements, f"S{max(longest, 1)}").reshape(array.shape)
 
 
-def _dtype(header: bytes, place: str) -> np.dtype[np.generic]:
+def _dtype(header: bytes, location: str) -> np.dtype[np.generic]:
     found = _DESCR.search(header)
     if not found:
-        raise InvalidRequest(f"{place}: expected {_NUMPY}, got a structured array or no 'descr' at all")
+        raise InvalidRequest(f"{location}: expected {_NUMPY}, got a structured array or no 'descr' at all")
     order, kind, size = found[1].decode(), found[2].decode(), int(found[3] or 0)
     if kind == "O":
         raise InvalidRequest(
-            f"{place}: arrays of Python objects are pickled, and nothing is ever unpickled here: expected {_NUMPY}",
+            f"{location}: arrays of Python objects are pickled, and nothing is ever unpickled here: expected {_NUMPY}",
             hint="array.astype(np.float32) for numbers, array.astype('S') for strings",
         )
     if not size if kind in "SU" else size not in _SIZES.get(kind, ()):
-        raise InvalidRequest(f"{place}: expected {_NUMPY}, got elements of type {kind}{size}")
+        raise InvalidRequest(f"{location}: expected {_NUMPY}, got elements of type {kind}{size}")
     return np.dtype(f"{order}{kind}{size}")
 
 
-def _shape(header: bytes, place: str) -> tuple[int, ...]:
+def _shape(header: bytes, location: str) -> tuple[int, ...]:
     found = _SHAPE.search(header)
     texts = found[1].replace(b"L", b"").split(b",") if found else []
     try:
@@ -124,5 +124,5 @@ def _shape(header: bytes, place: str) -> tuple[int, ...]:
     except ValueError:
         found = None
     if not found or len(shape) > _MAX_RANK:
-        raise InvalidRequest(f"{place}: the header of numpy's format has no 'shape', or one that is none")
+        raise InvalidRequest(f"{location}: the header of numpy's format has no 'shape', or one that is none")
     return shape

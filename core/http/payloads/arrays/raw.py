@@ -13,10 +13,11 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.error_location import mismatch
 from core.http.payloads.instance_signature import instance_signature, single_input
-from core.http.payloads.json.decoder import decode_json, document_form
+from core.http.payloads.json.decoder import decode_json
+from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.json.values import raw_row
-from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm
+from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.inference.tensors import BYTES, Buffer, bytes_array, element_count
 
 

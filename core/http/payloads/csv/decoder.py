@@ -19,11 +19,11 @@ import numpy as np
 from core.config.json_fields import shown
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
+from core.http.payloads.conversion import as_datatype, expected_text, wide_integers
 from core.http.payloads.csv.layout import CsvLayout
 from core.http.payloads.error_location import CsvErrorLocation, mismatch
 from core.http.payloads.instance_signature import InstanceSignature, instance_signature
-from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
-from core.http.payloads.numeric import as_datatype, expected_text, wide_integers
+from core.http.payloads.json.number_array import parse_number_array, wide_kind
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.inference.tensors import BYTES, Array, Buffer, Shape, bytes_array
 
@@ -62,7 +62,7 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
         return None
     # A NaN is the usual reason why that parser refuses a row; it has the one letter that no number has.
     found = (
-        regular_numbers(b"[[" + text.replace(b"\n", b"],[") + b"]]", None, kind or "f") if b"a" not in text else None
+        parse_number_array(b"[[" + text.replace(b"\n", b"],[") + b"]]", None, kind or "f") if b"a" not in text else None
     )
     matrix = found[0] if found else _loaded(text) if kinds == {"f"} else None
     if matrix is None:
@@ -128,11 +128,11 @@ def _rows(text: bytes) -> list[_Row]:
 class _Fields:
     """The fields of one input in all rows, row-major, on their way to the array of `shape`."""
 
-    def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, place: CsvErrorLocation) -> None:
+    def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, location: CsvErrorLocation) -> None:
         self._fields = fields
         self._shape = shape
         self._datatype = spec.datatype
-        self._place = place
+        self._location = location
         # Python's readers let digits be grouped by underscores, which no writer of CSV means.
         self._grouped = "_" in "".join(fields)
 
@@ -142,7 +142,7 @@ class _Fields:
         if self._datatype.kind == "b":
             return np.array(self._each(_bool), np.bool_).reshape(self._shape)
         wide = self._wide()
-        return as_datatype(wide.reshape(self._shape), self._datatype, self._place)
+        return as_datatype(wide.reshape(self._shape), self._datatype, self._location)
 
     def _wide(self) -> Array:
         if wide_kind(self._datatype) == "f":
@@ -177,7 +177,7 @@ class _Fields:
     def _wrong(self, index: int) -> InvalidRequest:
         width = len(self._fields) // self._shape[0]
         got = self._fields[index].encode("latin-1").decode("utf-8", "replace")
-        error = mismatch(self._place.element(index, self._shape), expected_text(self._datatype), shown(got))
+        error = mismatch(self._location.element(index, self._shape), expected_text(self._datatype), shown(got))
         if index < width and not any(_can(_double, field) for field in self._fields[:width]):
             hint = "send the rows alone"
             return InvalidRequest(f"{error.message}; row 1 looks like a header, which CSV must not have", hint=hint)

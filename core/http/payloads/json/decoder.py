@@ -6,53 +6,30 @@ Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md sect
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from core.config.json_fields import shown
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.arrays.inputs import common_count, fits_dims
+from core.http.payloads.conversion import as_datatype
 from core.http.payloads.error_location import ErrorLocation, RowName, instance_name
 from core.http.payloads.instance_signature import check_names, instance_signature, single_input
+from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.json.instances import decode_instances
-from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
+from core.http.payloads.json.number_array import parse_number_array, wide_kind
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.json.values import column_array, rank_of
-from core.http.payloads.numeric import as_datatype
-from core.http.payloads.payload import DecodedPayload, DecodeRules, DocumentForm
+from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.inference.tensors import Array, Buffer
 
 # From this size on the parser made for numbers wins.
 _LARGE = 1024
-_FIRST = re.compile(rb'\s*(?:(\[)|\{\s*("instances"\s*:)?)')
-_INSTANCES = re.compile(rb'"instances"')
-_INPUTS_KEY = re.compile(rb'"inputs"')
-# What is in the list are objects, or nothing is, or the text ends.
-V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[\s*(?:[{\]]|\Z)')
-_COLUMNS = re.compile(rb'"inputs"\s*:\s*(?:\{|(\[)\s*[^\s{\]])')
 # `signature_name` is TensorFlow Serving's; our models have one signature.
 _MEMBERS = {
     DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
     DocumentForm.COLUMNS: ("inputs", "parameters", "signature_name"),
 }
-
-
-def document_form(body: Buffer) -> DocumentForm:
-    """What the JSON document is, from a look at its text. `instances` counts before `inputs`."""
-    first = _FIRST.match(body)
-    if not first:
-        return DocumentForm.V2
-    if first[1]:
-        return DocumentForm.BARE
-    if first[2]:
-        return DocumentForm.INSTANCES
-    if _INSTANCES.search(body) and (not _INPUTS_KEY.search(body) or "instances" in _keys(body)):
-        return DocumentForm.INSTANCES
-    columns = _COLUMNS.search(body)
-    if not columns or (columns[1] and V2_INPUTS.search(body)):
-        return DocumentForm.V2
-    return DocumentForm.COLUMNS
 
 
 def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
@@ -65,17 +42,12 @@ def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPay
     return payload
 
 
-def _keys(body: Buffer) -> Any:
-    document = parse_json(body)
-    return document.keys() if type(document) is dict else ()
-
-
 def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
     """The payload of plain numbers for a model with one input; None for all else, right or wrong."""
     kind = only_numbers(spec)
     if kind is None or form not in (DocumentForm.INSTANCES, DocumentForm.BARE):
         return None
-    found = regular_numbers(body, "instances" if form is DocumentForm.INSTANCES else None, kind)
+    found = parse_number_array(body, "instances" if form is DocumentForm.INSTANCES else None, kind)
     if found is None:
         return None
     wide, others = found

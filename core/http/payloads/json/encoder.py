@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from core.http.payloads.json.document_form import DocumentForm
 from core.http.payloads.output_columns import OutputColumn
-from core.http.payloads.payload import DocumentForm
 from core.inference.tensors import BYTES, Array, Datatype
 
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")

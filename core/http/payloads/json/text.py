@@ -12,16 +12,16 @@ from core.http.v2.json_tensors import NESTED_TOO_DEEP
 from core.inference.tensors import Buffer
 
 
-def parse_json(text: Buffer, place: str = "") -> Any:
+def parse_json(text: Buffer, location: str = "") -> Any:
     """The value. The bare words NaN and Infinity, which Python's `json` writes, are read as numbers.
 
-    Raises InvalidRequest with the reason and the offset, after `place` where there is one.
+    Raises InvalidRequest with the reason and the offset, after `location` where there is one.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason, offset = error.msg.partition(":")[0], error.pos
-    prefix = f"{place}: " if place else ""
+    prefix = f"{location}: " if location else ""
     # orjson's memory is as much as a valid document of that length can need: only brackets left open need more.
     if "depth limit" in reason or "allocate memory" in reason:
         raise InvalidRequest(prefix + NESTED_TOO_DEEP)

@@ -37,7 +37,7 @@ def test_otherwise_each_instance_is_alone(spec: object) -> None:
 def test_names_are_compared_with_the_inputs() -> None:
     spec = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))}, optional="B")
     check_names(["A"], spec, "here")
-    with pytest.raises(InvalidRequest, match="here: 'C' is no input of model 'm', whose inputs are 'A', 'B'"):
+    with pytest.raises(InvalidRequest, match="here: 'C' is not an input of model 'm', whose inputs are 'A', 'B'"):
         check_names(["A", "C"], spec, "here")
     with pytest.raises(InvalidRequest, match="here: input 'A' is missing"):
         check_names(["B"], spec, "here")
@@ -51,5 +51,5 @@ def test_only_one_input() -> None:
 
 def test_of_several_names_that_are_none_the_first_is_told() -> None:
     names = [f"x{n}" for n in range(20)]
-    with pytest.raises(InvalidRequest, match="'x0' is no input"):
+    with pytest.raises(InvalidRequest, match="'x0' is not an input"):
         check_names(iter(names), one("FP32", 1), "here")

@@ -42,7 +42,7 @@ def test_a_model_that_does_not_batch(shape: tuple[int, ...], spec: ModelSpec, co
         (np.ones((1, 1)), one("BYTES", 1), "input 'IN': expected elements of BYTES, got an array of float64"),
         (np.ones((1, 1)), one("BOOL", 1), "input 'IN': expected elements of BOOL, got an array of float64"),
         (np.array([[1], [300]]), one("INT8", 1), r"input 'IN', element \[1,0\]: expected an integer"),
-        (np.ones((1, 1)), model({"A": ("FP32", (1,))}), "the arrays: 'IN' is no input"),
+        (np.ones((1, 1)), model({"A": ("FP32", (1,))}), "the arrays: 'IN' is not an input"),
     ],
 )
 def test_what_is_wrong_is_named(array: Array, spec: ModelSpec, message: str) -> None:

@@ -65,7 +65,7 @@ A = write_npy(np.ones((1, 2), np.float32))
         (b"PK\x05\x06", "it has no directory at its end"),
         (saved(A=np.ones((1, 2)))[:-30], "it has no directory at its end"),
         (b"PK\x05\x06" + bytes(18), "the archive: input 'A' is missing"),
-        (saved(A=np.ones((1, 2)), X=np.ones(1)), "the archive: 'X' is no input of model 'm'"),
+        (saved(A=np.ones((1, 2)), X=np.ones(1)), "the archive: 'X' is not an input of model 'm'"),
         (archive(("A.npy", A), ("A", A)), "the archive has the array 'A' twice"),
         (archive(("A.npy", b"junk")), "array 'A' is no array in numpy's format"),
         (archive(("A.npy", A), method=zipfile.ZIP_LZMA), "compressed in a way that numpy does not write"),

@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.json.decoder import decode_json, document_form
-from core.http.payloads.payload import DecodedPayload, DocumentForm
+from core.http.payloads.json.decoder import decode_json
+from core.http.payloads.json.document_form import DocumentForm
+from core.http.payloads.payload import DecodedPayload
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 
@@ -28,29 +29,6 @@ def decode(document: Any, spec: Any) -> DecodedPayload:
         assert array.shape == large.arrays[name].shape
         np.testing.assert_array_equal(array, large.arrays[name])
     return small
-
-
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        ("[1]", DocumentForm.BARE),
-        (' {"instances": []}', DocumentForm.INSTANCES),
-        ('{"parameters": {}, "instances": []}', DocumentForm.INSTANCES),
-        ('{"inputs": [], "instances": []}', DocumentForm.INSTANCES),
-        ('{"inputs": [{"name": "instances"}]}', DocumentForm.V2),
-        ('{"inputs": {"A": [1]}}', DocumentForm.COLUMNS),
-        ('{"inputs": [[1]]}', DocumentForm.COLUMNS),
-        ('{"signature_name": "s", "inputs" : [ "text" ]}', DocumentForm.COLUMNS),
-        ('{"parameters": {"inputs": [1]}, "inputs": [{"name": "A"}]}', DocumentForm.V2),
-        ('{"inputs": []}', DocumentForm.V2),
-        ('{"id": "1", "inputs": [{"name": "A"}]}', DocumentForm.V2),
-        ('{"a": 1}', DocumentForm.V2),
-        ("", DocumentForm.V2),
-        ("1", DocumentForm.V2),
-    ],
-)
-def test_the_form_is_seen_from_the_text(text: str, form: DocumentForm) -> None:
-    assert document_form(text.encode()) is form
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "INT8", "UINT64", "INT64"])
@@ -137,7 +115,7 @@ def test_numbers_that_json_has_not(value: str) -> None:
         ('{"instances": [[1,2],[3,[4]]]}', "instance 1, input 'IN', element [1]: expected a number"),
         ('{"inputs": {}}', "'inputs': input 'IN' is missing"),
         ('{"inputs": {"IN": []}}', "input 'IN': expected a list of at least one row, got a list"),
-        ('{"inputs": {"X": [1]}}', "'inputs': 'X' is no input of model 'm'"),
+        ('{"inputs": {"X": [1]}}', "'inputs': 'X' is not an input of model 'm'"),
         ('{"inputs": [1, 2]}', "row 0, input 'IN': expected a list of 2, got 1"),
     ],
 )

@@ -12,7 +12,7 @@ from core.http.payloads.error_location import ErrorLocation, instance_name
 from core.http.payloads.json.values import column_array, is_b64, rank_of, raw_row
 from core.inference.tensors import BY_NAME, Array
 
-PLACE = ErrorLocation(instance_name, "IN")
+LOCATION = ErrorLocation(instance_name, "IN")
 
 
 def spec(datatype: str, *dims: int) -> InputSpec:
@@ -20,7 +20,7 @@ def spec(datatype: str, *dims: int) -> InputSpec:
 
 
 def array(values: list[Any], datatype: str, *dims: int) -> Array:
-    return column_array(values, spec(datatype, *dims), PLACE)
+    return column_array(values, spec(datatype, *dims), LOCATION)
 
 
 def b64(content: bytes) -> dict[str, str]:

@@ -7,11 +7,11 @@ import pytest
 
 from core.config.golden.tensor import as_numbers
 from core.errors import InvalidRequest
+from core.http.payloads.conversion import as_datatype, expected_text, string_array, wide_integers
 from core.http.payloads.error_location import ErrorLocation, instance_name
-from core.http.payloads.numeric import as_datatype, expected_text, string_array, wide_integers
 from core.inference.tensors import BY_NAME, DATATYPES
 
-PLACE = ErrorLocation(instance_name, "IN")
+LOCATION = ErrorLocation(instance_name, "IN")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_the_limits_of_integers(row: Any, wide: type) -> None:
     if wide is np.float16:
         inside = [value for value in inside if abs(value) < 2048]
     given = np.array([inside], wide)
-    got = as_datatype(given, row, PLACE)
+    got = as_datatype(given, row, LOCATION)
     assert got.dtype == row.dtype
     assert got.tolist() == [inside]
 
@@ -50,7 +50,7 @@ def test_the_limits_of_integers(row: Any, wide: type) -> None:
 )
 def test_what_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        as_datatype(wide, BY_NAME[datatype], PLACE)
+        as_datatype(wide, BY_NAME[datatype], LOCATION)
     text = f"instance 0, input 'IN', element [1]: expected {expected_text(BY_NAME[datatype])}, got "
     assert caught.value.message.startswith(text)
     assert float(caught.value.message.removeprefix(text)) == pytest.approx(float(shown), nan_ok=True)
@@ -61,25 +61,25 @@ def test_what_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> Non
 )
 def test_booleans_numbers_and_strings_are_not_each_other(datatype: str, wide: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"expected elements of {datatype}, got an array of"):
-        as_datatype(wide, BY_NAME[datatype], PLACE)
+        as_datatype(wide, BY_NAME[datatype], LOCATION)
 
 
 def test_infinities_and_nan_stay_what_they_are() -> None:
     wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
     for name in ("FP16", "FP32", "FP64", "BF16"):
-        got = as_numbers(as_datatype(wide, BY_NAME[name], PLACE), BY_NAME[name])
+        got = as_numbers(as_datatype(wide, BY_NAME[name], LOCATION), BY_NAME[name])
         np.testing.assert_array_equal(got, wide)
 
 
 def test_a_nan_of_all_bits_does_not_round_into_a_number() -> None:
     wide = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
-    got = as_datatype(wide, BY_NAME["BF16"], PLACE)
+    got = as_datatype(wide, BY_NAME["BF16"], LOCATION)
     assert np.isnan(as_numbers(got, BY_NAME["BF16"])).all()
 
 
 def test_bf16_rounds_to_the_nearest_even() -> None:
     wide = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20])
-    got = as_numbers(as_datatype(wide, BY_NAME["BF16"], PLACE), BY_NAME["BF16"])
+    got = as_numbers(as_datatype(wide, BY_NAME["BF16"], LOCATION), BY_NAME["BF16"])
     assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.json.lines import decode_jsonlines, encode_jsonlines
+from core.http.payloads.json.json_lines import decode_jsonlines, encode_jsonlines
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 
 

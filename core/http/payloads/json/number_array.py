@@ -35,7 +35,7 @@ def wide_kind(datatype: Datatype) -> str | None:
     return datatype.kind if datatype.kind in WIDE else None
 
 
-def regular_numbers(text: Buffer, member: str | None, kind: str) -> tuple[Array, dict[str, Any]] | None:
+def parse_number_array(text: Buffer, member: str | None, kind: str) -> tuple[Array, dict[str, Any]] | None:
     """The array under `member` of the document (None: the document itself), and the other members as Python values.
 
     In the wide type of `kind`. None for anything but nested lists of equal length with numbers of that kind.

@@ -11,7 +11,7 @@ from core.http.payloads.error_location import line_name
 from core.http.payloads.json.decoder import decode_numbers, only_numbers
 from core.http.payloads.json.encoder import prediction_rows, write_json
 from core.http.payloads.json.instances import decode_instances
-from core.http.payloads.json.regular_numbers import regular_numbers
+from core.http.payloads.json.number_array import parse_number_array
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodedPayload, DecodeRules
@@ -44,7 +44,7 @@ def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
     joined = text.replace(b"]\n[", b"],[")
     if b"\n" in joined:
         return None
-    found = regular_numbers(b"[" + joined + b"]", None, kind)
+    found = parse_number_array(b"[" + joined + b"]", None, kind)
     if found is None or found[0].ndim != 2 or len(found[0]) != text.count(b"\n") + 1:
         return None
     return decode_numbers(found[0], spec, line_name)

@@ -26,7 +26,7 @@ def expected_text(datatype: Datatype) -> str:
     return f"an integer from {limits.min} to {limits.max} ({datatype.name})"
 
 
-def as_datatype(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
+def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
     """`wide` (booleans or numbers, in its shape) as the datatype; bit patterns for BF16.
 
     Fractions round to the nearest for the floating datatypes, and are refused for integers. A finite number that would
@@ -34,11 +34,11 @@ def as_datatype(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
     """
     kind = wide.dtype.kind
     if datatype is BYTES or (kind == "b") != (datatype.kind == "b") or kind not in "biuf":
-        raise mismatch(place.at(), f"elements of {datatype.name}", f"an array of {wide.dtype}")
+        raise mismatch(location.at(), f"elements of {datatype.name}", f"an array of {wide.dtype}")
     if kind == "b":
         return wide
     if is_floating(datatype):
-        return _as_floating(wide, datatype, place)
+        return _as_floating(wide, datatype, location)
     limits = np.iinfo(datatype.dtype)
     if kind == "f":
         wide = wide.astype(np.float64, copy=False)
@@ -51,14 +51,14 @@ def as_datatype(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
         exact = wide.astype(object)
         fits = ((exact >= limits.min) & (exact <= limits.max)).astype(bool)
     if not fits.all():
-        raise wrong_element(wide, int(np.argmin(fits)), datatype, place)
+        raise wrong_element(wide, int(np.argmin(fits)), datatype, location)
     return wide.astype(datatype.dtype)
 
 
-def wrong_element(values: Array, index: int, datatype: Datatype, place: ErrorLocation) -> InvalidRequest:
+def wrong_element(values: Array, index: int, datatype: Datatype, location: ErrorLocation) -> InvalidRequest:
     """The error for the element that is `index` in the row-major order of `values`."""
     got = shown(values.reshape(-1)[index].item())
-    return mismatch(place.element(index, values.shape), expected_text(datatype), got)
+    return mismatch(location.element(index, values.shape), expected_text(datatype), got)
 
 
 def wide_integers(values: list[int]) -> Array | None:
@@ -79,7 +79,7 @@ def string_array(array: Array) -> Array:
     return bytes_array(elements, array.shape)
 
 
-def _as_floating(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array:
+def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
     with np.errstate(over="ignore"):
         if datatype is _BF16:
             narrow = _rounded_to_bf16(wide.astype(np.float32))
@@ -89,7 +89,7 @@ def _as_floating(wide: Array, datatype: Datatype, place: ErrorLocation) -> Array
     if not finite.all():
         overflows = ~finite & np.isfinite(wide)
         if overflows.any():
-            raise wrong_element(wide, int(np.argmax(overflows)), datatype, place)
+            raise wrong_element(wide, int(np.argmax(overflows)), datatype, location)
     return narrow
 
 

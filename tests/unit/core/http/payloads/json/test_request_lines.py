@@ -4,7 +4,7 @@ import pytest
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.json.document_lines import document_lines, may_be_documents
+from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
 from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
 
@@ -17,7 +17,7 @@ LINES = "application/jsonlines"
 
 
 def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
-    return document_lines(content_type, body, spec) if may_be_documents(content_type, body) else None
+    return request_lines(content_type, body, spec) if may_be_request_lines(content_type, body) else None
 
 
 @pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "", LINES, "application/x-ndjson"])

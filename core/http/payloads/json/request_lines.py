@@ -24,8 +24,8 @@ _MEMBERS = ("instances", "inputs")
 _CHUNK = 1 << 16
 
 
-def may_be_documents(content_type: str, body: Buffer) -> bool:
-    """Whether `document_lines` is to look closer at the body; quick, whatever its size."""
+def may_be_request_lines(content_type: str, body: Buffer) -> bool:
+    """Whether `request_lines` is to look closer at the body; quick, whatever its size."""
     known = known_format(content_type)
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
@@ -33,7 +33,7 @@ def may_be_documents(content_type: str, body: Buffer) -> bool:
     return known in (None, JSON) and _is_between(body, _end_of_line(body))
 
 
-def document_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
+def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
     """The documents of a body that may be some, each a request of the v2 protocol or one with instances; else None.
 
     Of JSON lines a document is told from an instance by its members, unless an input is called so. A request of the v2

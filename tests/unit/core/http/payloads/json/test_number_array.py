@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.http.payloads.json.regular_numbers import regular_numbers, wide_kind
+from core.http.payloads.json.number_array import parse_number_array, wide_kind
 from core.inference.tensors import BY_NAME
 
 
@@ -15,7 +15,7 @@ def test_the_wide_kind_of_a_datatype(name: str, kind: str | None) -> None:
 
 
 def test_nested_lists_become_an_array() -> None:
-    found = regular_numbers(b"[[[1,2.5]],[[3,4]],[[-5,6e1]]]", None, "f")
+    found = parse_number_array(b"[[[1,2.5]],[[3,4]],[[-5,6e1]]]", None, "f")
     assert found is not None
     assert found[0].dtype == np.float64
     assert found[0].tolist() == [[[1, 2.5]], [[3, 4]], [[-5, 60]]]
@@ -23,7 +23,7 @@ def test_nested_lists_become_an_array() -> None:
 
 def test_other_members_come_as_values() -> None:
     text = b'{"parameters": {"outputs": ["a[", "b"]}, "instances": [[1], [18446744073709551615]]}'
-    found = regular_numbers(text, "instances", "u")
+    found = parse_number_array(text, "instances", "u")
     assert found is not None
     assert found[0].tolist() == [[1], [2**64 - 1]]
     assert found[1] == {"parameters": {"outputs": ["a[", "b"]}}
@@ -53,19 +53,19 @@ def test_other_members_come_as_values() -> None:
     ],
 )
 def test_anything_else_is_left_to_others(text: bytes) -> None:
-    assert regular_numbers(text, None, "f") is None
+    assert parse_number_array(text, None, "f") is None
 
 
 def test_integers_are_no_fractions_and_keys_are_given_once() -> None:
-    assert regular_numbers(b"[1.0]", None, "i") is None
-    assert regular_numbers(b"[-1]", None, "u") is None
-    assert regular_numbers(b'{"a":[1],"a":[2]}', "a", "i") is None
-    assert regular_numbers(b'{"b":[1]}', "a", "i") is None
-    assert regular_numbers(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
+    assert parse_number_array(b"[1.0]", None, "i") is None
+    assert parse_number_array(b"[-1]", None, "u") is None
+    assert parse_number_array(b'{"a":[1],"a":[2]}', "a", "i") is None
+    assert parse_number_array(b'{"b":[1]}', "a", "i") is None
+    assert parse_number_array(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
 
 
 def test_a_refusal_leaves_the_next_document_alone() -> None:
-    assert regular_numbers(b"[1,{}]", None, "f") is None
-    found = regular_numbers(memoryview(b"[7]"), None, "i")
+    assert parse_number_array(b"[1,{}]", None, "f") is None
+    found = parse_number_array(memoryview(b"[7]"), None, "i")
     assert found is not None
     assert found[0].tolist() == [7]
