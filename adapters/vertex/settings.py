@@ -42,12 +42,11 @@ class PayloadKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class VertexSettings:
-    """`mode` is "" outside of the platform. Of routes the path is compared as it is sent, character by character.
+    """`mode` is "" outside of the platform. The paths of routes are compared as sent, character by character.
 
-    `default_model` is "" for the only model there is. `payload` says what a JSON body is: `instances`, `v2`, or as it
-    looks (`auto`). `key_field` is the member of an object instance that is not an input. Sizes are bytes and times seconds,
-    0 for no limit. `public_groups` are those of the v2 routes that are served beside the platform's own, by the names
-    of restricted APIs, and `metrics`.
+    `default_model` is "" for the only loaded model. `key_field` is the member of an object instance that is not an
+    input. Sizes are in bytes and times in seconds, 0 for no limit. `public_groups` names the groups of v2 routes that
+    are served beside the platform's own, by the names of the restricted APIs, and `metrics`.
     """
 
     mode: str = ""

@@ -41,7 +41,7 @@ def single_input(spec: ModelSpec, what: str) -> InputSpec:
 
 
 def check_names(given: Iterable[str], spec: ModelSpec, location: str) -> None:
-    """Raises InvalidRequest for a name that is not an input of the model, and for a required input that is not given."""
+    """Raises InvalidRequest for a name that is not an input of the model, and for a required input without a value."""
     names = dict.fromkeys(given)
     for name in names:
         if name not in spec.inputs:
