@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from core.inference.request import DownloadPhase
+from core.lifecycle.serving_phase import DownloadPhase
 
 _WIDTH = 30
 _CLEAR = "\r\033[K"

@@ -19,7 +19,8 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.inference.request import InferenceRequest, Outputs
+from core.inference.request import InferenceRequest
+from core.inference.response import Outputs
 
 __all__ = [
     "Backend",
@@ -68,8 +69,11 @@ class BackendInstance(Protocol):
     poisoned: bool
     bounded: bool
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
-        """Execute `requests` as one batch. Raises a ServerError when the whole batch failed."""
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        """Execute `requests` as one batch; `batch_sizes` gives the items of each.
+
+        Raises a ServerError when the whole batch failed.
+        """
         ...
 
     def close(self) -> None:

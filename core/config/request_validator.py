@@ -15,8 +15,8 @@ import numpy as np
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.inference.layout import TensorLayout
-from core.inference.request import InferenceRequest, InputTensor, array_of
-from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, bytes_array, shape_text, unpack_bytes
+from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, array_of, bytes_array, shape_text, unpack_bytes
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -25,7 +25,8 @@ _BATCH_NOTE = (
 )
 _MAX_FORMS = 256
 
-_BatchKey = tuple[object, ...] | None
+# The number of items, and a value that must be equal within a batch (None: no condition).
+BatchForm = tuple[int, tuple[object, ...] | None]
 _Form = tuple[tuple[str, str, Shape, int], ...]
 
 
@@ -44,65 +45,61 @@ class RequestValidator:
         # Callers repeat themselves: a form (names, datatypes, shapes, sizes) that was found right once is not looked at
         # again (8 µs saved for two inputs). None where a BYTES input has content to look at each time.
         has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
-        self._right: dict[_Form, tuple[int, _BatchKey]] | None = None if has_bytes else {}
+        self._right: dict[_Form, BatchForm] | None = None if has_bytes else {}
         # The same for inputs that came as one run of bytes: nothing is made of those until somebody asks. Not where the
         # model sees another shape than the client.
-        self._right_layouts: dict[TensorLayout, tuple[int, _BatchKey]] = {}
+        self._right_layouts: dict[TensorLayout, BatchForm] = {}
         self._knows_layouts = not has_bytes and all(i.model_dims is None for i in spec.inputs.values())
 
-    def check(self, request: InferenceRequest) -> None:
-        """Set `batch_size` and `batch_key`, and have `array` of every input there for who asks.
+    def check(self, request: InferenceRequest) -> BatchForm:
+        """Make `array` of every input valid. Returns how many items the request has, and its batch key.
 
         Raises InvalidRequest with Triton's text.
         """
         if request.outputs:
             self._check_outputs(request)
-        layout = request.layout
-        if layout is None:
-            self._check_inputs(request)
-            return
+        inputs = request.inputs
+        if type(inputs) is not PackedInputs:
+            return self._check_inputs(request)
+        layout = inputs.layout
         found = self._right_layouts.get(layout)
-        if found is not None:
-            request.batch_size, request.batch_key = found
-            return
-        self._check_inputs(request)
-        if self._knows_layouts and not (self._batching and _has_no_items(layout)):
-            if len(self._right_layouts) >= _MAX_FORMS:
-                self._right_layouts.clear()
-            self._right_layouts[layout] = request.batch_size, request.batch_key
+        if found is None:
+            found = self._check_inputs(request)
+            if self._knows_layouts and not (self._batching and _has_no_items(layout)):
+                if len(self._right_layouts) >= _MAX_FORMS:
+                    self._right_layouts.clear()
+                self._right_layouts[layout] = found
+        return found
 
-    def _check_inputs(self, request: InferenceRequest) -> None:
+    def _check_inputs(self, request: InferenceRequest) -> BatchForm:
         inputs = request.inputs
         right = self._right
         if right is None:
-            self._examine(request)
+            found = self._examine(request, inputs)
         else:
             form = tuple([(t.name, t.datatype, t.shape, t.data.nbytes) for t in inputs])
-            found = right.get(form)
-            if found is None:
-                self._examine(request)
+            known = right.get(form)
+            found = self._examine(request, inputs) if known is None else known
+            if known is None:
                 if len(right) >= _MAX_FORMS:
                     right.clear()
-                right[form] = request.batch_size, request.batch_key
-            else:
-                request.batch_size, request.batch_key = found
+                right[form] = found
+        batch_size = found[0]
         for tensor in reversed(inputs):
-            self._make_array(request, tensor)
+            self._make_array(request, tensor, batch_size)
+        return found
 
-    def _examine(self, request: InferenceRequest) -> None:
+    def _examine(self, request: InferenceRequest, inputs: Inputs) -> BatchForm:
         """All that names, datatypes, shapes and sizes tell, in Triton's order."""
-        inputs = request.inputs
         by_name = {tensor.name: tensor for tensor in inputs}
         if len(by_name) != len(inputs):
             raise InvalidRequest(f"{request.log_prefix}input '{_duplicate(inputs)}' already exists in request")
         if by_name.keys() != self._spec.inputs.keys():
             self._check_names(request, by_name)
-        if self._batching:
-            self._check_batch(request)
+        batch_size = self._check_batch(request, inputs) if self._batching else 1
         for tensor in reversed(inputs):
-            self._check_tensor(request, tensor, self._spec.inputs[tensor.name])
-        if self._has_key:
-            request.batch_key = self._batch_key(inputs)
+            self._check_tensor(request, tensor, self._spec.inputs[tensor.name], batch_size)
+        return batch_size, self._batch_key(inputs) if self._has_key else None
 
     def _check_outputs(self, request: InferenceRequest) -> None:
         for name in request.outputs:
@@ -137,10 +134,11 @@ class RequestValidator:
             "Please provide all required input(s)."
         )
 
-    def _check_batch(self, request: InferenceRequest) -> None:
+    def _check_batch(self, request: InferenceRequest, inputs: Inputs) -> int:
+        """The number of items, which all inputs must agree on."""
         spec = self._spec
         batch: int | None = None
-        for tensor in reversed(request.inputs):
+        for tensor in reversed(inputs):
             if not tensor.shape:
                 raise InvalidRequest(
                     f"{request.log_prefix}input '{tensor.name}' has no shape but model requires batch dimension "
@@ -156,14 +154,16 @@ class RequestValidator:
                     f"for '{spec.name}'"
                 )
         if batch is None:
-            return
+            return 1
         if batch > spec.max_batch_size:
             raise InvalidRequest(
                 f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'"
             )
-        request.batch_size = batch or 1
+        return batch or 1
 
-    def _check_tensor(self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec) -> None:
+    def _check_tensor(
+        self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec, batch_size: int
+    ) -> None:
         datatype = expected.datatype
         if tensor.datatype != datatype.name:
             raise InvalidRequest(
@@ -174,7 +174,7 @@ class RequestValidator:
         dims = shape[1:] if self._batching else shape
         if dims != expected.dims:
             self._check_dims(request, tensor, dims, expected)
-        count = self._element_count(request, tensor)
+        count = self._element_count(tensor, batch_size)
         if count > MAX_ELEMENTS:
             raise InvalidRequest(
                 f"{request.log_prefix}invalid shape for input '{tensor.name}': shape {shape_text(shape)} causes total "
@@ -192,17 +192,17 @@ class RequestValidator:
                 f"'{self._spec.name}'. Expected {size}, got {tensor.data.nbytes}"
             )
 
-    def _element_count(self, request: InferenceRequest, tensor: InputTensor) -> int:
+    def _element_count(self, tensor: InputTensor, batch_size: int) -> int:
         """A batch dimension of zero counts as one (Triton's rule), so that such a request fails its size check."""
-        return prod(tensor.shape[1:]) * request.batch_size if self._batching else prod(tensor.shape)
+        return prod(tensor.shape[1:]) * batch_size if self._batching else prod(tensor.shape)
 
-    def _make_array(self, request: InferenceRequest, tensor: InputTensor) -> None:
+    def _make_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> None:
         """The tensor's content as an array in the shape that the model sees."""
         expected = self._spec.inputs[tensor.name]
         if self._batching and not tensor.shape[0]:
             tensor.shape = (1, *tensor.shape[1:])
         if expected.datatype is BYTES:
-            array = self._bytes_array(request, tensor)
+            array = self._bytes_array(request, tensor, batch_size)
         else:
             array = array_of(tensor.data, expected.datatype.dtype, tensor.shape)
         if expected.model_dims is not None:
@@ -226,9 +226,9 @@ class RequestValidator:
             f"for model '{self._spec.name}', got {shape_text(tensor.shape)}"
         )
 
-    def _bytes_array(self, request: InferenceRequest, tensor: InputTensor) -> Array:
+    def _bytes_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> Array:
         content = tensor.data
-        count = self._element_count(request, tensor)
+        count = self._element_count(tensor, batch_size)
         if isinstance(content, np.ndarray):
             given = content.size
             if given > count:
@@ -251,13 +251,13 @@ class RequestValidator:
         variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
         return (*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ()))
 
-    def _batch_key(self, inputs: list[InputTensor]) -> tuple[object, ...]:
+    def _batch_key(self, inputs: Inputs) -> tuple[object, ...]:
         shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
         names = [t.name for t in inputs] if self._has_optional else []
         return (*sorted(shapes), *sorted(names))
 
 
-def _duplicate(inputs: list[InputTensor]) -> str:
+def _duplicate(inputs: Inputs) -> str:
     seen: set[str] = set()
     for tensor in inputs:
         if tensor.name in seen:

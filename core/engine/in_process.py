@@ -17,12 +17,14 @@ from core.backends.onnxruntime.backend import OnnxRuntimeBackend, gpu_ids, suppo
 from core.config.model_spec import ModelSpec
 from core.config.render import config_json
 from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
-from core.inference.request import DownloadPhase, InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.lifecycle import metadata
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.metadata import VersionOverview
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.observability.gpu import GpuMeter, gpu_uuids
 from core.observability.hardware import CpuMeter, HardwareGauges
@@ -80,28 +82,28 @@ class InferenceEngine:
         """Every version for a person to read, and the models that have none."""
         return metadata.overview(self._models.all())
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        request.on_response = on_response
+    def submit(self, pending: PendingRequest) -> None:
+        request = pending.request
         try:
             version = self._models.find(request.model_name, request.model_version)
-            while not self._was_taken(version, request):
+            while not self._was_taken(version, pending):
                 # It was just replaced: the one that took its place serves what it no longer takes.
                 version = self._models.find(request.model_name, request.model_version)
         except ServerError as error:
-            on_response(InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error))
+            pending.on_response(InferenceResponse.failed(request, error))
 
-    def _was_taken(self, version: ModelVersion, request: InferenceRequest) -> bool:
-        """Whether `version` took `request`; not if another one serves in its place. Raises what it refuses with."""
+    def _was_taken(self, version: ModelVersion, pending: PendingRequest) -> bool:
+        """Whether `version` took the request; not if another one serves in its place. Raises its refusal."""
         try:
-            version.submit(request)
+            version.submit(pending)
         except (ServerStopping, ModelNotReady):
-            if self._models.find(request.model_name, request.model_version) is version:
+            if self._models.find(pending.request.model_name, pending.request.model_version) is version:
                 raise
             return False
         return True
 
-    def cancel(self, request: InferenceRequest) -> None:
-        request.cancelled = True
+    def cancel(self, pending: PendingRequest) -> None:
+        pending.cancelled = True
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from core.config.model_spec import ModelSpec
-from core.inference.request import InferenceRequest, OnResponse, ServingPhase
+from core.inference.pending_request import PendingRequest
+from core.lifecycle.serving_phase import ServingPhase
 from core.observability.metrics import MetricsSnapshot
 
 
@@ -23,13 +24,11 @@ class Engine(Protocol):
 
     handover: int
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        """Run `request`. Never raises: an error comes as a response. `on_response` may be called on any thread, also
-        before `submit` returns, and as often as the model answers; the last time with `final` set. What is passed to
-        `request.defer` is to be called on this thread once it has submitted all that it has: it may run the request."""
+    def submit(self, pending: PendingRequest) -> None:
+        """Run a request. Never raises: an error is a response. `on_response` may be called before this returns."""
         ...
 
-    def cancel(self, request: InferenceRequest) -> None:
+    def cancel(self, pending: PendingRequest) -> None:
         """The caller no longer wants an answer. A queued request leaves the queue unrun and is answered CANCELLED."""
         ...
 

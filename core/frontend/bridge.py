@@ -16,7 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from core.errors import BackendFailed, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -55,11 +57,6 @@ class Bridge(Protocol):
         ...
 
 
-def error_response(request: InferenceRequest, error: ServerError) -> InferenceResponse:
-    """The response of a request that the engine is not waited for."""
-    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
-
-
 class SingleResponse:
     """Gathers the responses to one request into the one that HTTP can give.
 
@@ -85,7 +82,7 @@ class SingleResponse:
         if self._count == 1:
             return self._first
         error = BackendFailed(f"expected a single response, got {self._count}", model=response.model_name)
-        return InferenceResponse(response.model_name, response.model_version, [], id=response.id, error=error)
+        return InferenceResponse.failed(response, error)
 
 
 class ThreadBridge:
@@ -101,15 +98,16 @@ class ThreadBridge:
         self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
         waiting = _WaitingThread()
-        engine.submit(request, waiting.respond)
+        pending = PendingRequest(request, waiting.respond)
+        engine.submit(pending)
         try:
-            return waiting.wait(client_gone, lambda: engine.cancel(request))
+            return waiting.wait(client_gone, lambda: engine.cancel(pending))
         except ServerError as error:
-            return error_response(request, error)
+            return InferenceResponse.failed(request, error)
         finally:
             if waiting.response is None:
                 # Interrupted: nobody will read the response.
-                engine.cancel(request)
+                engine.cancel(pending)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

@@ -11,7 +11,7 @@ import numpy as np
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.inference.request import OutputTensor
+from core.inference.response import OutputTensor
 from core.inference.tensors import Array, bytes_array, element_count
 
 LARGEST_ITEM = 1_000_000

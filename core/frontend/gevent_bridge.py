@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from greenlet import getcurrent
 
 from core.errors import ServerError
-from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, error_response, refuse_patched_threading
+from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
 from core.inference.deferred import Deferred
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -45,7 +47,8 @@ class GeventBridge:
     def infer(
         self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
-        waiting = _WaitingForResponse(self._arrivals, engine, request, client_gone)
+        waiting = _WaitingForResponse(self._arrivals, engine, client_gone)
+        waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
         self._departures.put(waiting)
         if client_gone is not None:
             self._watch.add(waiting)
@@ -57,7 +60,7 @@ class GeventBridge:
             if client_gone is not None:
                 self._watch.remove(waiting)
             if waiting.outcome is None:
-                engine.cancel(request)
+                engine.cancel(pending)
         response: InferenceResponse = waiting.outcome
         return response
 
@@ -134,39 +137,37 @@ class _Waiting:
 class _WaitingForResponse(_Waiting):
     """A greenlet that waits for the response to `request`; `since` counts the looks of the client watch."""
 
-    __slots__ = ("_responses", "client_gone", "engine", "request", "since")
+    __slots__ = ("_responses", "client_gone", "engine", "pending", "since")
 
-    def __init__(
-        self, arrivals: _Arrivals, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None
-    ) -> None:
+    def __init__(self, arrivals: _Arrivals, engine: Engine, client_gone: ClientGone | None) -> None:
         super().__init__(arrivals)
         self._responses: SingleResponse | None = None
         self.engine = engine
-        self.request: InferenceRequest | None = request
+        self.pending: PendingRequest | None = None
         self.client_gone = client_gone
         self.since = 0
 
     def leave(self) -> None:
         """Nobody waits any more.
 
-        A response that comes later must not wake a greenlet that has gone on to wait for something else. And the
-        request, which knows `respond`, must not be known from here: a cycle would keep each body until the collector
-        comes round.
+        A response that arrives later must not wake a greenlet that has gone on to wait for something else. And the
+        pending request, which refers to `respond`, must not be referred to from here: a cycle would keep each body
+        until the garbage collector runs.
         """
         self.greenlet = None
-        self.request = None
+        self.pending = None
 
     def is_given_up(self) -> bool:
         """Ask for the client, and cancel the request if it is not worth an answer any more. On the hub."""
-        request = self.request
-        if request is None or self.client_gone is None:
+        pending = self.pending
+        if pending is None or self.client_gone is None:
             return False
         try:
             if not self.client_gone():
                 return False
         except ServerError as error:
-            self.settle(error_response(request, error))
-        self.engine.cancel(request)
+            self.settle(InferenceResponse.failed(pending.request, error))
+        self.engine.cancel(pending)
         return True
 
     def respond(self, response: InferenceResponse) -> None:
@@ -193,6 +194,7 @@ class _Departures:
         self._loop = hub.loop
         self._waiting: list[_WaitingForResponse] = []
         self._deferred = Deferred()
+        self.defer = self._deferred.add
 
     def put(self, waiting: _WaitingForResponse) -> None:
         if not self._waiting:
@@ -204,9 +206,8 @@ class _Departures:
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            if one.request is not None:
-                one.request.defer = self._deferred.add
-                one.engine.submit(one.request, one.respond)
+            if one.pending is not None:
+                one.engine.submit(one.pending)
         self._deferred.run()
 
 

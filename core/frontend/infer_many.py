@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, SingleResponse
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -43,7 +45,7 @@ class _FanOut:
         self._client_gone = client_gone
         self._next_look = time.monotonic() + LOOK_SECONDS
         self._answers: _Answers = SimpleQueue()
-        self._under_way: dict[int, InferenceRequest] = {}
+        self._under_way: dict[int, PendingRequest] = {}
         self._responses: dict[int, InferenceResponse] = {}
         self._error: ServerError | None = None
 
@@ -65,8 +67,9 @@ class _FanOut:
         return [self._responses[index] for index in range(len(self._responses))]
 
     def _submit(self, index: int, request: InferenceRequest) -> None:
-        self._under_way[index] = request
-        self._engine.submit(request, partial(_gather, index, SingleResponse(), self._answers))
+        pending = PendingRequest(request, partial(_gather, index, SingleResponse(), self._answers))
+        self._under_way[index] = pending
+        self._engine.submit(pending)
 
     def _take_answer(self) -> None:
         """Wait for an answer, or for a while."""
@@ -96,8 +99,8 @@ class _FanOut:
             self._cancel_all()
 
     def _cancel_all(self) -> None:
-        for request in self._under_way.values():
-            self._engine.cancel(request)
+        for pending in self._under_way.values():
+            self._engine.cancel(pending)
 
 
 def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:

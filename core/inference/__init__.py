@@ -1,0 +1,1 @@
+"""What a request for inference and its responses are, for every front end and for the engine."""

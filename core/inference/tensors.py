@@ -150,6 +150,16 @@ def wire_bytes(array: Array) -> Buffer:
     return array.tobytes() if array.nbytes <= _SMALL else array.reshape(-1).view(np.uint8).data
 
 
+def array_of(data: memoryview | Array, dtype: np.dtype[Any], shape: Shape) -> Array:
+    """Raw bytes, or a flat array, as an aligned array of `shape`."""
+    if type(data) is np.ndarray:
+        return data.reshape(shape)
+    array: Array = np.ndarray(shape, dtype, data)
+    # A view into a body starts where the JSON ended. Backends may rely on element alignment, so unaligned data is
+    # copied; the worker receives large bodies such that their tensors are aligned.
+    return array if array.flags.aligned else array.copy()
+
+
 def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:
     """An object array of `shape` that holds `elements` (numpy would guess a fixed-width type if it were asked)."""
     array = np.empty(len(elements), dtype=object)

@@ -13,8 +13,10 @@ from core.backends.base import BackendInstance
 from core.config.golden.request import EXACT, ExpectedOutput, GoldenRequest, Tolerance
 from core.config.golden.tensor import as_numbers, is_floating
 from core.config.model_spec import ModelSpec
+from core.config.request_validator import BatchForm
 from core.errors import ModelLoadFailed, ServerError
-from core.inference.request import InferenceRequest, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import OutputTensor
 from core.inference.tensors import Array, Datatype, shape_text
 from core.observability.statistics import ModelStatistics
 from core.scheduling.instance import run_once
@@ -25,7 +27,7 @@ _LONGEST_SHOWN = 200
 def check_golden(
     instance: BackendInstance,
     spec: ModelSpec,
-    validator_check: Callable[[InferenceRequest], None],
+    check: Callable[[InferenceRequest], BatchForm],
     golden: Sequence[GoldenRequest],
 ) -> None:
     """Run each of `golden` alone on `instance`, which no other thread may use meanwhile; nothing is counted.
@@ -36,7 +38,7 @@ def check_golden(
     for request in golden:
         about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
         try:
-            outputs = _run(instance, spec, validator_check, request)
+            outputs = _run(instance, spec, check, request)
         except ServerError as error:
             raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
         differences = list(_differences(request.expected, outputs))
@@ -51,13 +53,12 @@ def check_golden(
 def _run(
     instance: BackendInstance,
     spec: ModelSpec,
-    validator_check: Callable[[InferenceRequest], None],
+    check: Callable[[InferenceRequest], BatchForm],
     golden: GoldenRequest,
 ) -> list[OutputTensor]:
     request = golden.inference_request(spec)
-    validator_check(request)
     # No caller sent it: statistics of its own keep it out of the model's.
-    return run_once(instance, [request], ModelStatistics())[0]
+    return run_once(instance, [request], check, ModelStatistics())[0]
 
 
 def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:

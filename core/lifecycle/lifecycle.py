@@ -25,7 +25,6 @@ from core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from core.inference.request import ServingPhase
 from core.lifecycle.load_request import LoadRequest, check_model_name
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader
@@ -33,6 +32,7 @@ from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement, log_in_flight
+from core.lifecycle.serving_phase import ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
 from core.repository.sources.any_layout import Shape, shape_of

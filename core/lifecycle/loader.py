@@ -25,7 +25,6 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
-from core.inference.request import InferenceRequest
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
@@ -237,7 +236,8 @@ class ModelLoader:
                     iteration + 1,
                 )
                 try:
-                    run_once(instance, _warmup_requests(version, sample), version.statistics)
+                    requests = [sample.request(version.spec) for _ in range(sample.batch_size)]
+                    run_once(instance, requests, version.check, version.statistics)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
@@ -252,16 +252,6 @@ class ModelLoader:
             return int(text)
         except ValueError:
             raise ConfigInvalid(f"failed to convert '{text}' to integral number") from None
-
-
-def _warmup_requests(version: ModelVersion, sample: WarmupSample) -> list[InferenceRequest]:
-    """As many single-item requests as the sample's batch size; they are executed as one batch."""
-    requests = []
-    for _ in range(sample.batch_size):
-        request = sample.request(version.spec)
-        version.check(request)
-        requests.append(request)
-    return requests
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:

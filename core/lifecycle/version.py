@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from core.backends.base import BackendInstance, BackendModel, Placement
 from core.config.model_spec import ModelSpec
-from core.config.request_validator import RequestValidator
+from core.config.request_validator import BatchForm, RequestValidator
 from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, ServerError
+from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.statistics import ModelStatistics
@@ -134,21 +135,21 @@ class ModelVersion:
         self.discard(leaving)
         self.description = self._model.describe()
 
-    def check(self, request: InferenceRequest) -> None:
-        """Validate `request` and make the arrays of its inputs. Raises InvalidRequest."""
+    def check(self, request: InferenceRequest) -> BatchForm:
+        """Validate `request` and make the arrays of its inputs; see RequestValidator. Raises InvalidRequest."""
         assert self._validator is not None
-        self._validator.check(request)
+        return self._validator.check(request)
 
-    def submit(self, request: InferenceRequest) -> None:
-        """Check and queue `request`. Raises a ServerError if it is refused."""
+    def submit(self, pending: PendingRequest) -> None:
+        """Check and queue a request. Raises a ServerError if it is refused."""
         scheduler = self._scheduler
         if scheduler is None:
             raise ModelNotReady(
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
             )
-        self.check(request)
-        request.start_ns = time.monotonic_ns()
-        scheduler.submit(request)
+        pending.batch_size, pending.batch_key = self.check(pending.request)
+        pending.start_ns = time.monotonic_ns()
+        scheduler.submit(pending)
 
     def stop(self) -> None:
         """Take no more requests; those taken are still served."""

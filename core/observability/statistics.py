@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 
 
 class FailureReason(Enum):
@@ -73,7 +73,7 @@ class ModelStatistics:
 
     def record_batch(
         self,
-        requests_ok: Sequence[InferenceRequest],
+        requests_ok: Sequence[PendingRequest],
         total_batch_size: int,
         compute_start_ns: int,
         input_end_ns: int,
@@ -85,10 +85,10 @@ class ModelStatistics:
         Every request carries the whole duration of the execution it was part of, as in Triton.
         """
         start_ns = enqueue_ns = items = 0
-        for request in requests_ok:
-            start_ns += request.start_ns
-            enqueue_ns += request.enqueue_ns
-            items += request.batch_size or 1
+        for pending in requests_ok:
+            start_ns += pending.start_ns
+            enqueue_ns += pending.enqueue_ns
+            items += pending.batch_size or 1
         count = len(requests_ok)
         input_ns = input_end_ns - compute_start_ns
         infer_ns = output_start_ns - input_end_ns
@@ -108,11 +108,11 @@ class ModelStatistics:
                 batch = self._batches[total_batch_size] = _BatchStatistics()
             _add(batch, 1, input_ns, infer_ns, output_ns)
 
-    def record_failure(self, request: InferenceRequest, reason: FailureReason, now_ns: int) -> None:
+    def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
         """Count one failed request; its duration runs from `start_ns`."""
         with self._lock:
             self._failures[reason] += 1
-            self._fail_ns += now_ns - request.start_ns
+            self._fail_ns += now_ns - pending.start_ns
 
     def as_json(self) -> dict[str, Any]:
         """Triton's `model_stats` entry in its order of keys, without `name` and `version`, which the caller knows.

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from core.config.model_spec import ModelSpec
 from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
+from core.lifecycle.serving_phase import ServingPhase
 from core.observability.metrics import MetricsSnapshot
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
@@ -34,8 +36,7 @@ _STILL_LOADING = frozenset((ENGINE_DOWN, "starting", "loading"))
 
 class _WaitsForRoom(NamedTuple):
     until: float
-    request: InferenceRequest
-    on_response: OnResponse
+    pending: PendingRequest
 
 
 class RemoteEngine:
@@ -139,8 +140,8 @@ class RemoteEngine:
                 _log.error("the connection to the engine is lost: %s", reason)
             connection.lose(reason)
         while self._waiting:
-            _, request, on_response = self._waiting.popleft()
-            on_response(gone(request, reason))
+            _, pending = self._waiting.popleft()
+            pending.on_response(gone(pending.request, reason))
 
     def _learn(self, state: EngineState) -> None:
         if state.generation != self._state.generation:
@@ -152,42 +153,42 @@ class RemoteEngine:
     def _submit_waiting(self) -> None:
         """Those that wait for room, in their order; an error for those that have waited for too long."""
         while self._waiting:
-            until, request, on_response = self._waiting[0]
+            until, pending = self._waiting[0]
             connection = self._connection
             try:
-                if request.cancelled:
+                if pending.cancelled:
                     raise RequestCancelled("the client went away")
                 if connection is None:
                     raise self._no_engine()
-                connection.submit(request, on_response)
+                connection.submit(pending)
             except NoRoom:
                 if time.monotonic() < until:
                     return
-                on_response(_failed(request, _no_room()))
+                pending.on_response(InferenceResponse.failed(pending.request, _no_room()))
             except ServerError as error:
-                on_response(_failed(request, error))
+                pending.on_response(InferenceResponse.failed(pending.request, error))
             self._waiting.popleft()
 
     # --- the Engine protocol
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+    def submit(self, pending: PendingRequest) -> None:
         connection = self._connection
         if connection is None:
-            on_response(gone(request, self._state.phase.failures.get("engine", _NOT_YET)))
+            pending.on_response(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
             return
         try:
-            connection.submit(request, on_response)
+            connection.submit(pending)
         except NoRoom:
-            self._waiting.append(_WaitsForRoom(time.monotonic() + _ROOM_SECONDS, request, on_response))
+            self._waiting.append(_WaitsForRoom(time.monotonic() + _ROOM_SECONDS, pending))
             self._link.wake()
         except ServerError as error:
-            on_response(_failed(request, error))
+            pending.on_response(InferenceResponse.failed(pending.request, error))
 
-    def cancel(self, request: InferenceRequest) -> None:
-        request.cancelled = True
+    def cancel(self, pending: PendingRequest) -> None:
+        pending.cancelled = True
         connection = self._connection
         if connection is not None:
-            connection.cancel(request)
+            connection.cancel(pending)
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         found = self._specs.get((name, version))
@@ -289,10 +290,6 @@ class _Result:
         if self._content is None:
             raise EngineGone(f"the engine ended while it had to answer '{self._call.name}'")
         return decode_result(self._call, self._content)
-
-
-def _failed(request: InferenceRequest, error: ServerError) -> InferenceResponse:
-    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
 
 
 def _no_room() -> QueueFull:

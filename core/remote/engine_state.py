@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 
 ENGINE_DOWN = "engine_down"
 

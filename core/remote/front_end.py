@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from core.inference.deferred import Deferred
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter, failed_response
@@ -76,7 +77,7 @@ class FrontEnd:
         self._slots: PageAllocator | None = None
         self._requests = RequestReader(self._view_of)
         self._responses = ResponseWriter(self._place)
-        self._pending: dict[int, InferenceRequest] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
         self._deferred = Deferred()
         self._sending = threading.Lock()
@@ -123,9 +124,9 @@ class FrontEnd:
         if kind == REQUEST:
             self._submit(number, content, placed)
         elif kind == CANCEL:
-            request = self._pending.get(number)
-            if request is not None:
-                self._engine.cancel(request)
+            pending = self._pending.get(number)
+            if pending is not None:
+                self._engine.cancel(pending)
         elif kind == RELEASE:
             self._release(number)
         elif kind == CALL:
@@ -165,10 +166,9 @@ class FrontEnd:
         request = self._requests.read(content, placed)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
-        self._pending[number] = request
-        request.flush = self._flush
-        request.defer = self._deferred.add
-        self._engine.submit(request, partial(self._respond, number))
+        pending = PendingRequest(request, partial(self._respond, number), defer=self._deferred.add, flush=self._flush)
+        self._pending[number] = pending
+        self._engine.submit(pending)
 
     def _view_of(self, place: int, size: int) -> memoryview:
         assert self._arena is not None
@@ -264,8 +264,8 @@ class FrontEnd:
         with self._sending:
             self.is_closed = True
             self._unsent = None
-        for request in list(self._pending.values()):
-            self._engine.cancel(request)
+        for pending in list(self._pending.values()):
+            self._engine.cancel(pending)
         self._pending.clear()
         _close(self._descriptors)
         self._descriptors = []

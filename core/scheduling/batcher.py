@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import ServerStopping
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver, flush
 from core.scheduling.inline_execution import TURN_NS, InlineExecution
@@ -142,30 +143,30 @@ class DynamicBatcher:
     def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)
 
-    def submit(self, request: InferenceRequest) -> None:
-        """Queue `request`. Raises QueueFull or ServerStopping, and then `on_response` is never called."""
+    def submit(self, pending: PendingRequest) -> None:
+        """Queue `pending`. Raises QueueFull or ServerStopping, and then `on_response` is never called."""
         now_ns = self._clock()
-        request.enqueue_ns = now_ns
-        if not request.start_ns:
-            request.start_ns = now_ns
+        pending.enqueue_ns = now_ns
+        if not pending.start_ns:
+            pending.start_ns = now_ns
         with self._lock:
             if self._stopped:
-                raise stopping(request, self._spec.name)
-            self._queue.push(request)
+                raise stopping(pending, self._spec.name)
+            self._queue.push(pending)
             if self._order is not None:
-                self._order.enter(request)
+                self._order.enter(pending)
             if self._delay_until:
                 if self._queue.size < self._delay_until:
                     return
                 self._delay_until = 0
             holder = self._holder
             if holder is None:
-                if request.defer is not None and self._may_lend():
-                    request.defer(self._run_here)
+                if pending.defer is not None and self._may_lend():
+                    pending.defer(self._run_here)
                 else:
                     self._wake_idle()
-            elif may_end(holder.wait, request, self._queue.items) or not (
-                self._queue.is_in_order or self._queue.is_last(request)
+            elif may_end(holder.wait, pending, self._queue.items) or not (
+                self._queue.is_in_order or self._queue.is_last(pending)
             ):
                 self._wake_holder(holder)
 
@@ -350,11 +351,10 @@ class DynamicBatcher:
             self._wake_idle()
 
     def _reject(self, rejection: Rejection) -> None:
-        request, error = rejection
-        self._statistics.record_failure(request, reason_of(error), self._clock())
-        spec = self._spec
-        self._respond(request, InferenceResponse(spec.name, spec.version, [], id=request.id, error=error))
-        flush((request,))
+        pending, error = rejection
+        self._statistics.record_failure(pending, reason_of(error), self._clock())
+        self._respond(pending, InferenceResponse.failed(pending.request, error))
+        flush((pending,))
 
     def stop(self) -> None:
         """Accept no more requests. What is queued runs without waiting for company that can no longer come."""
@@ -390,8 +390,8 @@ class DynamicBatcher:
             self._relieve_holder()
             while self._idle:
                 self._wake(self._idle.pop())
-        for request in queued:
-            self._reject(Rejection(request, stopping(request, self._spec.name)))
+        for pending in queued:
+            self._reject(Rejection(pending, stopping(pending, self._spec.name)))
         with self._lock:
             self._in_flight -= len(queued)
             self._drained.notify_all()

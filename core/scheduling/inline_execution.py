@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.config.model_spec import ModelSpec
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 from core.inference.tensors import BYTES
 
 # On a thread of its own an execution takes two to three times as long as it computes, because that thread shares the
@@ -47,11 +47,11 @@ class InlineExecution:
         """Whether the last 16 executions were short."""
         return self._short >= _IN_A_ROW
 
-    def expected(self, batch: Sequence[InferenceRequest]) -> bool:
+    def expected(self, batch: Sequence[PendingRequest]) -> bool:
         """Whether executing `batch` will be short: the last 16 were, and the inputs of one of them half as large."""
         return self.lasting and _size(batch) <= 2 * self._largest
 
-    def note(self, batch: Sequence[InferenceRequest], duration_ns: int, lent: bool = False) -> None:
+    def note(self, batch: Sequence[PendingRequest], duration_ns: int, lent: bool = False) -> None:
         """`batch` was executed in `duration_ns` nanoseconds; `lent`: in the place of the instance's own thread."""
         if not self._possible:
             return
@@ -68,5 +68,5 @@ class InlineExecution:
                 self._short = -_PAUSE
 
 
-def _size(batch: Sequence[InferenceRequest]) -> int:
-    return sum([request.nbytes for request in batch])
+def _size(batch: Sequence[PendingRequest]) -> int:
+    return sum([pending.request.nbytes for pending in batch])

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
+from core.config.request_validator import BatchForm
 from core.errors import BackendFailed, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse, Outputs, OutputTensor, PackedOutputs
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, Outputs, OutputTensor
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 
@@ -44,7 +47,7 @@ class ModelInstance:
         self._clock = clock
         self._on_poisoned = on_poisoned
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> None:
+    def execute(self, requests: Sequence[PendingRequest]) -> None:
         """Execute a batch and answer each of its requests exactly once. Raises nothing.
 
         A batch that fails as a whole runs again in halves, down to the requests that fail alone. If the backend
@@ -56,30 +59,30 @@ class ModelInstance:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             on_poisoned(self._backend)
 
-    def _execute(self, requests: Sequence[InferenceRequest]) -> None:
+    def _execute(self, requests: Sequence[PendingRequest]) -> None:
         outcomes = self._try(requests)
         if isinstance(outcomes, Exception):
             self._split(requests, outcomes)
             return
         name, version, respond = self._spec.name, self._spec.version, self._respond
-        for request, outcome in zip(requests, outcomes, strict=True):
+        for pending, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                self._fail(request, outcome)
+                self._fail(pending, outcome)
             else:
-                respond(request, InferenceResponse(name, version, outcome, id=request.id))
+                respond(pending, InferenceResponse(name, version, outcome, id=pending.request.id))
 
-    def _try(self, requests: Sequence[InferenceRequest]) -> Sequence[Outcome] | Exception:
+    def _try(self, requests: Sequence[PendingRequest]) -> Sequence[Outcome] | Exception:
         """The exception is returned, so that what is tried next is not chained to it."""
         try:
             return execute_batch(self._backend, requests, self._statistics, self._clock)
         except Exception as exc:
             return exc
 
-    def _split(self, requests: Sequence[InferenceRequest], exc: Exception) -> None:
+    def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> None:
         """Find the culprits of a failed batch by bisection; a poisoned instance can tell nobody apart."""
         if len(requests) == 1 or self._backend.poisoned:
-            for request in requests:
-                self._fail(request, exc)
+            for pending in requests:
+                self._fail(pending, exc)
             return
         count, model = len(requests), self._spec.name
         _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, exc)
@@ -87,7 +90,7 @@ class ModelInstance:
         self._execute(requests[:middle])
         self._execute(requests[middle:])
 
-    def _fail(self, request: InferenceRequest, exc: Exception) -> None:
+    def _fail(self, pending: PendingRequest, exc: Exception) -> None:
         """Answer one request with its error; what is not a ServerError is logged here, where its traceback is known."""
         if isinstance(exc, ServerError):
             error = exc
@@ -95,13 +98,12 @@ class ModelInstance:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
             error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
             error.__cause__ = exc
-        self._statistics.record_failure(request, FailureReason.BACKEND, self._clock())
-        spec = self._spec
-        self._respond(request, InferenceResponse(spec.name, spec.version, [], id=request.id, error=error))
+        self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock())
+        self._respond(pending, InferenceResponse.failed(pending.request, error))
 
 
 def execute_batch(
-    backend: BackendInstance, requests: Sequence[InferenceRequest], statistics: ModelStatistics, clock: Clock
+    backend: BackendInstance, requests: Sequence[PendingRequest], statistics: ModelStatistics, clock: Clock
 ) -> Sequence[Outcome]:
     """Execute `requests` as one batch on the calling thread and count it; returns an outcome for each request.
 
@@ -109,11 +111,8 @@ def execute_batch(
     backend raises; an execution that raised is not counted as one, as in Triton's ONNX Runtime backend.
     """
     start_ns = clock()
-    total = 0
-    for request in requests:
-        request.compute_start_ns = start_ns
-        total += request.batch_size or 1
-    execution = backend.execute(requests)
+    batch_sizes = [pending.batch_size or 1 for pending in requests]
+    execution = backend.execute([pending.request for pending in requests], batch_sizes)
     end_ns = clock()
     outcomes = execution.outputs
     if len(outcomes) != len(requests):
@@ -122,42 +121,51 @@ def execute_batch(
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             pairs = zip(requests, outcomes, strict=True)
-            successful = [request for request, outcome in pairs if not isinstance(outcome, Exception)]
+            successful = [pending for pending, outcome in pairs if not isinstance(outcome, Exception)]
             break
-    statistics.record_batch(successful, total, start_ns, execution.input_end_ns, execution.output_start_ns, end_ns)
+    statistics.record_batch(
+        successful, sum(batch_sizes), start_ns, execution.input_end_ns, execution.output_start_ns, end_ns
+    )
     return outcomes
 
 
 def run_once(
     backend: BackendInstance,
     requests: Sequence[InferenceRequest],
+    check: Callable[[InferenceRequest], BatchForm],
     statistics: ModelStatistics,
     *,
     clock: Clock = time.monotonic_ns,
 ) -> list[list[OutputTensor]]:
-    """Execute `requests` as one batch on the calling thread, past queue and callbacks: for warmup.
+    """Check `requests` and execute them as one batch on the calling thread, without the queue: for warmup.
 
     Counted like any other execution. Returns the outputs of each request; raises the first error. Must not run while
     the instance's thread does.
     """
+    batch = [PendingRequest(request, _ignore) for request in requests]
+    for pending in batch:
+        pending.batch_size, pending.batch_key = check(pending.request)
     now_ns = clock()
-    for request in requests:
-        request.enqueue_ns = now_ns
-        request.start_ns = request.start_ns or now_ns
+    for pending in batch:
+        pending.start_ns = pending.enqueue_ns = now_ns
     try:
-        outcomes = execute_batch(backend, requests, statistics, clock)
+        outcomes = execute_batch(backend, batch, statistics, clock)
     except Exception:
-        for request in requests:
-            statistics.record_failure(request, FailureReason.BACKEND, clock())
+        for pending in batch:
+            statistics.record_failure(pending, FailureReason.BACKEND, clock())
         raise
     outputs: list[list[OutputTensor]] = []
     errors: list[Exception] = []
-    for request, outcome in zip(requests, outcomes, strict=True):
+    for pending, outcome in zip(batch, outcomes, strict=True):
         if isinstance(outcome, Exception):
-            statistics.record_failure(request, FailureReason.BACKEND, clock())
+            statistics.record_failure(pending, FailureReason.BACKEND, clock())
             errors.append(outcome)
         else:
-            outputs.append(outcome.tensors() if isinstance(outcome, PackedOutputs) else outcome)
+            outputs.append(list(outcome))
     if errors:
         raise errors[0]
     return outputs
+
+
+def _ignore(response: InferenceResponse) -> None:
+    """Nobody waits for a response of `run_once`."""

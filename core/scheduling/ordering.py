@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.scheduling.delivery import Respond, flush
 
 
@@ -23,23 +24,23 @@ class ResponseOrder:
     def __init__(self, deliver: Respond) -> None:
         self._deliver = deliver
         self._lock = threading.Lock()
-        self._arrived: deque[InferenceRequest] = deque()
-        self._answered: dict[InferenceRequest, InferenceResponse] = {}
+        self._arrived: deque[PendingRequest] = deque()
+        self._answered: dict[PendingRequest, InferenceResponse] = {}
         self._delivering = False
 
-    def enter(self, request: InferenceRequest) -> None:
-        """Note that `request` arrived after all that were noted before."""
+    def enter(self, pending: PendingRequest) -> None:
+        """Note that `pending` arrived after all that were noted before."""
         with self._lock:
-            self._arrived.append(request)
+            self._arrived.append(pending)
 
-    def respond(self, request: InferenceRequest, response: InferenceResponse) -> None:
-        """Deliver the one response of `request` when its turn has come, perhaps now, perhaps on another thread."""
+    def respond(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Deliver the one response of `pending` when its turn has come, perhaps now, perhaps on another thread."""
         with self._lock:
-            self._answered[request] = response
+            self._answered[pending] = response
             if self._delivering:
                 return
             self._delivering = True
-        delivered: list[InferenceRequest] = []
+        delivered: list[PendingRequest] = []
         while True:
             with self._lock:
                 if not self._arrived or self._arrived[0] not in self._answered:

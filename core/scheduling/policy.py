@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.config.model_spec import ModelSpec
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 
 
 class BatchLimits(NamedTuple):
@@ -62,7 +62,7 @@ def limits_of(spec: ModelSpec) -> BatchLimits:
     return BatchLimits(largest, preferred, max(preferred), spec.batching.max_queue_delay_ns)
 
 
-def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_ns: int) -> Decision:
+def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns: int) -> Decision:
     """What to do with `candidates`, the live requests at the head of the queue in the order in which they may run.
 
     The first `max_batch_size` of the queue are enough, for each weighs at least one item. A first request larger than
@@ -72,19 +72,19 @@ def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_
     count = total = cut_off = 0
     key: tuple[object, ...] | None = None
     must_send = False
-    for request in candidates:
-        grown = total + (request.batch_size or 1)
+    for pending in candidates:
+        grown = total + (pending.batch_size or 1)
         if count:
             if grown > largest_preferred:
                 cut_off = cut_off or count
                 if grown > max_batch_size:
                     must_send = True
                     break
-            if request.batch_key != key:
+            if pending.batch_key != key:
                 must_send = True
                 break
         else:
-            key = request.batch_key
+            key = pending.batch_key
         total = grown
         count += 1
         if total in preferred:
@@ -93,7 +93,7 @@ def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_
         return IDLE
     if not delay_ns:
         return Run(cut_off or count)
-    oldest_ns = min(request.enqueue_ns for request in candidates[:count])
+    oldest_ns = min(pending.enqueue_ns for pending in candidates[:count])
     if now_ns - oldest_ns >= delay_ns:
         return Run(count)
     if cut_off:
@@ -103,13 +103,13 @@ def form_batch(candidates: Sequence[InferenceRequest], limits: BatchLimits, now_
     return _wait(candidates, limits, total, oldest_ns + delay_ns)
 
 
-def may_end(wait: Wait, request: InferenceRequest, items: int) -> bool:
-    """Whether forming the batch again, now that `request` came last and makes it `items`, could end other than so."""
-    return items >= wait.grow_to or request.batch_key != wait.key or 0 < request.expires_ns < wait.until_ns
+def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
+    """Whether forming the batch again, now that `pending` came last and makes it `items`, could end other than so."""
+    return items >= wait.grow_to or pending.batch_key != wait.key or 0 < pending.expires_ns < wait.until_ns
 
 
-def _wait(candidates: Sequence[InferenceRequest], limits: BatchLimits, total: int, until_ns: int) -> Wait:
+def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, until_ns: int) -> Wait:
     """Wait out the delay or the nearest queue timeout. Every candidate fits here, and `total` is below a preferred."""
-    timeouts = [request.expires_ns for request in candidates if request.expires_ns]
+    timeouts = [pending.expires_ns for pending in candidates if pending.expires_ns]
     grow_to = min(size for size in limits.preferred if size > total)
     return Wait(min([until_ns, *timeouts]), grow_to, candidates[0].batch_key)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 
 
 class Rejection(NamedTuple):
     """A request that left the queue unrun, and the error to answer it with."""
 
-    request: InferenceRequest
+    pending: PendingRequest
     error: ServerError
 
 
@@ -41,14 +41,14 @@ class RequestQueue:
         self.size = 0
         self.items = 0
 
-    def push(self, request: InferenceRequest) -> None:
+    def push(self, pending: PendingRequest) -> None:
         """Queue a request whose `enqueue_ns` is set; notes when it expires. Raises QueueFull if its level is full."""
-        level = self._single or self._level_of(request.priority)
+        level = self._single or self._level_of(pending.request.priority)
         if not level.is_plain:
-            level.admit(request)
-        level.waiting.append(request)
+            level.admit(pending)
+        level.waiting.append(pending)
         self.size += 1
-        self.items += request.batch_size or 1
+        self.items += pending.batch_size or 1
 
     def _level_of(self, priority: int) -> _Level:
         """Levels count from 1; a priority that is none of them means the default level."""
@@ -56,48 +56,48 @@ class RequestQueue:
             priority = self._default_level
         return self._levels[priority - 1]
 
-    def is_last(self, request: InferenceRequest) -> bool:
-        """Whether `request`, which has just been pushed, went ahead of none: of no lower level, and of none delayed."""
+    def is_last(self, pending: PendingRequest) -> bool:
+        """Whether `pending`, which has just been pushed, went ahead of none: of no lower level, and of none delayed."""
         for level in reversed(self._levels):
             if level.delayed:
                 return False
             if level.waiting:
-                return level.waiting[-1] is request
+                return level.waiting[-1] is pending
         return False
 
-    def candidates(self, limit: int, now_ns: int) -> list[InferenceRequest]:
+    def candidates(self, limit: int, now_ns: int) -> list[PendingRequest]:
         """The first `limit` requests that may run, after cancelled and expired ones among them have left the queue.
 
         Those wait in `take_rejections`. Requests behind the first `limit` are not looked at.
         """
         if self._single is not None:
             return self._walk(self._single, limit, now_ns)
-        live: list[InferenceRequest] = []
+        live: list[PendingRequest] = []
         for level in self._levels:
             live += self._walk(level, limit - len(live), now_ns)
             if len(live) == limit:
                 break
         return live
 
-    def _walk(self, level: _Level, limit: int, now_ns: int) -> list[InferenceRequest]:
+    def _walk(self, level: _Level, limit: int, now_ns: int) -> list[PendingRequest]:
         head = level.head(limit)
-        for request in head:
-            if request.cancelled or 0 < request.expires_ns <= now_ns:
+        for pending in head:
+            if pending.cancelled or 0 < pending.expires_ns <= now_ns:
                 for rejection in level.sweep(limit, now_ns):
                     self._rejections.append(rejection)
-                    self._count_off(rejection.request)
+                    self._count_off(rejection.pending)
                 return level.head(limit)
         return head
 
-    def take(self, count: int) -> list[InferenceRequest]:
+    def take(self, count: int) -> list[PendingRequest]:
         """Remove and return the first `count` requests; `candidates` has just returned at least as many."""
-        taken: list[InferenceRequest] = []
+        taken: list[PendingRequest] = []
         for level in self._levels:
             for line in (level.waiting, level.delayed):
                 while line and len(taken) < count:
-                    request = line.popleft()
-                    self._count_off(request)
-                    taken.append(request)
+                    pending = line.popleft()
+                    self._count_off(pending)
+                    taken.append(pending)
         return taken
 
     def take_rejections(self) -> list[Rejection]:
@@ -105,13 +105,13 @@ class RequestQueue:
         rejections, self._rejections = self._rejections, []
         return rejections
 
-    def clear(self) -> list[InferenceRequest]:
+    def clear(self) -> list[PendingRequest]:
         """Remove and return everything."""
         return self.take(self.size)
 
-    def _count_off(self, request: InferenceRequest) -> None:
+    def _count_off(self, pending: PendingRequest) -> None:
         self.size -= 1
-        self.items -= request.batch_size or 1
+        self.items -= pending.batch_size or 1
 
 
 class _Level:
@@ -122,23 +122,23 @@ class _Level:
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.is_plain = not policy.default_timeout_ns and not policy.max_queue_size
-        self.waiting: deque[InferenceRequest] = deque()
-        self.delayed: deque[InferenceRequest] = deque()
+        self.waiting: deque[PendingRequest] = deque()
+        self.delayed: deque[PendingRequest] = deque()
 
-    def admit(self, request: InferenceRequest) -> None:
+    def admit(self, pending: PendingRequest) -> None:
         """Apply the policy to an arriving request: refuse it, or note when it expires.
 
         The request's own timeout only ever shortens the default, so it has no effect where there is no default.
         """
         policy = self.policy
         if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
-            raise QueueFull(f"{request.log_prefix}Exceeds maximum queue size", model=request.model_name)
+            raise QueueFull(f"{pending.request.log_prefix}Exceeds maximum queue size", model=pending.request.model_name)
         timeout_ns = policy.default_timeout_ns
-        if policy.allow_timeout_override and 0 < request.timeout_us * 1000 < timeout_ns:
-            timeout_ns = request.timeout_us * 1000
-        request.expires_ns = request.enqueue_ns + timeout_ns if timeout_ns else 0
+        if policy.allow_timeout_override and 0 < pending.request.timeout_us * 1000 < timeout_ns:
+            timeout_ns = pending.request.timeout_us * 1000
+        pending.expires_ns = pending.enqueue_ns + timeout_ns if timeout_ns else 0
 
-    def head(self, limit: int) -> list[InferenceRequest]:
+    def head(self, limit: int) -> list[PendingRequest]:
         """The first `limit` requests of the level, live or not."""
         head = list(islice(self.waiting, limit))
         if self.delayed:
@@ -148,29 +148,29 @@ class _Level:
     def sweep(self, limit: int, now_ns: int) -> list[Rejection]:
         """Apply the policy until the first `limit` requests are live; returns what left the queue for it."""
         rejections: list[Rejection] = []
-        live: list[InferenceRequest] = []
+        live: list[PendingRequest] = []
         while self.waiting and len(live) < limit:
-            request = self.waiting.popleft()
-            if request.cancelled:
-                rejections.append(_cancelled(request))
-            elif not 0 < request.expires_ns <= now_ns:
-                live.append(request)
+            pending = self.waiting.popleft()
+            if pending.cancelled:
+                rejections.append(_cancelled(pending))
+            elif not 0 < pending.expires_ns <= now_ns:
+                live.append(pending)
             elif self.policy.delay_on_timeout:
-                request.expires_ns = 0
-                self.delayed.append(request)
+                pending.expires_ns = 0
+                self.delayed.append(pending)
             else:
-                error = DeadlineExceeded("Request timeout expired", model=request.model_name)
-                rejections.append(Rejection(request, error))
+                error = DeadlineExceeded("Request timeout expired", model=pending.request.model_name)
+                rejections.append(Rejection(pending, error))
         self.waiting.extendleft(reversed(live))
         for _ in range(len(self.delayed)):
-            request = self.delayed.popleft()
-            if request.cancelled:  # read once: it may be set at any moment
-                rejections.append(_cancelled(request))
+            pending = self.delayed.popleft()
+            if pending.cancelled:  # read once: it may be set at any moment
+                rejections.append(_cancelled(pending))
             else:
-                self.delayed.append(request)
+                self.delayed.append(pending)
         return rejections
 
 
-def _cancelled(request: InferenceRequest) -> Rejection:
+def _cancelled(pending: PendingRequest) -> Rejection:
     """Triton's cancellation carries no text."""
-    return Rejection(request, RequestCancelled("", model=request.model_name))
+    return Rejection(pending, RequestCancelled("", model=pending.request.model_name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 from core.observability.statistics import FailureReason
 from core.scheduling.queue import Rejection
 
@@ -13,7 +13,7 @@ from core.scheduling.queue import Rejection
 class Work(NamedTuple):
     """A batch to execute, perhaps empty, and requests to answer with an error."""
 
-    batch: list[InferenceRequest]
+    batch: list[PendingRequest]
     rejections: list[Rejection]
 
 
@@ -24,7 +24,7 @@ def reason_of(error: ServerError) -> FailureReason:
     return FailureReason.REJECTED if isinstance(error, DeadlineExceeded) else FailureReason.OTHER
 
 
-def stopping(request: InferenceRequest, model: str) -> ServerStopping:
+def stopping(pending: PendingRequest, model: str) -> ServerStopping:
     """The answer to a request for which it is too late."""
     reason = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-    return ServerStopping(f"{request.log_prefix}{reason}", model=model)
+    return ServerStopping(f"{pending.request.log_prefix}{reason}", model=model)

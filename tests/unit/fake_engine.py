@@ -8,8 +8,11 @@ from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse, ServingPhase
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OnResponse
 from core.inference.tensors import BY_NAME
+from core.lifecycle.serving_phase import ServingPhase
 from core.observability.metrics import MetricsSnapshot
 
 
@@ -46,18 +49,20 @@ class FakeEngine:
         self.model_ready = True
         self.refusal: ServerError | None = None
         self.calls: list[tuple[Any, ...]] = []
+        self.cancelled: list[InferenceRequest] = []
         self._pending: dict[int, OnResponse] = {}
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        response = self.respond(request)
+    def submit(self, pending: PendingRequest) -> None:
+        response = self.respond(pending.request)
         if response is not None:
-            on_response(response)
+            pending.on_response(response)
             return
-        self._pending[id(request)] = on_response
+        self._pending[id(pending.request)] = pending.on_response
 
-    def cancel(self, request: InferenceRequest) -> None:
+    def cancel(self, pending: PendingRequest) -> None:
+        request = pending.request
         self.calls.append(("cancel", request.model_name))
-        request.cancelled = True
+        self.cancelled.append(request)
         on_response = self._pending.pop(id(request), None)
         if on_response is not None:
             on_response(InferenceResponse(request.model_name, 1, [], error=RequestCancelled("cancelled")))

@@ -11,14 +11,15 @@ import numpy as np
 import onnx
 from google.protobuf import text_format
 
-from core.backends.base import BackendInstance, LoadContext
+from core.backends.base import BackendInstance, Execution, LoadContext
 from core.backends.onnxruntime.backend import OnnxModel, OnnxRuntimeBackend
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validator import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
-from core.inference.request import InferenceRequest, InputTensor, Outputs, OutputTensor, PackedOutputs
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, Array
 from tests.unit.onnx_models import write_version
 
@@ -69,25 +70,24 @@ class Serving:
             InputTensor(name, self.spec.inputs[name].datatype.name, array.shape, array)
             for name, array in arrays.items()
         ]
-        request = InferenceRequest(self.spec.name, inputs, outputs=outputs)
-        RequestValidator(self.spec).check(request)
-        return request
+        return InferenceRequest(self.spec.name, inputs, outputs=outputs)
+
+    def run(self, requests: Sequence[InferenceRequest], instance: BackendInstance | None = None) -> Execution:
+        """Validate `requests` and execute them as one batch, on another `instance` if one is given."""
+        validator = RequestValidator(self.spec)
+        return (instance or self.instance).execute(requests, [validator.check(request)[0] for request in requests])
 
     def execute(self, requests: Sequence[InferenceRequest]) -> list[dict[str, Array]]:
-        """The output arrays of each request, by name in the order they came."""
+        """The output arrays of each request by name, in the order of the outcome."""
         answers: list[dict[str, Array]] = []
-        for outcome in self.instance.execute(requests).outputs:
+        for outcome in self.run(requests).outputs:
             if isinstance(outcome, Exception):
                 raise outcome
-            answers.append({checked(tensor).name: tensor.array for tensor in tensors_of(outcome)})
+            answers.append({checked(tensor).name: tensor.array for tensor in outcome})
         return answers
 
     def infer(self, arrays: dict[str, Array], outputs: tuple[str, ...] = ()) -> dict[str, Array]:
         return self.execute([self.request(arrays, outputs)])[0]
-
-
-def tensors_of(outputs: Outputs) -> list[OutputTensor]:
-    return outputs.tensors() if isinstance(outputs, PackedOutputs) else outputs
 
 
 def checked(tensor: OutputTensor) -> OutputTensor:

@@ -52,10 +52,10 @@ class OnnxInstance:
         self._failures = failures
         self._names = list(spec.outputs)
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         """Execute `requests` as one batch. Raises BackendFailed or OutOfMemory when the whole batch failed."""
         spec = self._spec
-        total = batch_total(requests, spec.max_batch_size, spec.name)
+        total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
@@ -65,7 +65,7 @@ class OnnxInstance:
                 self.poisoned = True
             raise failure_of(exc, spec.name) from exc
         finished_ns = monotonic_ns()
-        return Execution(self._splitter.split(requests, results, total), gathered_ns, finished_ns)
+        return Execution(self._splitter.split(requests, batch_sizes, results, total), gathered_ns, finished_ns)
 
     def close(self) -> None:
         """Let go of the buffers and of the session."""

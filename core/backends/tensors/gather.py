@@ -17,8 +17,7 @@ import numpy as np
 from core.backends.tensors.batch_inputs import BatchInputSpec, input_named
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed
-from core.inference.layout import TensorLayout
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME, BYTES, Array, Shape
 
 # Called with an input's name and the buffer that it is staged in from now on; None: it is not staged any more.
@@ -110,8 +109,8 @@ class Gatherer:
             if self._as_they_are:
                 return feed
             feed = {name: self._alone(name, array) for name, array in feed.items()}
-        elif self._joins_blocks and (layout := _common_layout(requests)) is not None:
-            return _joined(requests, layout, total)
+        elif self._joins_blocks and (packed := _packed_alike(requests)) is not None:
+            return _joined(packed, total)
         else:
             feed = {
                 tensor.name: self._together(tensor.name, _column(requests, position, tensor.name), total)
@@ -153,19 +152,20 @@ class Gatherer:
             ) from exc
 
 
-def _common_layout(requests: Sequence[InferenceRequest]) -> TensorLayout | None:
-    """How the inputs of all requests lie in their content, if it is the same for all and they are small."""
-    layout = requests[0].layout
-    if layout is None or layout.size * len(requests) > _JOINED_BYTES_AT_MOST:
+def _packed_alike(requests: Sequence[InferenceRequest]) -> list[PackedInputs] | None:
+    """The inputs of all requests, if they are packed in the same layout and small."""
+    packed = [request.inputs for request in requests if type(request.inputs) is PackedInputs]
+    if len(packed) < len(requests) or packed[0].layout.size * len(packed) > _JOINED_BYTES_AT_MOST:
         return None
-    return layout if len({request.layout for request in requests}) == 1 else None
+    return packed if len({inputs.layout for inputs in packed}) == 1 else None
 
 
-def _joined(requests: Sequence[InferenceRequest], layout: TensorLayout, total: int) -> dict[str, Array]:
+def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
     """The feed for small requests that all have the same layout: their contents are the rows of a block, and each input
     is some columns of it."""
-    rows = np.frombuffer(b"".join([request.content for request in requests]), np.uint8)
-    rows = rows.reshape(len(requests), layout.size)
+    layout = packed[0].layout
+    rows = np.frombuffer(b"".join([inputs.content for inputs in packed]), np.uint8)
+    rows = rows.reshape(len(packed), layout.size)
     return {
         name: np.ndarray((total, *shape[1:]), BY_NAME[datatype].dtype, np.ascontiguousarray(rows[:, start:end]).data)
         for name, datatype, shape, start, end in layout.entries
@@ -179,11 +179,9 @@ def _column(requests: Sequence[InferenceRequest], position: int, name: str) -> l
     return arrays if len(arrays) == len(requests) else [input_named(request, name).array for request in requests]
 
 
-def batch_total(requests: Sequence[InferenceRequest], max_batch_size: int, model_name: str) -> int:
+def batch_total(batch_sizes: Sequence[int], max_batch_size: int, model_name: str) -> int:
     """The items in a batch. Raises BackendFailed with Triton's text where there are more than the model takes."""
-    total = 0
-    for request in requests:
-        total += request.batch_size
+    total = sum(batch_sizes)
     if total != 1 and total > max_batch_size:
         raise BackendFailed(f"batch size {total} for '{model_name}', max allowed is {max_batch_size}", model=model_name)
     return total

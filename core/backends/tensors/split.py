@@ -15,7 +15,8 @@ from core.config.model_spec import ModelSpec, OutputSpec
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed
 from core.inference.layout import TensorLayout, layout_of
-from core.inference.request import InferenceRequest, Outputs, OutputTensor, PackedOutputs
+from core.inference.request import InferenceRequest
+from core.inference.response import Outputs, OutputTensor, PackedOutputs
 from core.inference.tensors import BYTES, Array, Shape, element_count, shape_text
 
 _PACKED_BYTES_AT_MOST = 64 * 1024
@@ -40,11 +41,13 @@ class Splitter:
         self._layouts: dict[_LayoutKey, TensorLayout | None] = {}
         self._packs = self._plain and all(output.datatype is not BYTES for output in spec.outputs.values())
 
-    def split(self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int) -> Sequence[Outputs]:
+    def split(
+        self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int], results: Sequence[Array], total: int
+    ) -> Sequence[Outputs]:
         """The requested outputs of each request, in the order of the configuration.
 
-        `results` are those of all configured outputs, in that order, for `total` items. Raises BackendFailed where a
-        result cannot be cut.
+        `results` are those of all configured outputs, in that order, for `total` items, the sum of `batch_sizes`.
+        Raises BackendFailed where a result cannot be cut.
         """
         if self._packs and len({request.outputs for request in requests}) == 1:
             packed = self._packed(requests, results, total)
@@ -54,7 +57,7 @@ class Splitter:
             return [self._of_one(requests[0], results, total)]
         columns: list[list[OutputTensor]] = []
         for (output, name, datatype), result in zip(self._outputs, results, strict=True):
-            pieces = self._cut(output, result, requests, total)
+            pieces = self._cut(output, result, requests, batch_sizes, total)
             columns.append([OutputTensor(name, datatype, piece.shape, piece) for piece in pieces])
         answers: list[list[OutputTensor]] = []
         for request, row in zip(requests, zip(*columns, strict=True), strict=True):
@@ -122,7 +125,12 @@ class Splitter:
         return answer
 
     def _cut(
-        self, output: OutputSpec, result: Array, requests: Sequence[InferenceRequest], total: int
+        self,
+        output: OutputSpec,
+        result: Array,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        total: int,
     ) -> Iterable[Array]:
         """One piece of `result` for each request."""
         if output.name in self._scattered:
@@ -137,8 +145,8 @@ class Splitter:
             return result[:, None]
         pieces: list[Array] = []
         start = 0
-        for request in requests:
-            end = start + request.batch_size
+        for size in batch_sizes:
+            end = start + size
             pieces.append(result[start:end])
             start = end
         return pieces

@@ -7,7 +7,6 @@ give is encoded as the client asked.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,8 @@ from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.v2.request_codec import decode_request, read_parameters
 from core.http.v2.response_plan import ResponsePlan
 from core.http.views.infer import finish, off_hub, prepare, run
-from core.inference.request import InferenceRequest, InferenceResponse, Parameter
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -161,11 +161,7 @@ def _infer_parts(
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
     """The requests that the payload makes, each of them like `pattern`."""
     for inputs in split_instances(payload, spec):
-        request = copy(pattern)
-        request.inputs = inputs
-        if pattern.parameters is not None:
-            request.parameters = pattern.parameters.copy()
-        yield request
+        yield pattern.with_inputs(inputs, model_version=pattern.model_version, id=pattern.id)
 
 
 def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:

@@ -29,7 +29,8 @@ from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.v2.request_codec import decode_request, read_parameters
 from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
-from core.inference.request import InferenceRequest, InferenceResponse, Parameter
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse
 
 if TYPE_CHECKING:
     from core.http.application import V2Application

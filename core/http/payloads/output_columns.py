@@ -10,7 +10,7 @@ import numpy as np
 from core.config.golden.tensor import as_numbers
 from core.errors import BackendFailed, InvalidRequest
 from core.http.payloads.payload import DecodedPayload
-from core.inference.request import OutputTensor
+from core.inference.response import Outputs
 from core.inference.tensors import BY_NAME, Array, Datatype
 
 
@@ -37,7 +37,7 @@ class OutputColumn:
         return self.parts[0]
 
 
-def output_columns(responses: Sequence[Sequence[OutputTensor]], payload: DecodedPayload) -> list[OutputColumn]:
+def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> list[OutputColumn]:
     """The columns of the responses to the requests that `split_instances` made of the payload, in their order.
 
     Raises BackendFailed if the model gave not one row for each instance, or not the same outputs each time.

@@ -16,7 +16,7 @@ from core.frontend.classification import classified
 from core.http.v2.json_tensors import json_values
 from core.http.v2.response_plan import ResponsePlan, TextKey
 from core.http.v2.response_text import ResponseText
-from core.inference.request import InferenceResponse, PackedOutputs
+from core.inference.response import InferenceResponse, PackedOutputs
 from core.inference.tensors import Buffer
 
 
@@ -32,8 +32,8 @@ class EncodedResponse:
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
     """Raises InvalidRequest for an output that cannot be had in the form asked for."""
-    packed = response.packed
-    if packed is not None and plan.texts is not None and not response.parameters:
+    packed = response.outputs
+    if type(packed) is PackedOutputs and plan.texts is not None and not response.parameters:
         parts = _known_parts(response, packed, plan, plan.texts)
         if parts is not None:
             return EncodedResponse(parts, len(parts[0]) if len(parts) > 1 else None)

@@ -9,7 +9,7 @@ import orjson
 
 from core.http.v2.response_plan import ResponsePlan
 from core.inference.layout import TensorLayout
-from core.inference.request import InferenceResponse
+from core.inference.response import InferenceResponse
 from core.inference.tensors import NUMBER_CODES, Buffer
 
 _EMPTY = b'"data":[]'

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from core.errors import InvalidRequest, ServerStopping
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.version_text import version_number
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 
 if TYPE_CHECKING:
     from core.http.application import V2Application

@@ -22,7 +22,8 @@ from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
 from core.http.v2.request_codec import decode_request, forward_header
 from core.http.v2.response_codec import encode_response
-from core.inference.request import InferenceRequest, InferenceResponse, Parameter
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.inference.layout import TensorLayout
-from core.inference.request import InferenceRequest, InputTensor, Parameter
+from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from core.inference.tensors import Buffer, Shape, wire_bytes
 from core.remote.calls.serialization import write_plain
 from core.remote.memory.tensor_block import (
@@ -44,9 +44,10 @@ class RequestWriter:
     def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
         """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
         frame. What it raises is raised."""
-        layout = request.layout
-        if layout is None or layout.size >= LARGE or not _is_plain(request):
+        inputs = request.inputs
+        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
             return _write(request, number, place)
+        layout = inputs.layout
         key = (
             layout,
             request.model_name,
@@ -57,17 +58,17 @@ class RequestWriter:
         )
         known = self._known.get(key)
         if known is None:
-            inputs = [
-                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
-            ]
-            meta = _meta(request, inputs)
+            meta = _meta(
+                request,
+                [(name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries],
+            )
             if len(self._known) >= _KNOWN_AT_MOST:
                 self._known.clear()
             self._known[key] = known = (meta, block_head(meta))
         meta, head = known
         if request.id:
             head = block_head(meta, _text(request.id))
-        return write_block(REQUEST, number, head, (request.content,))
+        return write_block(REQUEST, number, head, (inputs.content,))
 
 
 def _is_plain(request: InferenceRequest) -> bool:
@@ -128,7 +129,6 @@ class _Pattern(NamedTuple):
     sequence_end: bool
     parameters: dict[str, Parameter] | None
     inputs: tuple[Described, ...]
-    is_sequence: bool
     layout: TensorLayout  # of the inputs that lie in the frame
 
 
@@ -150,7 +150,6 @@ def _pattern(meta: Any) -> _Pattern:
         bool(end),
         parameters,
         inputs,
-        bool(correlation_id) or bool(start) or bool(end),
         layout_in_frame(inputs),
     )
 
@@ -180,24 +179,22 @@ class RequestReader:
         end = at + pattern.layout.size
         if end > len(content):
             raise BadFrame("a request that is shorter than its inputs")
-        request = InferenceRequest(
+        inputs: Inputs
+        if len(pattern.layout.entries) == len(pattern.inputs) and not placed:
+            inputs = PackedInputs(pattern.layout, content[at:end])
+        else:
+            contents = contents_of(pattern.inputs, content, at, places, self._view_of)
+            inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
+        return InferenceRequest(
             pattern.model_name,
+            inputs,
             model_version=pattern.model_version,
             id=request_id,
             outputs=pattern.outputs,
+            parameters=None if pattern.parameters is None else pattern.parameters.copy(),
             priority=pattern.priority,
             timeout_us=pattern.timeout_us,
+            correlation_id=pattern.correlation_id,
+            sequence_start=pattern.sequence_start,
+            sequence_end=pattern.sequence_end,
         )
-        if len(pattern.layout.entries) == len(pattern.inputs) and not placed:
-            request.layout = pattern.layout
-            request.content = content[at:end]
-        else:
-            contents = contents_of(pattern.inputs, content, at, places, self._view_of)
-            request.inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
-        if pattern.parameters is not None:
-            request.parameters = pattern.parameters.copy()
-        if pattern.is_sequence:
-            request.correlation_id = pattern.correlation_id
-            request.sequence_start = pattern.sequence_start
-            request.sequence_end = pattern.sequence_end
-        return request

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from core.inference.layout import TensorLayout
-from core.inference.request import InferenceResponse, Outputs, PackedOutputs, Parameter, ReceivedOutput
+from core.inference.request import Parameter
+from core.inference.response import InferenceResponse, Outputs, PackedOutputs, ReceivedOutput
 from core.inference.tensors import BY_NAME, Array, Buffer, Shape
 from core.remote.calls.remote_error import error_of, error_to_plain
 from core.remote.memory.tensor_block import (
@@ -46,8 +47,8 @@ class ResponseWriter:
         if response.error is not None:
             return failed_response(response, response.error, number)
         flags = FINAL if response.final else 0
-        packed = response.packed
-        if packed is not None and packed.layout.size < LARGE and not response.parameters:
+        packed = response.outputs
+        if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
             return write_block(
                 RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
             )

@@ -17,7 +17,9 @@ from functools import partial
 import orjson
 
 from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Array, Buffer
 from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.request_message import RequestWriter
@@ -51,7 +53,7 @@ OnResult = Callable[[memoryview | None], None]
 
 
 # A request that the engine has, and the places in the arena that were made for it.
-_Pending = tuple[InferenceRequest, OnResponse, list[Array]]
+_Pending = tuple[PendingRequest, list[Array]]
 
 
 class NoRoom(Exception):
@@ -126,16 +128,17 @@ class Connection:
 
     # --- to the engine
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+    def submit(self, pending: PendingRequest) -> None:
         """Hand the request over. Raises NoRoom, and EngineGone or InvalidRequest for one that cannot be."""
+        request = pending.request
         number = next(self._numbers)
         held: list[Array] = []
         try:
             content = self._requests.write(request, number, partial(self._place, held))
         except TypeError as error:  # what JSON cannot say
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
-        request.number = number
-        self._pending[number] = (request, on_response, held)
+        pending.number = number
+        self._pending[number] = (pending, held)
         if self._is_lost and self._pending.pop(number, None) is not None:
             raise EngineGone("the engine ended before it had the request")
         self._send_soon(content)
@@ -157,9 +160,9 @@ class Connection:
             assert place is not None
         return place
 
-    def cancel(self, request: InferenceRequest) -> None:
-        if request.number in self._pending:
-            self._send_soon(frame(CANCEL, request.number))
+    def cancel(self, pending: PendingRequest) -> None:
+        if pending.number in self._pending:
+            self._send_soon(frame(CANCEL, pending.number))
 
     def call(self, content: bytes, on_result: OnResult) -> int:
         """Send a call; `on_result` gets its frame on the link's thread, None if the engine is lost before."""
@@ -230,14 +233,14 @@ class Connection:
                 self._on_state(from_plain(read_plain(content), EngineState))
 
     def _answer(self, content: memoryview, flags: int, placed: int, number: int) -> None:
-        pending = self._pending.get(number)
-        if pending is None:
+        found = self._pending.get(number)
+        if found is None:
             raise BadFrame(f"a response to no request, number {number}")
-        request, on_response, _ = pending
-        response = self._responses.read(content, flags, placed, request.id)
+        pending = found[0]
+        response = self._responses.read(content, flags, placed, pending.request.id)
         if response.final:
             del self._pending[number]
-        on_response(response)
+        pending.on_response(response)
 
     def lose(self, reason: str) -> None:
         """The end: whatever waits for the engine is answered with EngineGone."""
@@ -246,10 +249,10 @@ class Connection:
         self.sock.close()
         while self._pending:
             try:
-                _, (request, on_response, _) = self._pending.popitem()
+                _, (pending, _) = self._pending.popitem()
             except KeyError:
                 break
-            on_response(gone(request, reason))
+            pending.on_response(gone(pending.request, reason))
         while self._calls:
             try:
                 _, on_result = self._calls.popitem()
@@ -266,4 +269,4 @@ def gone(request: InferenceRequest, reason: str) -> InferenceResponse:
         hint="it is being started again; send the request again in a few seconds",
         model=request.model_name,
     )
-    return InferenceResponse(request.model_name, request.model_version, [], id=request.id, error=error)
+    return InferenceResponse.failed(request, error)

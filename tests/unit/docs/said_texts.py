@@ -38,7 +38,6 @@ from core.http.application import V2Application
 from core.http.errors import message_of
 from core.http.options import HttpOptions
 from core.http.views.health import readiness
-from core.inference.request import InferenceRequest
 from core.observability.host_memory import MemoryRoom
 from core.observability.logging import LogOptions, configure_logging
 from core.remote.engine_state import engine_down
@@ -52,6 +51,7 @@ from core.repository.stores.s3.call import S3Call
 from core.scheduling.queue import RequestQueue
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
+from tests.unit.pending_requests import pending_request
 
 ONES = list(range(16))
 COMPLETE = (
@@ -171,10 +171,8 @@ def ask_processes(said: Said, folder: Path) -> None:
 def ask_scheduling(said: Said, folder: Path) -> None:
     policy = QueuePolicy(max_queue_size=1, default_timeout_ns=1)
     queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), policies=(policy,)))
-    request = InferenceRequest("m", [])
-    request.enqueue_ns = 1
-    queue.push(request)
-    said.by(queue.push, InferenceRequest("m", []))
+    queue.push(pending_request(enqueue_ns=1))
+    said.by(queue.push, pending_request())
     queue.candidates(1, 10)
     for rejection in queue.take_rejections():
         said.by(_raise, rejection.error)

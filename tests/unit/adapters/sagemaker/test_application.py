@@ -18,7 +18,9 @@ from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor, Parameter, ServingPhase
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse, OutputTensor
+from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'

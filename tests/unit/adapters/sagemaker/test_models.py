@@ -15,7 +15,8 @@ from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
 from core.frontend.bridge import ThreadBridge
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until

@@ -17,7 +17,7 @@ from core.frontend.bridge import ThreadBridge
 from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
 from tests.unit.fake_engine import FakeEngine
 

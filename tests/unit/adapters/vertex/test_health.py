@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
 
 

@@ -12,7 +12,8 @@ from adapters.vertex.settings import VertexSettings
 from core.errors import ServerError
 from core.frontend.bridge import ThreadBridge
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor, Parameter
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
 
 PREDICT = "/v1/endpoints/12/deployedModels/34:predict"

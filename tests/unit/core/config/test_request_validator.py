@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.config.request_validator import RequestValidator
+from core.config.request_validator import BatchForm, RequestValidator
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME, bytes_array, pack_bytes
@@ -49,6 +49,11 @@ def check(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = ()
     return request
 
 
+def batch_form(model: ModelSpec, *tensors: InputTensor) -> BatchForm:
+    """The number of items, and the batch key."""
+    return RequestValidator(model).check(InferenceRequest("simple", list(tensors)))
+
+
 def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = ()) -> str:
     with pytest.raises(InvalidRequest) as caught:
         check(model, *tensors, outputs=outputs)
@@ -60,8 +65,6 @@ def test_makes_arrays_in_shape_without_copying_aligned_bytes() -> None:
     request = check(
         SIMPLE, InputTensor("INPUT0", "INT32", (2, 16), content), InputTensor("INPUT1", "INT32", (2, 16), content)
     )
-    assert request.batch_size == 2
-    assert request.batch_key is None
     array = request.inputs[0].array
     assert array.shape == (2, 16)
     assert array[1, 3] == 19
@@ -143,7 +146,7 @@ def test_without_batching_the_note_is_left_out() -> None:
     assert refusal(model, raw("IN", 1, 4, datatype="FP32")) == (
         ID + "unexpected shape for input 'IN' for model 'simple'. Expected [2,4], got [1,4]. "
     )
-    assert check(model, raw("IN", 2, 4, datatype="FP32")).batch_size == 1
+    assert batch_form(model, raw("IN", 2, 4, datatype="FP32")) == (1, None)
 
 
 def test_counts_beyond_64_bits_are_refused_before_memory_is_taken() -> None:
@@ -189,9 +192,9 @@ def test_reshape_is_what_the_model_sees() -> None:
 
 def test_optional_inputs_may_be_left_out_and_then_tell_batches_apart() -> None:
     model = spec(8, A=("INT32", (1,)), B=("INT32", (1,), {"optional": True}))
-    alone = check(model, raw("A", 1, 1))
-    both = check(model, raw("A", 1, 1), raw("B", 1, 1))
-    assert alone.batch_key != both.batch_key
+    alone = batch_form(model, raw("A", 1, 1))
+    both = batch_form(model, raw("A", 1, 1), raw("B", 1, 1))
+    assert alone != both
     assert refusal(model, raw("B", 1, 1)) == (
         ID + "expected number of inputs between 1 and 2 but got 1 inputs for model 'simple'. Got input(s) ['B'], but "
         "missing required input(s) ['A']. Please provide all required input(s)."
@@ -200,8 +203,9 @@ def test_optional_inputs_may_be_left_out_and_then_tell_batches_apart() -> None:
 
 def test_variable_shapes_tell_batches_apart_unless_ragged() -> None:
     model = spec(8, A=("INT32", (-1,)), B=("INT32", (-1,), {"allow_ragged_batch": True}))
-    first = check(model, raw("A", 1, 4), raw("B", 1, 5))
-    same = check(model, raw("A", 2, 4), raw("B", 2, 6))
-    other = check(model, raw("A", 1, 3), raw("B", 1, 5))
-    assert first.batch_key == same.batch_key
-    assert first.batch_key != other.batch_key
+    _, first = batch_form(model, raw("A", 1, 4), raw("B", 1, 5))
+    items, same = batch_form(model, raw("A", 2, 4), raw("B", 2, 6))
+    _, other = batch_form(model, raw("A", 1, 3), raw("B", 1, 5))
+    assert items == 2
+    assert first == same
+    assert first != other

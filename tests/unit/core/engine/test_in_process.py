@@ -18,7 +18,9 @@ from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerErro
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.options import EngineOptions
 from tests.unit import onnx_models
@@ -52,7 +54,7 @@ def serving(repository: Path, *more: Path, **options: object) -> Iterator[Infere
 def infer(engine: InferenceEngine, model: str, *arrays: Array, version: int = -1) -> InferenceResponse:
     inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n, array in enumerate(arrays)]
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-    engine.submit(InferenceRequest(model, inputs, model_version=version), responses.put)
+    engine.submit(PendingRequest(InferenceRequest(model, inputs, model_version=version), responses.put))
     return responses.get(timeout=LIMIT_S)
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from core.engine.in_process import InferenceEngine, make_engine
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
 from core.scheduling.batcher import DynamicBatcher
 from tests.project import ROOT
@@ -54,5 +56,5 @@ def _ask(engine: InferenceEngine) -> InferenceResponse:
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
     zeros = np.zeros((1, 16), np.int32)
     inputs = [InputTensor(name, "INT32", (1, 16), zeros) for name in ("INPUT0", "INPUT1")]
-    engine.submit(InferenceRequest("simple", inputs), responses.put)
+    engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
     return responses.get(timeout=LIMIT_S)

@@ -9,7 +9,9 @@ import pytest
 
 from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from core.frontend.bridge import SingleResponse, ThreadBridge
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import bytes_array
 from tests.unit.fake_engine import FakeEngine
 
@@ -27,8 +29,8 @@ class OtherThread(FakeEngine):
         super().__init__()
         self.threads: list[threading.Thread] = []
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        thread = threading.Thread(target=on_response, args=(response(),))
+    def submit(self, pending: PendingRequest) -> None:
+        thread = threading.Thread(target=pending.on_response, args=(response(),))
         self.threads.append(thread)
         thread.start()
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidRequest
 from core.frontend.classification import LARGEST_ITEM, classify, top_indices
-from core.inference.request import OutputTensor
+from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, Array
 
 

@@ -20,7 +20,8 @@ from core.frontend.bridge import ThreadBridge
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
 
 INFER = "/v2/models/simple/infer"

@@ -19,7 +19,9 @@ import pytest
 
 from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from core.frontend.gevent_bridge import GeventBridge
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OnResponse
 from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
@@ -52,18 +54,17 @@ class ThreadedEngine(FakeEngine):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self._queue: queue.SimpleQueue[tuple[InferenceRequest, OnResponse] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._serve) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        self._queue.put((request, on_response))
+    def submit(self, pending: PendingRequest) -> None:
+        self._queue.put(pending)
 
     def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            request, on_response = item
-            on_response(empty_response(request))
+        while (pending := self._queue.get()) is not None:
+            pending.on_response(empty_response(pending.request))
 
     def close(self) -> None:
         for _ in self._threads:
@@ -106,9 +107,9 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
     events: list[str] = []
 
     class Noting(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            events.append(f"submit {request.id}")
-            on_response(InferenceResponse("simple", 1, [], id=request.id))
+        def submit(self, pending: PendingRequest) -> None:
+            events.append(f"submit {pending.request.id}")
+            pending.on_response(InferenceResponse("simple", 1, [], id=pending.request.id))
 
     def test(bridge: GeventBridge) -> None:
         engine = Noting()
@@ -129,11 +130,11 @@ def test_what_was_deferred_is_called_on_the_hub_after_all_were_submitted() -> No
     waiting: list[Callable[[], None]] = []
 
     class Deferring(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            events.append(f"submit {request.id}")
-            waiting.append(lambda: on_response(empty_response(request)))
-            assert request.defer is not None
-            request.defer(self._answer)
+        def submit(self, pending: PendingRequest) -> None:
+            events.append(f"submit {pending.request.id}")
+            waiting.append(lambda: pending.on_response(empty_response(pending.request)))
+            assert pending.defer is not None
+            pending.defer(self._answer)
 
         def _answer(self) -> None:
             events.append(f"answer on {threading.current_thread().name}")
@@ -155,13 +156,12 @@ def test_a_hub_runs_short_executions_itself() -> None:
         threads = noted_threads(bench)
 
         class Engine(FakeEngine):
-            def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-                request.on_response = on_response
-                bench.scheduler.submit(request)
+            def submit(self, pending: PendingRequest) -> None:
+                bench.scheduler.submit(pending)
 
         def test(bridge: GeventBridge) -> None:
             engine = Engine()
-            waiting = [gevent.spawn(bridge.infer, engine, bench.request(name)) for name in "abc"]
+            waiting = [gevent.spawn(bridge.infer, engine, bench.request(name).request) for name in "abc"]
             gevent.joinall(waiting, timeout=LIMIT)
             assert [each.value.id for each in waiting] == ["a", "b", "c"]
             assert bench.backend.batches == [["a", "b", "c"]]
@@ -175,8 +175,8 @@ def test_a_batch_signals_once() -> None:
     answered = InferenceResponse("simple", 1, [])
 
     class Batching(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            waiting.append(on_response)
+        def submit(self, pending: PendingRequest) -> None:
+            waiting.append(pending.on_response)
 
     def test(bridge: GeventBridge) -> None:
         wake = bridge._arrivals._wake = Counting(bridge._arrivals._wake)
@@ -228,8 +228,8 @@ def test_an_outcome_that_comes_as_the_hub_stops_looking() -> None:
     answered = InferenceResponse("simple", 1, [])
 
     class Silent(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            waiting[request.id] = on_response
+        def submit(self, pending: PendingRequest) -> None:
+            waiting[pending.request.id] = pending.on_response
 
     def test(bridge: GeventBridge) -> None:
         bridge._arrivals._arrived = LastMoment(lambda: waiting["second"](answered))
@@ -254,9 +254,9 @@ def test_a_response_before_the_wait() -> None:
 
 def test_several_responses_are_an_error() -> None:
     class Chatty(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
+        def submit(self, pending: PendingRequest) -> None:
             for final in (False, False, True):
-                on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
+                pending.on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
 
     def test(bridge: GeventBridge) -> None:
         error = bridge.infer(Chatty(), request()).error
@@ -295,8 +295,8 @@ def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() ->
     class Late(FakeEngine):
         """Answers a cancelled request when the test says so."""
 
-        def cancel(self, request: InferenceRequest) -> None:
-            self.calls.append(("cancel", request.model_name))
+        def cancel(self, pending: PendingRequest) -> None:
+            self.calls.append(("cancel", pending.request.model_name))
 
     def too_late() -> bool:
         raise DeadlineExceeded("too late")
@@ -323,8 +323,8 @@ def test_who_leaves_early_cancels_and_is_not_woken_later() -> None:
     late: list[OnResponse] = []
 
     class Late(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            late.append(on_response)
+        def submit(self, pending: PendingRequest) -> None:
+            late.append(pending.on_response)
 
     engine = Late()
     steps: list[str] = []
@@ -380,8 +380,8 @@ def test_an_answer_after_the_end_does_no_harm() -> None:
     late: list[OnResponse] = []
 
     class Late(FakeEngine):
-        def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-            late.append(on_response)
+        def submit(self, pending: PendingRequest) -> None:
+            late.append(pending.on_response)
 
     def test(bridge: GeventBridge) -> None:
         greenlet = gevent.spawn(bridge.infer, Late(), request())

@@ -7,7 +7,9 @@ import pytest
 
 from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
 from core.frontend.infer_many import AT_ONCE, infer_many
-from core.inference.request import InferenceRequest, InferenceResponse, OnResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
 
 
@@ -22,19 +24,19 @@ class HoldingEngine(FakeEngine):
         super().__init__()
         self.most = 0
         self._left = total
-        self._held: list[tuple[InferenceRequest, OnResponse]] = []
+        self._held: list[PendingRequest] = []
 
-    def submit(self, request: InferenceRequest, on_response: OnResponse) -> None:
-        self._held.append((request, on_response))
+    def submit(self, pending: PendingRequest) -> None:
+        self._held.append(pending)
         self._left -= 1
         self.most = max(self.most, len(self._held))
         if len(self._held) == AT_ONCE or not self._left:
             held, self._held = self._held, []
             threading.Thread(target=self._answer, args=(held,)).start()
 
-    def _answer(self, held: list[tuple[InferenceRequest, OnResponse]]) -> None:
-        for request, on_response in reversed(held):
-            on_response(InferenceResponse("simple", 1, [], id=request.id))
+    def _answer(self, held: list[PendingRequest]) -> None:
+        for pending in reversed(held):
+            pending.on_response(InferenceResponse("simple", 1, [], id=pending.request.id))
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, 3 * AT_ONCE + 1])
@@ -54,16 +56,17 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
     given = requests(100)
     with pytest.raises(InvalidRequest, match=r"^no$"):
         infer_many(engine, given)
-    assert given[1].cancelled
+    assert given[1] in engine.cancelled
     assert ("cancel", "simple") in engine.calls
     assert len(engine._pending) == 0
 
 
 def test_a_client_that_has_gone_needs_no_answers() -> None:
+    engine = FakeEngine(lambda request: None)
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):
-        infer_many(FakeEngine(lambda request: None), given, lambda: True)
-    assert all(request.cancelled for request in given)
+        infer_many(engine, given, lambda: True)
+    assert engine.cancelled == given
 
 
 def test_a_client_is_asked_for_also_while_answers_come() -> None:
@@ -87,16 +90,17 @@ def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
     class Late(FakeEngine):
         """Never answers, not even what is cancelled."""
 
-        def cancel(self, request: InferenceRequest) -> None:
-            request.cancelled = True
+        def cancel(self, pending: PendingRequest) -> None:
+            self.cancelled.append(pending.request)
 
     def too_late() -> bool:
         raise DeadlineExceeded("too late")
 
+    engine = Late(lambda request: None)
     given = requests(3)
     with pytest.raises(DeadlineExceeded, match="too late"):
-        infer_many(Late(lambda request: None), given, too_late)
-    assert all(request.cancelled for request in given)
+        infer_many(engine, given, too_late)
+    assert engine.cancelled == given
 
 
 def test_a_client_that_waits_gets_its_answers() -> None:
@@ -120,6 +124,7 @@ def test_requests_are_made_when_there_is_room_for_them() -> None:
 
 
 def test_requests_that_cannot_be_made_cancel_those_before() -> None:
+    engine = FakeEngine(lambda request: None)
     first = InferenceRequest("simple", [])
 
     def make() -> Iterator[InferenceRequest]:
@@ -127,5 +132,5 @@ def test_requests_that_cannot_be_made_cancel_those_before() -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        infer_many(FakeEngine(lambda request: None), make())
-    assert first.cancelled
+        infer_many(engine, make())
+    assert engine.cancelled == [first]

@@ -19,7 +19,8 @@ from core.http.application import V2Application
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers, Reply, json_reply
 from core.http.routes import ROUTES, Route
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor, Parameter
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
 
 INFER = "/v2/models/simple/infer"

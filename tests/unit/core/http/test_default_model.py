@@ -5,7 +5,7 @@ import pytest
 from core.errors import ConfigInvalid, ModelNotReady
 from core.frontend.bridge import ThreadBridge
 from core.http.default_model import DefaultModel
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 

@@ -19,7 +19,9 @@ from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.config.schema import ModelConfig
 from core.engine.in_process import InferenceEngine
 from core.errors import BackendFailed
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
@@ -52,7 +54,7 @@ class FakeInstance:
         self.is_closed = False
         self._model = model
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         self._model.begun.release()
         assert self._model.gate.wait(LIMIT_S)
         output = OutputTensor("OUTPUT0", "INT32", (1,), np.array([self._model.weight], np.int32))
@@ -170,7 +172,7 @@ class Bench:
         tensor = tensor or InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))
         request = InferenceRequest(name, [tensor])
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        self.engine.submit(request, responses.put)
+        self.engine.submit(PendingRequest(request, responses.put))
         return responses
 
     def ask(self, name: str, tensor: InputTensor | None = None) -> int:

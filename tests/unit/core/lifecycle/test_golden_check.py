@@ -15,7 +15,8 @@ from core.config.golden.request import EXACT, FLOATING, ExpectedOutput, GoldenRe
 from core.config.golden.tensor import GoldenTensor
 from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
-from core.inference.request import InferenceRequest, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, Array
 from core.lifecycle.golden_check import check_golden
 from tests.unit import onnx_models
@@ -221,7 +222,7 @@ class Echo:
         self.batches: list[list[str]] = []
         self._error = error
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         self.batches.append([request.id for request in requests])
         outputs: list[list[OutputTensor] | Exception] = [
             self._error or [OutputTensor("OUTPUT0", "FP32", self.array(request).shape, self.array(request))]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelNotFound, ModelNotReady, ServerError
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,

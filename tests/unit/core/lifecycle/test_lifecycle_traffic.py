@@ -16,7 +16,9 @@ import pytest
 from onnx import helper
 
 from core.errors import ModelNotFound, ServerStopping
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
 from core.repository.sources.local import LocalSource
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, put, threads, weight_of, write
@@ -64,7 +66,7 @@ class Caller:
     def _call(self, number: int) -> InferenceResponse:
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
         tensor = InputTensor("INPUT0", "INT32", (1, 1), np.full((1, 1), number, np.int32))
-        self._bench.engine.submit(InferenceRequest("m", [tensor]), responses.put)
+        self._bench.engine.submit(PendingRequest(InferenceRequest("m", [tensor]), responses.put))
         return responses.get(timeout=LIMIT_S)
 
     def _note(self, number: int, response: InferenceResponse) -> None:

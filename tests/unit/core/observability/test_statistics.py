@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
+from tests.unit.pending_requests import pending_request
 
 
-def request(batch_size: int, start_ns: int, enqueue_ns: int) -> InferenceRequest:
-    made = InferenceRequest("m", [])
-    made.batch_size = batch_size
-    made.start_ns = start_ns
-    made.enqueue_ns = enqueue_ns
-    return made
+def request(batch_size: int, start_ns: int, enqueue_ns: int) -> PendingRequest:
+    return pending_request(batch_size=batch_size, start_ns=start_ns, enqueue_ns=enqueue_ns)
 
 
 @pytest.fixture

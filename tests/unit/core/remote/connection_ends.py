@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter
@@ -66,8 +67,8 @@ class Ends:
         self.give(ResponseWriter(lambda content: place).write(response, number))
 
     def submit(self, request: InferenceRequest) -> Answer:
-        answer = Answer()
-        self.connection.submit(request, answer.take)
+        answer = Answer(request)
+        self.connection.submit(answer.pending)
         return answer
 
     def close(self) -> None:

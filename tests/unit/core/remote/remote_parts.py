@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, Buffer
 from core.observability.metrics import MetricsSnapshot
 from core.remote.client import RemoteEngine
@@ -88,7 +90,8 @@ def connected(path: str, memory_bytes: int = ARENA) -> Iterator[RemoteEngine]:
 class Answer:
     """What a request is answered with."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: InferenceRequest) -> None:
+        self.pending = PendingRequest(request, self.take)
         self.responses: list[InferenceResponse] = []
         self._is_whole = threading.Event()
 
@@ -108,8 +111,8 @@ class Answer:
 
 
 def ask(engine: Any, request: InferenceRequest) -> Answer:
-    answer = Answer()
-    engine.submit(request, answer.take)
+    answer = Answer(request)
+    engine.submit(answer.pending)
     return answer
 
 

@@ -12,8 +12,11 @@ import pytest
 
 from core.engine.in_process import make_engine
 from core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor, OutputTensor, ServingPhase
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.serving_phase import ServingPhase
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
@@ -141,10 +144,10 @@ def test_many_threads_at_the_same_time(remote: RemoteEngine) -> None:
 
 
 def test_a_request_may_be_answered_many_times(remote: RemoteEngine, engine: ServedEngine) -> None:
-    def submit(request: InferenceRequest, on_response: Any) -> None:
+    def submit(pending: PendingRequest) -> None:
         for number in range(4):
             output = OutputTensor("OUT", "INT32", (4,), SMALL + number)
-            on_response(InferenceResponse("simple", 1, [output], id=request.id, final=number == 3))
+            pending.on_response(InferenceResponse("simple", 1, [output], id=pending.request.id, final=number == 3))
 
     engine.submit = submit  # type: ignore[method-assign]
     answer = ask(remote, numbers(SMALL))
@@ -154,12 +157,11 @@ def test_a_request_may_be_answered_many_times(remote: RemoteEngine, engine: Serv
 
 def test_cancel(remote: RemoteEngine, engine: ServedEngine) -> None:
     engine.respond = lambda request: None
-    request = numbers(SMALL)
-    answer = ask(remote, request)
+    answer = ask(remote, numbers(SMALL))
     until(lambda: engine._pending)
-    remote.cancel(request)
+    remote.cancel(answer.pending)
     assert isinstance(answer.get().error, RequestCancelled)
-    remote.cancel(request)
+    remote.cancel(answer.pending)
 
 
 def test_what_cannot_be_sent_is_an_answer(remote: RemoteEngine) -> None:
@@ -200,9 +202,8 @@ def test_it_does_not_wait_for_ever(remote: RemoteEngine, monkeypatch: pytest.Mon
 
 def test_it_can_be_cancelled_while_it_waits(remote: RemoteEngine, engine: ServedEngine) -> None:
     memory = remote.allocate(HALF)
-    request = numbers(filled(LARGE))
-    answer = ask(remote, request)
-    remote.cancel(request)
+    answer = ask(remote, numbers(filled(LARGE)))
+    remote.cancel(answer.pending)
     assert isinstance(answer.get().error, RequestCancelled)
     assert engine._pending == {}
     del memory

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from core.errors import ModelNotFound, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse, ServingPhase
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
+from core.lifecycle.serving_phase import ServingPhase
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
@@ -56,12 +58,13 @@ def test_before_there_is_one(tmp_path: Path) -> None:
         assert (remote.is_live(), remote.is_ready()) == (True, False)
         assert remote.phase() == ServingPhase(name="engine_down", failures={"engine": "it has not started yet"})
         assert remote.allocate(100) is None
-        error = ask(remote, numbers(SMALL)).get().error
+        answer = ask(remote, numbers(SMALL))
+        error = answer.get().error
         assert isinstance(error, EngineGone)
         assert "it has not started yet" in error.message
         with pytest.raises(EngineGone, match="it has not started yet"):
             remote.model_spec("simple")
-        remote.cancel(numbers(SMALL))
+        remote.cancel(answer.pending)
     finally:
         remote.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.inference.request import DownloadPhase, ServingPhase
+from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
 from core.remote.calls.serialization import from_plain, read_plain, to_plain, write_plain
 from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
 

@@ -13,7 +13,9 @@ import orjson
 import pytest
 
 from core.errors import RequestCancelled
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Buffer
 from core.remote.calls.request_message import RequestWriter
 from core.remote.front_end import FrontEnd
@@ -277,12 +279,12 @@ def test_it_makes_deferred_calls_when_all_that_came_is_submitted_whatever_came_t
     pair.greet()
     events: list[str] = []
 
-    def respond(request: InferenceRequest) -> None:
-        assert request.defer is not None
+    def submit(pending: PendingRequest) -> None:
+        assert pending.defer is not None
         events.append("submitted")
-        request.defer(lambda: events.append("called"))
+        pending.defer(lambda: events.append("called"))
 
-    pair.engine.respond = respond
+    pair.engine.submit = submit  # type: ignore[method-assign]
     write = RequestWriter().write
     first, second = (write(numbers(np.zeros(1, np.int32)), number, lambda content: None) for number in (1, 2))
     pair.give(first + second)

@@ -20,7 +20,9 @@ import numpy as np
 import orjson
 import pytest
 
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.remote import server as engine_server
 from core.remote.calls.calls import encode_call
 from core.remote.calls.request_message import RequestWriter
@@ -252,11 +254,12 @@ def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine,
     """Whoever finds the socket full leaves the rest to the server's thread, which sends while others find it full."""
     array = np.arange(2500, dtype=np.int32)
 
-    def submit(request: InferenceRequest, on_response: Callable[[InferenceResponse], None]) -> None:
+    def submit(pending: PendingRequest) -> None:
         def answer() -> None:
-            on_response(InferenceResponse("simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)]))
-            assert request.flush is not None
-            request.flush()
+            output = OutputTensor("OUT", "INT32", array.shape, array)
+            pending.on_response(InferenceResponse("simple", 1, [output]))
+            assert pending.flush is not None
+            pending.flush()
 
         pool.submit(answer)
 

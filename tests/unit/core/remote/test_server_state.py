@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import ModelLoadFailed
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from core.remote.calls.calls import CALLS, decode_result, encode_call
 from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.serialization import from_plain, read_plain

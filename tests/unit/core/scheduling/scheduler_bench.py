@@ -11,7 +11,9 @@ import numpy as np
 
 from core.backends.base import Execution, Placement
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
 from tests.waiting import until
@@ -36,7 +38,7 @@ class Stub:
         self.begun = threading.Semaphore(0)
         self.batches: list[list[str]] = []
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         self.batches.append([request.id for request in requests])
         self.begun.release()
         assert self.gate.wait(LIMIT_S)
@@ -77,15 +79,14 @@ class Bench:
         self.answers: list[InferenceResponse] = []
         self._answered = threading.Condition()
 
-    def request(self, id: str, **fields: int) -> InferenceRequest:
-        items = fields.get("batch_size", 1)
-        request = InferenceRequest("m", [InputTensor("IN", "UINT8", (items,), np.zeros(items, np.uint8))], id=id)
-        for name, value in fields.items():
-            setattr(request, name, value)
-        request.on_response = self._on_response
-        return request
+    def request(self, id: str, *, batch_size: int = 1, start_ns: int = 0, **fields: int) -> PendingRequest:
+        tensor = InputTensor("IN", "UINT8", (batch_size,), np.zeros(batch_size, np.uint8))
+        pending = PendingRequest(InferenceRequest("m", [tensor], id=id, **fields), self._on_response)
+        pending.batch_size = batch_size
+        pending.start_ns = start_ns
+        return pending
 
-    def submit(self, *ids: str) -> list[InferenceRequest]:
+    def submit(self, *ids: str) -> list[PendingRequest]:
         requests = [self.request(id) for id in ids]
         for request in requests:
             self.scheduler.submit(request)
@@ -171,9 +172,9 @@ def noted_threads(bench: Bench) -> list[str]:
     threads: list[str] = []
     execute = bench.backend.execute
 
-    def noting(requests: Sequence[InferenceRequest]) -> Execution:
+    def noting(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         threads.append(threading.current_thread().name)
-        return execute(requests)
+        return execute(requests, batch_sizes)
 
     bench.backend.execute = noting  # type: ignore[method-assign]
     return threads

@@ -317,7 +317,7 @@ def test_many_threads_many_faults_one_answer_each(
         for turn in range(150):
             kind = source.choice(kinds)
             request = bench.request(f"{kind}-{number}-{turn}")
-            request.timeout_us = 1 if kind == "expire" else 0
+            request.request.timeout_us = 1 if kind == "expire" else 0
             bench.scheduler.submit(request)
             if kind == "cancel":
                 request.cancelled = True
@@ -357,7 +357,7 @@ def test_a_thread_that_rests_keeps_nothing_of_a_rejected_request(make_bench: Mak
     bench = make_bench(batching())
     request = bench.request("a")
     request.cancelled = True
-    gone = weakref.ref(request)
+    gone = weakref.ref(request.request.inputs[0].data)
     bench.scheduler.start()
     bench.scheduler.submit(request)
     del request

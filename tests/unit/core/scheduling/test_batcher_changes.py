@@ -11,7 +11,7 @@ import pytest
 
 from core.backends.base import BackendInstance
 from core.errors import ServerStopping
-from core.inference.request import InferenceResponse
+from core.inference.response import InferenceResponse
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     LONG_NS,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.response import InferenceResponse
 from core.scheduling.delivery import deliver, flush
+from tests.unit.pending_requests import pending_request
 
 
 def test_the_callback_gets_the_response() -> None:
-    request = InferenceRequest("m", [])
     answers: list[InferenceResponse] = []
-    request.on_response = answers.append
-    deliver(request, response := InferenceResponse("m", 1, []))
+    deliver(pending_request(on_response=answers.append), response := InferenceResponse("m", 1, []))
     assert answers == [response]
 
 
@@ -20,9 +19,7 @@ def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def on_response(response: InferenceResponse) -> None:
         raise RuntimeError("the socket is gone")
 
-    request = InferenceRequest("m", [])
-    request.on_response = on_response
-    deliver(request, InferenceResponse("m", 1, []))
+    deliver(pending_request(on_response=on_response), InferenceResponse("m", 1, []))
     assert "the socket is gone" in caplog.text
 
 
@@ -37,7 +34,7 @@ class FrontEnd:
 
 
 def test_each_front_end_of_a_batch_is_told_once() -> None:
-    requests = [InferenceRequest("m", []) for _ in range(9)]
+    requests = [pending_request() for _ in range(9)]
     first, second = FrontEnd(), FrontEnd()
     tell_first, tell_second = first.flush, second.flush
     for number, request in enumerate(requests):
@@ -47,5 +44,5 @@ def test_each_front_end_of_a_batch_is_told_once() -> None:
 
 
 def test_requests_of_a_front_end_in_the_same_process_need_no_flush() -> None:
-    flush([InferenceRequest("m", [])])
+    flush([pending_request()])
     flush([])

@@ -12,6 +12,7 @@ import pytest
 from core.backends.base import BackendInstance, Execution, Placement
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
 from core.inference.deferred import Deferred
+from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME
 from core.scheduling.inline_execution import TURN_NS, InlineExecution
@@ -26,6 +27,7 @@ from tests.unit.core.scheduling.scheduler_bench import (
     resting,
     resting_bench,
 )
+from tests.unit.pending_requests import ignore
 from tests.waiting import until
 
 
@@ -64,7 +66,7 @@ class Caller:
 class AlwaysShort(InlineExecution):
     lasting = True  # type: ignore[assignment]
 
-    def expected(self, batch: Sequence[InferenceRequest]) -> bool:
+    def expected(self, batch: Sequence[PendingRequest]) -> bool:
         return True
 
 
@@ -102,10 +104,10 @@ def test_another_instance_that_rests_takes_a_part_of_what_is_left(bench: Bench) 
     ids = [str(number) for number in range(16)]
     caller.submit(*ids)
 
-    def runs_once_the_other_has_begun(requests: Sequence[InferenceRequest]) -> Execution:
+    def runs_once_the_other_has_begun(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         bench.begun(1)
         second.gate.set()
-        return execute(requests)
+        return execute(requests, batch_sizes)
 
     execute, bench.backend.execute = bench.backend.execute, runs_once_the_other_has_begun  # type: ignore[method-assign]
     caller.run()
@@ -122,9 +124,9 @@ def test_after_a_while_the_rest_goes_to_the_instance_s_own_thread(
     caller.submit(*ids)
     execute = bench.backend.execute
 
-    def taking_long(requests: Sequence[InferenceRequest]) -> Execution:
+    def taking_long(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         now[0] += TURN_NS // 2 + 1
-        return execute(requests)
+        return execute(requests, batch_sizes)
 
     bench.backend.execute = taking_long  # type: ignore[method-assign]
     monkeypatch.setattr(bench.scheduler, "_short_runs", AlwaysShort(bench.scheduler._spec))
@@ -281,8 +283,9 @@ def spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: 
     )
 
 
-def batch(items: int = 1) -> list[InferenceRequest]:
-    return [InferenceRequest("m", [InputTensor("IN", "FP32", (items, 3), np.zeros(3 * items, np.float32))])]
+def batch(items: int = 1) -> list[PendingRequest]:
+    tensor = InputTensor("IN", "FP32", (items, 3), np.zeros(3 * items, np.float32))
+    return [PendingRequest(InferenceRequest("m", [tensor]), ignore)]
 
 
 def test_short_are_those_that_have_been_for_a_while() -> None:

@@ -11,10 +11,13 @@ import pytest
 from core.backends.base import BackendInstance, Execution, Placement
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, InvalidRequest, OutOfMemory
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance, run_once
+from tests.unit.pending_requests import pending_request
 
 SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
 
@@ -34,7 +37,7 @@ class Stub:
         self.bounded = True
         self.batches: list[str] = []
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         self.batches.append("".join(request.id for request in requests))
         if any(request.id == "x" for request in requests):
             self.poisoned = self.poison
@@ -50,8 +53,8 @@ class Stub:
 class Short(Stub):
     """Forgets an outcome."""
 
-    def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
-        return Execution(super().execute(requests).outputs[1:], 20, 30)
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        return Execution(super().execute(requests, batch_sizes).outputs[1:], 20, 30)
 
 
 def output(text: str) -> list[OutputTensor]:
@@ -71,11 +74,8 @@ class Bench:
             backend, SPEC, self.statistics, deliver, clock=lambda: next(ticks), on_poisoned=self.poisoned.append
         )
 
-    def requests(self, ids: str) -> list[InferenceRequest]:
-        made = [InferenceRequest("m", [], id=id) for id in ids]
-        for request in made:
-            request.on_response = self.answers.append
-        return made
+    def requests(self, ids: str) -> list[PendingRequest]:
+        return [pending_request(id, on_response=self.answers.append) for id in ids]
 
     def execute(self, ids: str) -> None:
         self.instance.execute(self.requests(ids))
@@ -102,13 +102,6 @@ def test_each_request_gets_its_own_outputs() -> None:
         "compute_infer": {"count": 1, "ns": 10},
         "compute_output": {"count": 1, "ns": 10},
     }
-
-
-def test_the_start_of_the_execution_is_noted() -> None:
-    bench = Bench(Stub())
-    requests = bench.requests("ab")
-    bench.instance.execute(requests)
-    assert [request.compute_start_ns for request in requests] == [10, 10]
 
 
 def test_an_error_of_one_request_stays_its_own() -> None:
@@ -152,10 +145,10 @@ def test_a_server_error_is_passed_on_as_it_is(caplog: pytest.LogCaptureFixture) 
 
 def test_a_batch_that_is_too_large_for_the_device_succeeds_in_parts() -> None:
     class Small(Stub):
-        def execute(self, requests: Sequence[InferenceRequest]) -> Execution:
+        def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
             if len(requests) > 2:
                 raise OutOfMemory("no memory for this")
-            return super().execute(requests)
+            return super().execute(requests, batch_sizes)
 
     bench = Bench(Small())
     bench.execute("abcd")
@@ -192,7 +185,7 @@ def test_a_poisoned_instance_is_reported_once_and_not_tried_again() -> None:
 def test_run_once_returns_outputs_and_counts_without_callbacks() -> None:
     backend, statistics = Stub(), ModelStatistics()
     requests = [InferenceRequest("m", [], id=id) for id in "ab"]
-    outputs = run_once(backend, requests, statistics)
+    outputs = run_once(backend, requests, lambda request: (1, None), statistics)
     assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
     page = statistics.as_json()
     assert (page["execution_count"], page["inference_count"]) == (1, 2)
@@ -206,7 +199,7 @@ def test_run_once_raises_and_counts_failures(ids: str, error: type[Exception], f
     statistics = ModelStatistics()
     requests = [InferenceRequest("m", [], id=id) for id in ids]
     with pytest.raises(error):
-        run_once(Stub(ValueError), requests, statistics)
+        run_once(Stub(ValueError), requests, lambda request: (1, None), statistics)
     page = statistics.as_json()
     assert page["inference_stats"]["fail"]["count"] == failed
     assert page["execution_count"] == executed

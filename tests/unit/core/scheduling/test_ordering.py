@@ -6,16 +6,18 @@ import random
 import threading
 from functools import partial
 
-from core.inference.request import InferenceRequest, InferenceResponse
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
 from core.scheduling.ordering import ResponseOrder
+from tests.unit.pending_requests import pending_request
 
 
-def answer(order: ResponseOrder, request: InferenceRequest) -> None:
-    order.respond(request, InferenceResponse("m", 1, [], id=request.id))
+def answer(order: ResponseOrder, request: PendingRequest) -> None:
+    order.respond(request, InferenceResponse("m", 1, [], id=request.request.id))
 
 
-def arrivals(order: ResponseOrder, count: int) -> list[InferenceRequest]:
-    requests = [InferenceRequest("m", [], id=str(number)) for number in range(count)]
+def arrivals(order: ResponseOrder, count: int) -> list[PendingRequest]:
+    requests = [pending_request(str(number)) for number in range(count)]
     for request in requests:
         order.enter(request)
     return requests
@@ -37,14 +39,14 @@ def test_later_responses_wait_for_earlier_ones() -> None:
 def test_a_callback_may_enter_and_complete_requests() -> None:
     left: list[str] = []
 
-    def deliver(request: InferenceRequest, response: InferenceResponse) -> None:
+    def deliver(request: PendingRequest, response: InferenceResponse) -> None:
         left.append(response.id)
         if response.id == "0":
             order.enter(late)
             answer(order, late)
 
     order = ResponseOrder(deliver)
-    late = InferenceRequest("m", [], id="late")
+    late = pending_request("late")
     requests = arrivals(order, 2)
     answer(order, requests[0])
     assert left == ["0"]
@@ -59,7 +61,7 @@ def test_order_holds_across_threads() -> None:
     shuffled = requests[:]
     random.Random(7).shuffle(shuffled)
 
-    def complete(share: list[InferenceRequest]) -> None:
+    def complete(share: list[PendingRequest]) -> None:
         for request in share:
             answer(order, request)
 

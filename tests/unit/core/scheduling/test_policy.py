@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from core.config.model_spec import BatchingSpec, ModelSpec
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of
+from tests.unit.pending_requests import pending_request
 
 S = 1_000_000_000
 DELAYED = BatchLimits(8, frozenset((2, 6)), 6, 10 * S)
@@ -14,14 +15,8 @@ IMMEDIATE = BatchLimits(8, frozenset((4, 6)), 6, 0)
 NONE_PREFERRED = BatchLimits(8, frozenset((8,)), 8, 0)
 
 
-def requests(*sizes: int, enqueue_ns: int = S) -> list[InferenceRequest]:
-    made = []
-    for size in sizes:
-        request = InferenceRequest("m", [])
-        request.batch_size = size
-        request.enqueue_ns = enqueue_ns
-        made.append(request)
-    return made
+def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
+    return [pending_request(batch_size=size, enqueue_ns=enqueue_ns) for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +99,7 @@ def test_no_preferred_size_takes_what_has_queued_up(sizes: list[int], counts: li
     assert run_all(requests(*sizes), NONE_PREFERRED) == counts
 
 
-def run_all(queue: list[InferenceRequest], limits: BatchLimits) -> list[int]:
+def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[int]:
     """The sizes of the executions until the queue is empty, seeing no more of it than the scheduler does."""
     counts = []
     while queue:

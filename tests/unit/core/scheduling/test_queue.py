@@ -6,14 +6,9 @@ import pytest
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import PendingRequest
 from core.scheduling.queue import RequestQueue
-
-
-def request(id: str, *, priority: int = 0, timeout_us: int = 0, enqueue_ns: int = 0) -> InferenceRequest:
-    made = InferenceRequest("m", [], id=id, priority=priority, timeout_us=timeout_us)
-    made.enqueue_ns = enqueue_ns
-    return made
+from tests.unit.pending_requests import pending_request as request
 
 
 def queue_of(*policies: QueuePolicy, levels: int = 0, default: int = 0) -> RequestQueue:
@@ -27,8 +22,8 @@ def queue_of(*policies: QueuePolicy, levels: int = 0, default: int = 0) -> Reque
     )
 
 
-def ids(requests: list[InferenceRequest]) -> str:
-    return "".join(request.id for request in requests)
+def ids(requests: list[PendingRequest]) -> str:
+    return "".join(request.request.id for request in requests)
 
 
 def test_first_in_first_out_and_counts() -> None:
@@ -103,7 +98,7 @@ def test_requests_behind_the_limit_take_the_place_of_rejected_ones() -> None:
         queue.push(made)
     requests[0].cancelled = requests[3].cancelled = True
     assert ids(queue.candidates(2, 0)) == "bc"
-    assert ids([rejection.request for rejection in queue.take_rejections()]) == "a"
+    assert ids([rejection.pending for rejection in queue.take_rejections()]) == "a"
     assert queue.size == 3
 
 
@@ -114,7 +109,7 @@ def test_reject_at_the_timeout() -> None:
     assert ids(queue.candidates(8, 109)) == "ab"
     assert ids(queue.candidates(8, 110)) == "b"
     ((rejected, error),) = queue.take_rejections()
-    assert rejected.id == "a"
+    assert rejected.request.id == "a"
     assert isinstance(error, DeadlineExceeded)
     assert error.message == "Request timeout expired"
 

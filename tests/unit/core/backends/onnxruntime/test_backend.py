@@ -324,7 +324,7 @@ def test_closing_twice_is_no_harm_and_a_closed_instance_does_not_run(tmp_path: P
         request = model.request({"INPUT0": np.ones((1, 2), np.float32)})
         model.instance.close()
         with pytest.raises(ServerError, match="the instance is closed"):
-            model.instance.execute([request])
+            model.run([request])
 
 
 def test_every_exception_of_onnx_runtime_is_known() -> None:

@@ -13,7 +13,7 @@ import pytest
 from core.errors import BackendFailed, OutOfMemory
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text, tensors_of
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text
 
 PICKY = (
     "max_batch_size: 8\n" + tensor_text("input", "INDEX", "INT64", [1]) + tensor_text("output", "VALUE", "FP32", [1])
@@ -264,7 +264,7 @@ def test_a_batch_that_is_too_large_is_refused(tmp_path: Path) -> None:
         twos = np.ones((2, 16), np.int32)
         requests = [model.request({"INPUT0": twos, "INPUT1": twos})] * 3
         with pytest.raises(BackendFailed) as caught:
-            model.instance.execute(requests)
+            model.run(requests)
         assert caught.value.message == "batch size 6 for 'model', max allowed is 4"
 
 
@@ -309,8 +309,8 @@ def test_one_session_runs_on_many_threads(tmp_path: Path) -> None:
             for turn in range(50):
                 value = np.full((2, 16), number * 1000 + turn, np.int32)
                 requests = [model.request({"INPUT0": value, "INPUT1": value}) for _ in range(2)]
-                for outcome in instances[number].execute(requests).outputs:
-                    if isinstance(outcome, Exception) or (tensors_of(outcome)[0].array != 2 * value).any():
+                for outcome in model.run(requests, instances[number]).outputs:
+                    if isinstance(outcome, Exception) or (outcome[0].array != 2 * value).any():
                         wrong.append(number)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -340,5 +340,5 @@ def test_nothing_of_a_batch_is_kept(tmp_path: Path) -> None:
 def test_times_are_in_order(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         ones = np.ones((1, 16), np.int32)
-        execution = model.instance.execute([model.request({"INPUT0": ones, "INPUT1": ones})])
+        execution = model.run([model.request({"INPUT0": ones, "INPUT1": ones})])
         assert 0 < execution.input_end_ns < execution.output_start_ns

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from core.backends.tensors.split import Splitter, scattered_outputs
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import Outputs
 from core.inference.tensors import Array
-from tests.unit.onnx_serving import config_of, spec_of, tensor_text, tensors_of
+from tests.unit.onnx_serving import config_of, spec_of, tensor_text
 
 BATCHING = "max_batch_size: 8\n"
 
 
-def splitter(text: str) -> Splitter:
-    config = config_of(text)
-    return Splitter(spec_of(config), scattered_outputs(config))
+class Cutter:
+    """A splitter for requests whose first input has the batch dimension."""
+
+    def __init__(self, text: str) -> None:
+        config = config_of(text)
+        self._splitter = Splitter(spec_of(config), scattered_outputs(config))
+
+    def split(self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int) -> Sequence[Outputs]:
+        return self._splitter.split(requests, [request.inputs[0].shape[0] for request in requests], results, total)
 
 
 def request(*shape: int, outputs: tuple[str, ...] = ()) -> InferenceRequest:
     tensor = InputTensor("INPUT0", "FP32", shape, memoryview(b""))
     tensor.array = np.zeros(shape, np.float32)
-    made = InferenceRequest("model", [tensor], outputs=outputs)
-    made.batch_size = shape[0]
-    return made
+    return InferenceRequest("model", [tensor], outputs=outputs)
 
 
 def numbers(*shape: int) -> Array:
@@ -33,7 +40,7 @@ def numbers(*shape: int) -> Array:
 
 def test_pieces_are_views_of_the_result() -> None:
     result = numbers(3, 2)
-    answers = splitter(BATCHING + tensor_text("output", "O", "FP32", [2])).split(
+    answers = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2])).split(
         [request(1, 2), request(2, 2)], [result], 3
     )
     assert [answer[0].array.tolist() for answer in answers] == [[[0, 1]], [[2, 3], [4, 5]]]
@@ -43,42 +50,40 @@ def test_pieces_are_views_of_the_result() -> None:
 
 def test_datatype_and_order_are_the_configuration_s() -> None:
     text = BATCHING + tensor_text("output", "Z", "FP32", [2]) + tensor_text("output", "A", "BF16", [2])
-    answers = splitter(text).split([request(1, 2)] * 2, [numbers(2, 2), numbers(2, 2)], 2)
-    assert [[(t.name, t.datatype) for t in tensors_of(answer)] for answer in answers] == [
-        [("Z", "FP32"), ("A", "BF16")]
-    ] * 2
+    answers = Cutter(text).split([request(1, 2)] * 2, [numbers(2, 2), numbers(2, 2)], 2)
+    assert [[(t.name, t.datatype) for t in answer] for answer in answers] == [[("Z", "FP32"), ("A", "BF16")]] * 2
 
 
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
 def test_a_result_of_another_batch_size_cannot_be_cut(shape: tuple[int, ...]) -> None:
-    cut = splitter(BATCHING + tensor_text("output", "O", "FP32", [2]))
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2]))
     for requests in ([request(2, 2)], [request(1, 2), request(1, 2)]):
         with pytest.raises(BackendFailed, match="output 'O' of 'model' has shape"):
             cut.split(requests, [numbers(*shape)], 2)
 
 
 def test_variable_dimensions_are_matched_by_position() -> None:
-    cut = splitter(BATCHING + tensor_text("output", "O", "FP32", [-1, 6, -1], "reshape { shape: [-1, 2, 3, -1] }"))
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1, 6, -1], "reshape { shape: [-1, 2, 3, -1] }"))
     for requests, total in (([request(1, 1)], 1), ([request(1, 1), request(1, 1)], 2)):
         for answer in cut.split(requests, [numbers(total, 5, 2, 3, 7)], total):
             assert answer[0].shape == (1, 5, 6, 7)
 
 
 def test_a_result_that_contradicts_the_configuration_stays_as_it_is() -> None:
-    cut = splitter(BATCHING + tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
     assert cut.split([request(1, 1)], [numbers(1, 3)], 1)[0][0].shape == (1, 3)
     assert cut.split([request(1, 1)], [numbers(1, 2, 3)], 1)[0][0].shape == (1, 2, 3)
 
 
 def test_without_batching_a_reshape_takes_in_all_dimensions() -> None:
-    cut = splitter(tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
+    cut = Cutter(tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
     assert cut.split([request(1, 1)], [numbers(2, 2)], 1)[0][0].shape == (4,)
 
 
 def test_scattered_outputs_take_the_shape_of_their_source() -> None:
     text = BATCHING + tensor_text("output", "O", "FP32", [-1])
     text += "batch_output { target_name: 'O' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }"
-    cut = splitter(text)
+    cut = Cutter(text)
     answers = cut.split([request(1, 2), request(2, 1, 2)], [numbers(6)], 3)
     assert [answer[0].array.tolist() for answer in answers] == [[[0, 1]], [[[2, 3]], [[4, 5]]]]
     assert cut.split([request(1, 2)], [numbers(2)], 1)[0][0].array.tolist() == [[0, 1]]

@@ -25,7 +25,7 @@ from core.http.payloads.formats import (
 )
 from core.http.payloads.output_columns import output_columns
 from core.http.payloads.payload import DecodedPayload
-from core.inference.request import OutputTensor
+from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, DATATYPES, Array, bytes_array
 from tests.unit.core.http.payloads.payload_models import RULES, model
 

@@ -14,7 +14,8 @@ from core.http.application import V2Application
 from core.http.options import HttpOptions
 from core.http.payloads.inference import PayloadResult, infer_payload
 from core.http.payloads.payload import DecodedPayload
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import one
 from tests.unit.fake_engine import FakeEngine

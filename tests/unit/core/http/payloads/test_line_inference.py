@@ -15,7 +15,8 @@ from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable
 from core.http.payloads.line_inference import AnswerType, infer_lines
 from core.http.reply import Reply
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.core.http.payloads.payload_models import one
 from tests.unit.fake_engine import FakeEngine
 

@@ -6,7 +6,7 @@ import pytest
 from core.errors import BackendFailed, InvalidRequest
 from core.http.payloads.output_columns import output_columns
 from core.http.payloads.payload import DecodedPayload
-from core.inference.request import OutputTensor
+from core.inference.response import OutputTensor
 from core.inference.tensors import Array
 
 

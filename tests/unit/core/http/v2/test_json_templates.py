@@ -14,7 +14,7 @@ from core.errors import InvalidRequest
 from core.http.v2 import request_codec
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.request_codec import decode_request
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME
 from tests.unit.core.backends.tensors.test_packed_tensors import spec
 
@@ -52,7 +52,7 @@ def outcome(text: bytes) -> Any:
 
 
 def is_known(text: bytes) -> bool:
-    return decode(text).layout is not None
+    return isinstance(decode(text).inputs, PackedInputs)
 
 
 def test_the_second_one_is_known_whatever_its_numbers() -> None:
@@ -60,7 +60,7 @@ def test_the_second_one_is_known_whatever_its_numbers() -> None:
     second = body(entry("A", "INT32", [-7, 80000, 0]), entry("B", "FP32", [1e3]))
     assert not is_known(first)
     request = decode(second)
-    assert request.layout is not None
+    assert isinstance(request.inputs, PackedInputs)
     assert [tensor.array.tolist() for tensor in request.inputs] == [[[-7, 80000, 0]], [[1000.0]]]
     assert [tensor.array.dtype for tensor in request.inputs] == [np.int32, np.float32]
 
@@ -294,7 +294,7 @@ def test_models_do_not_share_what_is_known() -> None:
     other = spec(A=("INT32", (1,)))
     object.__setattr__(other, "name", "other")
     request, _ = decode_request(text, None, -1, other, LIMIT)
-    assert (request.model_name, request.layout) == ("other", None)
+    assert (request.model_name, type(request.inputs)) == ("other", list)
 
 
 def test_not_more_than_so_many_are_remembered() -> None:

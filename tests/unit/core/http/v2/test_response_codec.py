@@ -11,7 +11,7 @@ from core.config.model_spec import ModelSpec, OutputSpec
 from core.errors import InvalidRequest
 from core.http.v2.response_codec import encode_response
 from core.http.v2.response_plan import ResponsePlan
-from core.inference.request import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, bytes_array
 
 SPEC = ModelSpec(

@@ -13,7 +13,7 @@ from core.http.v2.response_codec import encode_response
 from core.http.v2.response_plan import ResponsePlan
 from core.http.v2.response_text import ResponseText
 from core.inference.layout import layout_of
-from core.inference.request import InferenceResponse, PackedOutputs
+from core.inference.response import InferenceResponse, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, wire_bytes
 from tests.unit.core.backends.tensors.test_packed_tensors import spec
 

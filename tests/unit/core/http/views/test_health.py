@@ -6,7 +6,7 @@ from flask.testing import FlaskClient
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.inference.request import ServingPhase
+from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 

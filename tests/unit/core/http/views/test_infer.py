@@ -11,7 +11,8 @@ import pytest
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.inference.request import InferenceRequest, InferenceResponse, OutputTensor
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
 
 INFER = "/v2/models/simple/infer"

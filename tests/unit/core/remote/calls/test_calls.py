@@ -18,7 +18,9 @@ from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
 from core.errors import ErrorCode, InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
-from core.inference.request import InferenceRequest, InferenceResponse, InputTensor
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
 from core.observability.gpu import GpuReading
 from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
@@ -84,7 +86,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
         array = np.ones((2, 16), np.int32)
         inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n in range(2)]
-        engine.submit(InferenceRequest("simple", inputs), responses.put)
+        engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
         assert responses.get(timeout=LIMIT_S).error is None
         # Counted for the whole batch, after its requests were answered.
         until(lambda: engine.model_statistics("simple")["model_stats"][0]["inference_count"] == 2)

@@ -71,7 +71,7 @@ def test_every_field_arrives() -> None:
 def test_defaults_arrive_as_defaults() -> None:
     found = read(RequestWriter().write(InferenceRequest("m", []), 1, no_place))
     assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
-    assert found.inputs == []
+    assert list(found.inputs) == []
 
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from core.errors import DeadlineExceeded, ErrorCode
-from core.inference.request import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, Buffer
 from core.remote.calls.response_message import ResponseReader, ResponseWriter, failed_response
 from core.remote.memory.tensor_block import LARGE, block_head, write_block
@@ -102,7 +102,7 @@ def test_an_error_arrives_with_its_class() -> None:
     found = sent(InferenceResponse("m", 2, [], error=error))
     assert type(found.error) is DeadlineExceeded
     assert (found.error.message, found.error.hint, found.error.model) == ("too late", "more time", "m")
-    assert (found.model_version, found.final, found.outputs) == (2, True, [])
+    assert (found.model_version, found.final, list(found.outputs)) == (2, True, [])
 
 
 def test_what_is_no_server_error_says_nothing_of_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest, OutOfMemory
-from core.inference.request import InferenceRequest, InputTensor, ServingPhase
+from core.inference.request import InferenceRequest, InputTensor
+from core.lifecycle.serving_phase import ServingPhase
 from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
@@ -33,7 +34,7 @@ from core.remote.transport.frames import (
     frame,
 )
 from tests.unit.core.remote.connection_ends import HALF, MEMORY, Ends
-from tests.unit.core.remote.remote_parts import SMALL, descriptors, filled, numbers
+from tests.unit.core.remote.remote_parts import SMALL, Answer, descriptors, filled, numbers
 
 
 @pytest.fixture
@@ -172,14 +173,13 @@ def test_what_cannot_be_said(ends: Ends) -> None:
 
 
 def test_cancel(ends: Ends) -> None:
-    request = numbers(SMALL)
-    ends.connection.cancel(request)  # it was never submitted
-    ends.submit(request)
+    ends.connection.cancel(Answer(numbers(SMALL)).pending)  # it was never submitted
+    pending = ends.submit(numbers(SMALL)).pending
     number, _, _ = ends.next_request()
-    ends.connection.cancel(request)
+    ends.connection.cancel(pending)
     assert ends.next()[::3] == (CANCEL, number)
     ends.answer(number)
-    ends.connection.cancel(request)  # it is answered
+    ends.connection.cancel(pending)  # it is answered
     ends.connection.call(b"[]", lambda content: None)
     assert ends.next()[0] == CALL
 

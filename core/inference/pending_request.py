@@ -1,0 +1,59 @@
+"""A request on its way through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.inference.deferred import Defer
+from core.inference.request import InferenceRequest
+from core.inference.response import OnResponse
+
+
+class PendingRequest:
+    """A request, the caller that gets its responses, and the engine's notes on it.
+
+    The caller makes it and passes it to `Engine.submit`, and to `Engine.cancel` if it no longer wants an answer. The
+    engine owns `request` from `submit` to the final response. It never leaves its process.
+
+    `on_response` may be called on any thread and as often as the model answers, the last time with `final` set.
+    `defer` takes calls that the submitting thread makes after it has submitted all that it has; None: it makes none.
+    `flush` sends the responses that the caller has collected; called after those of a whole batch were delivered.
+    """
+
+    __slots__ = (
+        "batch_key",
+        "batch_size",
+        "cancelled",
+        "defer",
+        "enqueue_ns",
+        "expires_ns",
+        "flush",
+        "number",
+        "on_response",
+        "request",
+        "start_ns",
+    )
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        on_response: OnResponse,
+        *,
+        defer: Defer | None = None,
+        flush: Callable[[], None] | None = None,
+    ) -> None:
+        self.request = request
+        self.on_response = on_response
+        self.defer = defer
+        self.flush = flush
+        # Set from any thread. A queued request that carries it leaves the queue unrun.
+        self.cancelled = False
+        # Items, and a value that must be equal within a batch (None: no condition). Validation finds both.
+        self.batch_size = 1
+        self.batch_key: tuple[object, ...] | None = None
+        # Monotonic nanoseconds; 0 where not set yet. A request without `expires_ns` does not expire.
+        self.start_ns = 0
+        self.enqueue_ns = 0
+        self.expires_ns = 0
+        # The number of the request between a front end and an engine in two processes.
+        self.number = 0

@@ -1,0 +1,107 @@
+"""The inference response: plain data, with outputs or an error.
+
+Source: docs/spec/http.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.errors import ServerError
+from core.inference.packed import PackedTensors
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.tensors import (
+    BY_NAME,
+    BYTES,
+    Array,
+    Buffer,
+    Shape,
+    array_of,
+    bytes_array,
+    element_count,
+    unpack_bytes,
+    wire_bytes,
+)
+
+
+class OutputTensor:
+    """One output of a response. `array` is C-contiguous, in the shape that the client sees."""
+
+    __slots__ = ("array", "datatype", "name", "shape")
+
+    def __init__(self, name: str, datatype: str, shape: Shape, array: Array) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self.array = array
+
+    def content(self) -> Buffer:
+        """The elements as the v2 protocol sends them."""
+        return wire_bytes(self.array)
+
+
+class ReceivedOutput(OutputTensor):
+    """An output that arrived as bytes. Its array is made on each use: an output that is only sent on needs none."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, name: str, datatype: str, shape: Shape, content: memoryview) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self._content = content
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        datatype = BY_NAME[self.datatype]
+        if datatype is BYTES:
+            count = element_count(self.shape)
+            return bytes_array(unpack_bytes(self._content, count, name=self.name, model=""), self.shape)
+        return array_of(self._content, datatype.dtype, self.shape)
+
+    def content(self) -> Buffer:
+        return self._content
+
+
+class PackedOutputs(PackedTensors[OutputTensor]):
+    """All outputs of one response as one run of bytes, as the v2 protocol sends them."""
+
+    __slots__ = ()
+    cut = ReceivedOutput
+
+
+# The outputs that a backend returns for one request. A list of ReceivedOutput is a list of outputs, too.
+Outputs = list[OutputTensor] | PackedOutputs
+
+
+class InferenceResponse:
+    """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models)."""
+
+    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters")
+
+    def __init__(
+        self,
+        model_name: str,
+        model_version: int,
+        outputs: Outputs,
+        *,
+        id: str = "",
+        parameters: dict[str, Parameter] | None = None,
+        error: ServerError | None = None,
+        final: bool = True,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.outputs = outputs
+        self.id = id
+        self.parameters = parameters
+        self.error = error
+        self.final = final
+
+    @classmethod
+    def failed(cls, origin: InferenceRequest | InferenceResponse, error: ServerError) -> InferenceResponse:
+        """The final response with `error`, to the request `origin` or in place of the response `origin`."""
+        return cls(origin.model_name, origin.model_version, [], id=origin.id, error=error)
+
+
+OnResponse = Callable[[InferenceResponse], None]

@@ -1,0 +1,30 @@
+"""Pending requests for tests of everything that stands between an engine's door and a backend."""
+
+from __future__ import annotations
+
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OnResponse
+
+
+def ignore(response: InferenceResponse) -> None:
+    """A callback of a caller that does not look at its responses."""
+
+
+def pending_request(
+    id: str = "",
+    *,
+    on_response: OnResponse = ignore,
+    priority: int = 0,
+    timeout_us: int = 0,
+    batch_size: int = 1,
+    start_ns: int = 0,
+    enqueue_ns: int = 0,
+) -> PendingRequest:
+    """A request for the model `m` without inputs, as it is after validation."""
+    request = InferenceRequest("m", [], id=id, priority=priority, timeout_us=timeout_us)
+    pending = PendingRequest(request, on_response)
+    pending.batch_size = batch_size
+    pending.start_ns = start_ns
+    pending.enqueue_ns = enqueue_ns
+    return pending
