@@ -1,4 +1,4 @@
-"""What the repository's figures are, and the two files of a run: JSON for machines, Markdown for people."""
+"""The figures of a benchmark, one quantity each, and its two files: JSON for programs, Markdown for people."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.plain.report import number, table, target_row
-from bench.plain.targets import Target
+from bench import machine
+from bench.machine_load import LoadSeen
+from bench.publication import Publication, machine_sentence
+from bench.tables import number, table
+from bench.target import TARGET_HEADER, Target
 
 _NUMBERS = re.compile(r"\[[\d\s.,e+-]+\]")
+_HEADER = ["case", "what", "unit", "median", "least", "most", "times"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured, once a round or repetition."""
+    """One measured quantity, with a value for each round or repetition."""
 
     case: str
     what: str
@@ -34,16 +38,17 @@ class Figure:
 
 
 @dataclass(slots=True)
-class RepositoryResults:
-    """One run. `command` is how it is run again; `conditions` hold for all figures, `remarks` say what limits one."""
+class Figures:
+    """One run. `command` repeats it; `conditions` apply to all figures, a remark explains what limits one of them."""
 
-    date: str
-    machine: dict[str, object]
     command: str
+    conditions: str
+    date: str = field(default_factory=machine.today)
+    machine: dict[str, object] = field(default_factory=machine.describe)
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    conditions: str = "Server, clients and storage emulator share the cores; ratios are of medians."
+    seen: LoadSeen | None = None
 
     def note(self, case: str, what: str, unit: str, values: Sequence[float]) -> Figure:
         figure = Figure(case, what, unit, tuple(values))
@@ -56,20 +61,25 @@ class RepositoryResults:
     def at_most(self, case: str, what: str, goal: float, measured: float) -> None:
         self.targets.append(Target(case, what, goal, False, measured))
 
+    def publish(self, publication: Publication, name: str) -> None:
+        """Write both files and print the tables."""
+        self.seen = publication.seen()
+        publication.write(name, self.to_json(), self.markdown(), self.seen)
+        print(self.markdown())
+
     def to_json(self) -> str:
         document = dataclasses.asdict(self)
         for figure in document["figures"]:
             figure["values"] = [float(f"{value:.6g}") for value in figure["values"]]
-        # A list of numbers is a line.
+        # A list of numbers takes one line.
         return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(document, indent=1)) + "\n"
 
     def markdown(self) -> str:
-        header = ["case", "what", "unit", "median", "least", "most", "times"]
         parts = [
             self._machine_text(),
             f"Run again with `{self.command}`.",
-            table(header, [figure.row() for figure in self.figures]),
-            table(["case", "what", "to reach", "measured", "reached"], [target_row(each) for each in self.targets]),
+            table(_HEADER, [figure.row() for figure in self.figures]),
+            table(TARGET_HEADER, [target.row() for target in self.targets]),
             "\n".join(f"* {remark}" for remark in self.remarks),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -78,5 +88,5 @@ class RepositoryResults:
         about = self.machine
         return (
             f"{self.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, Linux {about['kernel']}, "
-            f"Python {about['python']}. {self.conditions}"
+            f"Python {about['python']}. {self.conditions}{machine_sentence(self.seen)}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import os
 import platform
@@ -18,8 +19,12 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def today() -> str:
+    return datetime.date.today().isoformat()
+
+
 def cores() -> int:
-    """The cores this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-# A client that gave up would let the next cell begin with the work it left behind.
+# If a client gave up, its abandoned work would burden the next cell.
 TIMEOUT_S = 60
 EXIT_LIMIT_S = 180
 
@@ -34,7 +34,7 @@ file:close()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of wrk saw. Times in milliseconds; `errors` are refused, broken, late or not 2xx/3xx."""
+    """The result of one run of wrk. Times in milliseconds; `errors` were refused, broken, late or not 2xx/3xx."""
 
     requests: int
     seconds: float
@@ -43,24 +43,21 @@ class Load:
     errors: int
 
 
-class WrkMissing(Exception):
-    """There is no wrk on this machine; the message says how to get one."""
-
-
-def require_wrk() -> str:
+def require_or_exit() -> str:
+    """The path of wrk. SystemExit says how to install it if it is missing."""
     path = shutil.which("wrk")
     if path is None:
-        raise WrkMissing("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
+        raise SystemExit("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
     return path
 
 
 def quoted(text: str) -> str:
-    """A Lua string literal; JSON's escapes of printable ASCII are Lua's as well."""
+    """A Lua string literal; JSON and Lua escape printable ASCII alike."""
     return json.dumps(text)
 
 
 def write_script(path: Path, body: bytes | None = None, headers: dict[str, str] | None = None) -> Path:
-    """A script that sends `body` with POST, or a plain GET without one; the body lies in a file beside it."""
+    """A script that sends `body` with POST, or a plain GET. The body goes to a file beside the script."""
     request = ""
     if body is not None:
         body_path = path.with_suffix(".body")
@@ -77,9 +74,9 @@ def run(url: str, script: Path, *, connections: int, seconds: int) -> Load:
 
 
 def start(url: str, script: Path, *, connections: int, seconds: int) -> subprocess.Popen[str]:
-    """The same, without waiting for its end; SIGINT brings that about at once."""
+    """Start a run without waiting for its end. SIGINT ends it at once."""
     command = [
-        require_wrk(),
+        require_or_exit(),
         "--threads=1",
         f"--connections={connections}",
         f"--duration={seconds}s",
@@ -92,7 +89,7 @@ def start(url: str, script: Path, *, connections: int, seconds: int) -> subproce
 
 
 def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> Load:
-    """What it saw, when it has ended. RuntimeError if it says nothing; it is killed when it takes longer."""
+    """Wait for the end of a run. RuntimeError if it reports no result; it is killed if it takes longer than allowed."""
     try:
         output, errors = process.communicate(timeout=within_s)
     except BaseException:
@@ -109,4 +106,4 @@ def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> Lo
                 p99_ms=seen["p99_us"] / 1e3,
                 errors=seen["errors"],
             )
-    raise RuntimeError(f"wrk said nothing of its result: {output}{errors}")
+    raise RuntimeError(f"wrk reported no result: {output}{errors}")

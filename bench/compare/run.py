@@ -12,7 +12,6 @@ requests/s and less CPU per request are better. The other checkout runs in its o
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import statistics
 import sys
@@ -26,9 +25,10 @@ from bench.arguments import names_among, positive
 from bench.cases import CASES, Case
 from bench.machine_load import LoadSeen, LoadWatch
 from bench.models import served
+from bench.plain.beside import geometric_mean
 from bench.plain.measure import check_answer
-from bench.plain.report import number, table
 from bench.servers.server import Server, trident
+from bench.tables import number, table
 from bench.turns import Load, Ratio, Turn, Turns
 from tests.project import ROOT
 
@@ -128,7 +128,7 @@ def rows(options: argparse.Namespace, servers: dict[str, Server], models: Path) 
 def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace) -> str:
     header = ["case", "connections", "requests/s, other", "this", "ratio", "CPU µs/request, other", "this", "ratio"]
     rates, cpu = ([getattr(row, name).median for row in found] for name in ("rate", "cpu"))
-    means = f"requests/s {_geometric_mean(rates):.3f}, CPU per request {_geometric_mean(cpu):.3f}"
+    means = f"requests/s {geometric_mean(rates):.3f}, CPU per request {geometric_mean(cpu):.3f}"
     return "\n\n".join(
         [
             table([*header, "errors"], [row.cells() for row in found]),
@@ -138,19 +138,12 @@ def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace) 
     )
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    try:
-        wrk.require_wrk()
-    except wrk.WrkMissing as missing:
-        raise SystemExit(str(missing)) from None
+    wrk.require_or_exit()
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
-    served.build_without_resnet(models)
+    served.build(models)
     watch = LoadWatch()
     found: list[Row] = []
     with ExitStack() as stack:

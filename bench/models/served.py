@@ -59,14 +59,8 @@ def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
         onnx.save(model, folder / "1" / "model.onnx")
 
 
-def build(repository: Path, *, resnet_batch: int) -> None:
-    """All models of the cases under `repository`; `resnet_batch` is the most items that one execution may take."""
-    build_without_resnet(repository)
-    build_resnet(repository, batch=resnet_batch)
-
-
-def build_without_resnet(repository: Path) -> None:
-    """The models that are quick to write and to load."""
+def build(repository: Path) -> None:
+    """Write the models of all cases except (e) under `repository`."""
     for name in ("simple", "digits"):
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
     # Without a batcher a request goes to the session as it is: case (b) is about copies.
@@ -79,7 +73,7 @@ def build_without_resnet(repository: Path) -> None:
 
 
 def build_resnet(repository: Path, *, batch: int) -> Path:
-    """The compute-bound model, and where its graph lies."""
+    """Write the model of case (e), whose executions take `batch` items at most. Returns the path of its graph."""
     folder = repository / "resnet"
     graph = folder / "1" / "model.onnx"
     config = CONFIG.format(batch=batch, dims_in=IMAGE_DIMS, dims_out=resnet.CLASSES, batching=BATCHING)

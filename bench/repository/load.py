@@ -15,7 +15,7 @@ import numpy as np
 
 from bench import wrk
 from bench.cases import Case
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.repository.models import WIDTH, build_big, build_scaled, replace_scaled
 from bench.repository.servers import RepositoryServer
 
@@ -94,9 +94,7 @@ class LoadCase:
             raise RuntimeError(f"{self.server.name} answers with old weights after a reload")
 
 
-def measure_load(
-    results: RepositoryResults, build: Path, *, connections: int, seconds: int, pause: float, rounds: int
-) -> None:
+def measure_load(results: Figures, build: Path, *, connections: int, seconds: int, pause: float, rounds: int) -> None:
     """Three times `seconds` a round: with nothing else, with other models changing, with the model itself replaced."""
     repository = build / "load"
     shutil.rmtree(repository, ignore_errors=True)
@@ -110,7 +108,7 @@ def measure_load(
     _note(results, case)
 
 
-def _note(results: RepositoryResults, case: LoadCase) -> None:
+def _note(results: Figures, case: LoadCase) -> None:
     for what, values in case.changes.items():
         results.note(CASE, f"changes; {what}", "changes", values)
     for what, loads in case.loads.items():

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.repository.models import build_many
 from bench.repository.servers import RepositoryServer
 
@@ -16,7 +16,7 @@ FEW = 10
 CASE = "many models"
 
 
-def measure_many(results: RepositoryResults, build: Path, *, models: int, loaded: int, repeats: int) -> None:
+def measure_many(results: Figures, build: Path, *, models: int, loaded: int, repeats: int) -> None:
     """`repeats` of each request, the servers in turn.
 
     The last of the first ten models is loaded again and again: in a repository of ten, and in one of `models`, where
@@ -72,7 +72,7 @@ def _milliseconds(ask: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def _note(results: RepositoryResults, index_ms: dict[str, list[float]], load_ms: dict[str, list[float]]) -> None:
+def _note(results: Figures, index_ms: dict[str, list[float]], load_ms: dict[str, list[float]]) -> None:
     indices = {title: results.note(CASE, f"index; {title}", "ms", values) for title, values in index_ms.items()}
     loads = {title: results.note(CASE, f"load of one; {title}", "ms", values) for title, values in load_ms.items()}
     few, *others = loads

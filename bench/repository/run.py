@@ -14,23 +14,21 @@ The cases:
 from __future__ import annotations
 
 import argparse
-import datetime
 import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from bench import machine, wrk
+from bench import wrk
 from bench.arguments import names_among, positive
-from bench.figures import RepositoryResults
+from bench.figures import Figures
+from bench.publication import Publication, add_publication_arguments
 from bench.repository.load import measure_load
 from bench.repository.many import FEW, measure_many
 from bench.repository.start import EMULATORS, measure_start
+from tests.project import ROOT
 
 CASES = ("start", "many", "load")
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench" / "repository"
-RESULTS = ROOT / "bench" / "results"
+CONDITIONS = "Server, clients and storage emulator share the cores; ratios are of medians."
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,14 +49,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=positive, default=60, help="load: seconds of each of its three parts")
     parser.add_argument("--connections", type=positive, default=64, help="load: connections of wrk")
     parser.add_argument("--pause", type=float, default=0.2, help="load: seconds between two changes")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+    add_publication_arguments(parser)
     options = parser.parse_args(arguments)
     if options.models < FEW:
         parser.error(f"--models must be {FEW} or more")
     return options
 
 
-def measure(options: argparse.Namespace, results: RepositoryResults) -> None:
+def measure(options: argparse.Namespace, results: Figures) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     if "start" in options.only:
         for kind in options.emulators:
@@ -79,16 +77,9 @@ def measure(options: argparse.Namespace, results: RepositoryResults) -> None:
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     if "load" in options.only:
-        try:
-            wrk.require_wrk()
-        except wrk.WrkMissing as missing:
-            raise SystemExit(str(missing)) from None
+        wrk.require_or_exit()
     command = shlex.join(["python", "-m", "bench", "repository", *arguments])
-    results = RepositoryResults(datetime.date.today().isoformat(), machine.describe(), command)
+    publication = Publication(options)
+    results = Figures(command, CONDITIONS)
     measure(options, results)
-    options.results.mkdir(parents=True, exist_ok=True)
-    stem = options.results / f"{results.date}-{machine.slug()}-repository"
-    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-    stem.with_name(f"{stem.name}.md").write_text(results.markdown())
-    print(f"wrote {stem}.json and .md", file=sys.stderr)
-    print(results.markdown())
+    results.publish(publication, "-repository")

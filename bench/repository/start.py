@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.repository.emulators import BUCKET, ENVIRONMENT, Emulator, file_server, is_listing, moto
 from bench.repository.models import build_big
 from bench.repository.servers import RepositoryServer
@@ -119,7 +119,7 @@ class StartCase:
         return answer["seconds"], answer["bytes"]
 
 
-def measure_start(results: RepositoryResults, build: Path, *, kind: str, megabytes: int, rounds: int) -> None:
+def measure_start(results: Figures, build: Path, *, kind: str, megabytes: int, rounds: int) -> None:
     """Both starts from one emulator."""
     case = StartCase(kind, build, megabytes)
     began = time.monotonic()
@@ -130,7 +130,7 @@ def measure_start(results: RepositoryResults, build: Path, *, kind: str, megabyt
     _note_again(results, case.rounds, f"second, {kind}")
 
 
-def _note_cold(results: RepositoryResults, seen: StartRounds, title: str) -> None:
+def _note_cold(results: Figures, seen: StartRounds, title: str) -> None:
     sdk = results.note(title, "download by the SDK", "MB/s", [rate / 1e6 for rate in seen.sdk_rate])
     own = results.note(title, "download by Trident, verified", "MB/s", [rate / 1e6 for rate in seen.own_rate])
     download = results.note(title, "download by Trident, verified", "s", seen.own_download)
@@ -144,7 +144,7 @@ def _note_cold(results: RepositoryResults, seen: StartRounds, title: str) -> Non
     results.at_most(title, "ready over (download + session)", 1.2, cold.median / parts)
 
 
-def _note_again(results: RepositoryResults, seen: StartRounds, title: str) -> None:
+def _note_again(results: Figures, seen: StartRounds, title: str) -> None:
     again = results.note(title, "start to ready, full cache", "s", seen.again)
     local = results.note(title, "start to ready, local repository", "s", seen.local)
     listings = results.note(title, "listings", "requests", seen.listings)

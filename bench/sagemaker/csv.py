@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.payloads import FEATURES, ROWS, csv_readers, csv_texts, timed_ms
 
 BASE = "numpy.loadtxt"
@@ -12,7 +12,7 @@ OURS = "decode_csv"
 GOAL = 1.3
 
 
-def measure_csv(results: RepositoryResults) -> None:
+def measure_csv(results: Figures) -> None:
     """Milliseconds of each reader for each kind of text. RuntimeError if they do not read the same."""
     for title, text in csv_texts().items():
         readers = csv_readers(text)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench import wrk
 from bench.cases import CASES, Case
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.plain import measure
 from bench.sagemaker.servers import BesidePlain, Client, invocation, invoked
@@ -31,7 +31,7 @@ def serve_simple(build: Path) -> BesidePlain:
     return BesidePlain(repository, build / "one.log")
 
 
-def measure_invocations(results: RepositoryResults, build: Path, *, rounds: int, seconds: float) -> None:
+def measure_invocations(results: Figures, build: Path, *, rounds: int, seconds: float) -> None:
     """`rounds` pairs of turns of `seconds`, for each kind of body and number of connections."""
     cases = [case for case in CASES if case.key in MODEL_CASES]
     with serve_simple(build) as server:
@@ -76,7 +76,7 @@ def _check(server: BesidePlain, case: Case, repository: Path) -> None:
         raise RuntimeError(f"{INVOCATIONS} answers {case.key} wrongly")
 
 
-def _note(results: RepositoryResults, title: str, turns: Turns, pairs: list[dict[str, Turn]]) -> None:
+def _note(results: Figures, title: str, turns: Turns, pairs: list[dict[str, Turn]]) -> None:
     for route in (INVOCATIONS, INFER):
         rates = [pair[route].requests_per_second for pair in pairs]
         results.note(title, f"requests/s; {route}", "requests/s", rates)

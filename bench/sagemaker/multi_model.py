@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from bench.cases import CASES, Array
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.sagemaker.servers import Client, MultiModelServer, invocation, invoked
 
@@ -95,7 +95,7 @@ class Endpoint:
         return self.server.resident_mb()
 
 
-def measure_multi_model(results: RepositoryResults, build: Path, *, models: int) -> None:
+def measure_multi_model(results: Figures, build: Path, *, models: int) -> None:
     """Two cycles of `models` models, one request after another on one connection."""
     root = build / "models"
     urls = _build(root, models)
@@ -121,7 +121,7 @@ def _build(root: Path, models: int) -> dict[str, str]:
     return urls
 
 
-def _note(results: RepositoryResults, title: str, seen: Cycle, *, is_last: bool) -> None:
+def _note(results: Figures, title: str, seen: Cycle, *, is_last: bool) -> None:
     for what, times_ms in (("load", seen.load_ms), ("invoke", seen.invoke_ms), ("unload", seen.unload_ms)):
         results.note(title, what, "ms", times_ms)
         results.note(title, f"{what}, p99", "ms", [float(np.percentile(times_ms, 99))])

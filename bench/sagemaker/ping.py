@@ -12,7 +12,7 @@ import numpy as np
 
 from bench import wrk
 from bench.cases import CASES
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.sagemaker.invocations import serve_simple
 from bench.sagemaker.servers import Client, invocation
 
@@ -47,7 +47,7 @@ class Prober:
             due = first_due
 
 
-def measure_ping(results: RepositoryResults, build: Path, *, seconds: int) -> None:
+def measure_ping(results: Figures, build: Path, *, seconds: int) -> None:
     """The probe while nothing else is asked, and beside `seconds` of full load."""
     with serve_simple(build) as server, Client(server.sagemaker_port) as client, ThreadPoolExecutor(1) as pool:
         print(f"ping: {seconds} s of load", file=sys.stderr, flush=True)
@@ -68,7 +68,7 @@ def measure_ping(results: RepositoryResults, build: Path, *, seconds: int) -> No
     results.remarks.append(f"`ping`: one every {INTERVAL_S * 1e3:.0f} ms; those that fell due during a slow one count.")
 
 
-def _note(results: RepositoryResults, title: str, prober: Prober) -> float:
+def _note(results: Figures, title: str, prober: Prober) -> float:
     p99_ms = float(np.percentile(prober.times_ms, 99))
     results.note(title, "/ping", "ms", prober.times_ms)
     results.note(title, "/ping, p99", "ms", [p99_ms])

@@ -17,26 +17,22 @@ Figures of some of the cases only are written to files of their own.
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from bench import machine, wrk
+from bench import wrk
 from bench.arguments import names_among, positive
-from bench.figures import RepositoryResults
+from bench.figures import Figures
+from bench.publication import Publication, add_publication_arguments
 from bench.sagemaker.csv import measure_csv
 from bench.sagemaker.invocations import measure_invocations
 from bench.sagemaker.multi_model import measure_multi_model
 from bench.sagemaker.ping import measure_ping
+from tests.project import ROOT
 
 CASES = ("invocations", "csv", "multi-model", "ping")
 NEED_WRK = {"invocations", "ping"}
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench" / "sagemaker"
-RESULTS = ROOT / "bench" / "results"
 CONDITIONS = "Server and clients share the cores."
 
 
@@ -51,11 +47,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turn", type=float, default=0.1, help="invocations: seconds of each turn")
     parser.add_argument("--seconds", type=positive, default=60, help="ping: seconds of load")
     parser.add_argument("--models", type=positive, default=200, help="multi-model: how many")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+    add_publication_arguments(parser)
     return parser.parse_args(arguments)
 
 
-def measure(options: argparse.Namespace, results: RepositoryResults) -> None:
+def measure(options: argparse.Namespace, results: Figures) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     if "invocations" in options.only:
         measure_invocations(results, BUILD, rounds=options.rounds, seconds=options.turn)
@@ -70,18 +66,10 @@ def measure(options: argparse.Namespace, results: RepositoryResults) -> None:
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     if NEED_WRK & set(options.only):
-        try:
-            wrk.require_wrk()
-        except wrk.WrkMissing as missing:
-            raise SystemExit(str(missing)) from None
+        wrk.require_or_exit()
     command = shlex.join(["python", "-m", "bench", "sagemaker", *arguments])
-    conditions = f"{CONDITIONS} Load average when it began: {os.getloadavg()[0]:.2f}."
-    results = RepositoryResults(datetime.date.today().isoformat(), machine.describe(), command, conditions=conditions)
+    publication = Publication(options)
+    results = Figures(command, CONDITIONS)
     measure(options, results)
-    options.results.mkdir(parents=True, exist_ok=True)
     part = "" if set(options.only) == set(CASES) else "-" + "-".join(options.only)
-    stem = options.results / f"{results.date}-{machine.slug()}-sagemaker{part}"
-    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-    stem.with_name(f"{stem.name}.md").write_text(results.markdown())
-    print(f"wrote {stem}.json and .md", file=sys.stderr)
-    print(results.markdown())
+    results.publish(publication, f"-sagemaker{part}")

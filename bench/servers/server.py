@@ -1,10 +1,12 @@
-"""The servers side by side: started as a person starts them, watched through /proc, stopped with SIGTERM."""
+"""The servers under measurement: started as a person starts them, watched through /proc, stopped with SIGTERM."""
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bench.machine_load import tree_seconds
 from tests.contract.servers.server import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
@@ -21,18 +24,13 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 45.0
 SETTLE_LIMIT_S = 90.0
 SETTLE_STEP_S = 0.25
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb_of(process: int) -> float:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 class Server:
-    """A server process with its children. `command` may use `{port}` and `{spare_port}`."""
+    """A server process with its children. A context manager: ready on entry, gone on exit.
+
+    `command` may contain `{port}` and `{spare_port}`, which become free ports; it runs in `folder`.
+    """
 
     ready_path = "/v2/health/ready"
 
@@ -48,7 +46,8 @@ class Server:
         self.name = name
         self.folder = folder
         self.port, self.spare_port = free_ports(2)
-        self.command = [part.format(port=self.port, spare_port=self.spare_port) for part in command]
+        ports = {"{port}": str(self.port), "{spare_port}": str(self.spare_port)}
+        self.command = [_filled(part, ports) for part in command]
         self.log = log
         self.environment = os.environ | (environment or {})
 
@@ -92,6 +91,7 @@ class Server:
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """One request on a connection of its own: status, headers, body."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
         try:
             connection.request(method, path, body=body, headers=headers or {})
@@ -101,27 +101,23 @@ class Server:
             connection.close()
 
     def counts(self, model: str) -> tuple[int, int]:
-        """Inferences and executions of a model so far; zeros where the server does not count."""
+        """A model's inferences and executions so far; zeros if the server does not count them."""
         status, _, body = self.exchange("GET", f"/v2/models/{model}/stats")
         if status != 200:
             return 0, 0
         entry: dict[str, Any] = json.loads(body)["model_stats"][0]
-        return entry["inference_count"], entry["execution_count"]
+        return int(entry["inference_count"]), int(entry["execution_count"])
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its processes up to now."""
-        ticks = 0
-        for member in session_members(self.process.pid):
-            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / TICKS_PER_SECOND
+        """User and system time so far of the process and its descendants."""
+        return tree_seconds(self.process.pid)
 
     def resident_mb(self) -> float:
-        """Resident memory of its largest process: the one that holds the models."""
+        """Resident memory of the largest process, which is the one that holds the models."""
         return max(map(resident_mb_of, session_members(self.process.pid)), default=0.0)
 
     def settle(self) -> None:
-        """Wait until it has finished what abandoned connections left behind, so that the next cell starts even."""
+        """Wait until the server has finished the work of abandoned connections, so that the next cell starts even."""
         deadline = time.monotonic() + SETTLE_LIMIT_S
         before = self.cpu_seconds()
         while time.monotonic() < deadline:
@@ -130,6 +126,19 @@ class Server:
             if now - before <= 0.1 * SETTLE_STEP_S:
                 return
             before = now
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def resident_mb_of(process: int) -> float:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
@@ -143,8 +152,27 @@ def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
         "--http-port={port}",
         "--metrics-port={spare_port}",
     ]
-    # The checkout's code, whichever one the environment has installed.
+    # The checkout's code, no matter which code the environment has installed.
     return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
+
+
+def beside_command(text: str) -> str:
+    """An argument type: the command of another v2 server. It must say where the repository and the HTTP port go."""
+    missing = [placeholder for placeholder in ("{repo}", "{http}") if placeholder not in text]
+    if missing:
+        raise argparse.ArgumentTypeError(f"the command lacks {' and '.join(missing)}")
+    return text
+
+
+def beside(command: str, repository: Path, log: Path) -> Server:
+    """Any other server of the v2 protocol over HTTP. Its command may contain {repo}, {http}, {grpc} and {metrics}."""
+    values = {
+        "{repo}": str(repository),
+        "{http}": "{port}",
+        "{metrics}": "{spare_port}",
+        "{grpc}": str(free_ports(1)[0]),
+    }
+    return Server("other", [_filled(part, values) for part in shlex.split(command)], log)
 
 
 def flask(repository: Path, log: Path) -> Server:
@@ -155,13 +183,13 @@ def flask(repository: Path, log: Path) -> Server:
 
 
 def socket_loop(repository: Path, log: Path) -> Server:
-    """A bound for a large tensor: what Python does without a server."""
+    """The bound for a large tensor: what Python does without a server."""
     model = str(repository / "identity" / "1" / "model.onnx")
     return Server("socket loop", [sys.executable, "-m", "bench.servers.socket_loop", "{port}", model], log)
 
 
 def own_worker(log: Path) -> Server:
-    """An empty page under this project's worker: what a request costs that does nothing."""
+    """An empty page under this project's worker: the cost of a request that does nothing."""
     command = [
         sys.executable,
         "-m",

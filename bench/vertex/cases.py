@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench import wrk
 from bench.cases import CASES, SEED, Case
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.servers.server import Server
 from bench.turns import Load, Turn, Turns
@@ -52,7 +52,7 @@ class BesidePlain(Server):
         return f"http://{HOST}:{self.spare_port}{_PREDICT}"
 
 
-def measure_predict(results: RepositoryResults, build: Path, rounds: int, seconds: float) -> None:
+def measure_predict(results: Figures, build: Path, rounds: int, seconds: float) -> None:
     repository = _tabular(build / "models")
     rows = np.random.default_rng(SEED).random((_ROWS, _FEATURES)).round(4)
     kind = {"Content-Type": "application/json"}
@@ -93,7 +93,7 @@ def _beside(ours: str, theirs: str, script: Path) -> float:
     return rates[0] / rates[1]
 
 
-def measure_raw(results: RepositoryResults, build: Path, rounds: int, seconds: float) -> None:
+def measure_raw(results: Figures, build: Path, rounds: int, seconds: float) -> None:
     repository = build / "one"
     shutil.rmtree(repository, ignore_errors=True)
     shutil.copytree(SHIPPED / "simple", repository / "simple")
@@ -118,7 +118,7 @@ def measure_raw(results: RepositoryResults, build: Path, rounds: int, seconds: f
 
 
 def _note(
-    results: RepositoryResults, title: str, ours: str, theirs: str, pairs: list[dict[str, Turn]], of: str = "request"
+    results: Figures, title: str, ours: str, theirs: str, pairs: list[dict[str, Turn]], of: str = "request"
 ) -> None:
     for name in (ours, theirs):
         results.note(title, f"{of}s/s; {name}", f"{of}s/s", [pair[name].requests_per_second for pair in pairs])

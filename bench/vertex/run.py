@@ -13,22 +13,20 @@ The cases:
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from bench import machine, wrk
+from bench import wrk
 from bench.arguments import names_among, positive
-from bench.figures import RepositoryResults
+from bench.figures import Figures
+from bench.publication import Publication, add_publication_arguments
 from bench.vertex.cases import measure_predict, measure_raw
+from tests.project import ROOT
 
 CASES = {"predict": measure_predict, "raw": measure_raw}
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench" / "vertex"
-RESULTS = ROOT / "bench" / "results"
+CONDITIONS = "Servers and wrk share the cores."
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -40,27 +38,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--rounds", type=positive, default=400, help="pairs of turns; the median of their ratios counts"
     )
     parser.add_argument("--turn", type=float, default=0.1, help="seconds of each turn")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+    add_publication_arguments(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    try:
-        wrk.require_wrk()
-    except wrk.WrkMissing as missing:
-        raise SystemExit(str(missing)) from None
+    wrk.require_or_exit()
     BUILD.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["python", "-m", "bench", "vertex", *arguments])
-    conditions = f"Servers and wrk share the cores. Load average when it began: {os.getloadavg()[0]:.2f}."
-    results = RepositoryResults(datetime.date.today().isoformat(), machine.describe(), command, conditions=conditions)
+    publication = Publication(options)
+    results = Figures(command, CONDITIONS)
     for name in options.only:
         print(f"{name}: begins", file=sys.stderr, flush=True)
         CASES[name](results, BUILD, options.rounds, options.turn)
-    options.results.mkdir(parents=True, exist_ok=True)
     part = "" if set(options.only) == set(CASES) else "-" + "-".join(options.only)
-    stem = options.results / f"{results.date}-{machine.slug()}-vertex{part}"
-    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-    stem.with_name(f"{stem.name}.md").write_text(results.markdown())
-    print(f"wrote {stem}.json and .md", file=sys.stderr)
-    print(results.markdown())
+    results.publish(publication, f"-vertex{part}")

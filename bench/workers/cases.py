@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import wrk
 from bench.cases import CASES as MODEL_CASES
 from bench.cases import Case
-from bench.figures import RepositoryResults
+from bench.figures import Figures
 from bench.plain import measure
 from bench.servers.server import Server, trident
 from tests.contract.servers.processes import front_ends_of
@@ -42,7 +42,7 @@ class Turn:
 class Bench:
     """`rounds` turns of `seconds` of each server, one after the other; a first turn of each does not count."""
 
-    def __init__(self, results: RepositoryResults, repository: Path, build: Path, *, rounds: int, seconds: int) -> None:
+    def __init__(self, results: Figures, repository: Path, build: Path, *, rounds: int, seconds: int) -> None:
         self.results = results
         self._repository = repository
         self._build = build

@@ -16,22 +16,20 @@ The cases, each by turns in one run:
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from bench import machine, wrk
+from bench import wrk
 from bench.arguments import names_among, positive
-from bench.figures import RepositoryResults
-from bench.models import served as repository
+from bench.figures import Figures
+from bench.models import served
+from bench.publication import Publication, add_publication_arguments
 from bench.workers.cases import CASES, Bench
+from tests.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench" / "workers"
-RESULTS = ROOT / "bench" / "results"
+CONDITIONS = "Servers and wrk share the cores."
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -41,30 +39,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=names_among(tuple(CASES)), default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--rounds", type=positive, default=9, help="turns of each server; the median of ratios counts")
     parser.add_argument("--seconds", type=positive, default=3, help="of each turn")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+    add_publication_arguments(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    try:
-        wrk.require_wrk()
-    except wrk.WrkMissing as missing:
-        raise SystemExit(str(missing)) from None
+    wrk.require_or_exit()
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
-    repository.build(models, resnet_batch=1)
+    served.build(models)
     command = shlex.join(["python", "-m", "bench", "workers", *arguments])
-    conditions = f"Servers and wrk share the cores. Load average when it began: {os.getloadavg()[0]:.2f}."
-    results = RepositoryResults(datetime.date.today().isoformat(), machine.describe(), command, conditions=conditions)
+    publication = Publication(options)
+    results = Figures(command, CONDITIONS)
     bench = Bench(results, models, BUILD, rounds=options.rounds, seconds=options.seconds)
     for name in options.only:
         print(f"{name}: begins", file=sys.stderr, flush=True)
         CASES[name](bench)
-    options.results.mkdir(parents=True, exist_ok=True)
     part = "" if set(options.only) == set(CASES) else "-" + "-".join(options.only)
-    stem = options.results / f"{results.date}-{machine.slug()}-workers{part}"
-    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-    stem.with_name(f"{stem.name}.md").write_text(results.markdown())
-    print(f"wrote {stem}.json and .md", file=sys.stderr)
-    print(results.markdown())
+    results.publish(publication, f"-workers{part}")
