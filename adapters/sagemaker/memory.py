@@ -16,11 +16,10 @@ from functools import partial
 
 from adapters.sagemaker.model_folder import ModelFolder
 from core.config.normalize import normalize
-from core.config.schema import ModelInstanceGroup
+from core.config.schema import ModelInstanceGroup, copy_of
 from core.errors import OutOfMemory
 from core.observability.gpu import gpu_memory
 from core.observability.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
-from core.repository.model_config import copy_of
 
 HOST = "container"
 _MIB = 1 << 20

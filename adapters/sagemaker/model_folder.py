@@ -18,9 +18,9 @@ from core.config.platforms import is_ensemble
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, InvalidRequest
 from core.observability.log_text import escaped
+from core.repository.config_file import read_config
 from core.repository.layout import ModelDirectory
-from core.repository.model_config import read_config
-from core.repository.sources.any_layout import Shape, can_be_model, shape_of
+from core.repository.sources.folder_shape import FolderShape, can_be_model, folder_shape
 from core.repository.versions import select_versions, version_number
 
 DEEPEST = 32
@@ -45,7 +45,7 @@ def find_model(folder: Path) -> ModelFolder:
     lead out of `folder`, devices, pipes. Raises ConfigInvalid for a configuration that is no such thing.
     """
     files = list_files(folder)
-    if shape_of(files) is not Shape.REPOSITORY:
+    if folder_shape(files) is not FolderShape.REPOSITORY:
         config = _config(folder)
         return ModelFolder(folder, config, _weight_bytes(config, files))
     name = _only_model(folder, files)
@@ -136,7 +136,7 @@ def _can_be_name(name: str) -> bool:
 
 
 def _is_model(files: Mapping[str, int]) -> bool:
-    return can_be_model(files) or shape_of(files) is not Shape.REPOSITORY
+    return can_be_model(files) or folder_shape(files) is not FolderShape.REPOSITORY
 
 
 def _is_ensemble(config: ModelConfig) -> bool:

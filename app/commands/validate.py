@@ -126,7 +126,7 @@ def _checker(options: ValidateOptions) -> Check:
     """The real check: the configuration, the files that it names, a session of every version, golden requests run."""
     from core.backends.library import find_backend
     from core.backends.onnxruntime.backend import OnnxRuntimeBackend, gpu_ids, supports_gpus
-    from core.repository.model_config import problems_of
+    from core.repository.model_problems import problems_of
 
     backend = OnnxRuntimeBackend()
     settings = split_backend_settings(options.backend_config)

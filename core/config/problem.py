@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.errors import ConfigInvalid
+from core.errors import ConfigInvalid, ServerError
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where, and what to do about it.
+    """What is wrong, where, and how to cure it.
 
-    `path` is a field of the configuration (`input[0].dims`) or a file; `message` is Triton's text where it has one.
+    `path` is a field of the configuration (`input[0].dims`) or a file; `message` is Triton's text if Triton has one.
     """
 
     path: str
     message: str
     hint: str = ""
 
+    @classmethod
+    def of(cls, path: str, error: ServerError) -> Problem:
+        """The problem at `path` that `error` describes."""
+        return cls(path, error.message, error.hint or "")
+
 
 class InvalidModelConfig(ConfigInvalid):
-    """A configuration with problems: the message and hint are the first one's, `problems` holds every one."""
+    """A configuration with problems: message and hint are those of the first, `problems` holds every one."""
 
     def __init__(self, problems: Sequence[Problem], *, model: str | None = None) -> None:
         first = problems[0]

@@ -68,8 +68,15 @@ __all__ = [
     "ModelOutput",
     "ModelQueuePolicy",
     "ModelWarmup",
+    "copy_of",
     "datatype_of",
 ]
+
+
+def copy_of(config: ModelConfig) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    return copy
 
 
 def datatype_of(data_type: int) -> Datatype | None:

@@ -73,7 +73,7 @@ def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path)
             sample = _sample(config.name, setting, model_directory)
             _check(sample, spec)
         except ConfigInvalid as error:
-            problems.append(Problem(f"model_warmup[{index}]", error.message, error.hint or ""))
+            problems.append(Problem.of(f"model_warmup[{index}]", error))
         except (MemoryError, OverflowError, ValueError) as error:  # dimensions that no array can have
             problems.append(Problem(f"model_warmup[{index}]", str(error) or "there is no memory for its tensors"))
     return problems

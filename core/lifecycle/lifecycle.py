@@ -35,9 +35,9 @@ from core.lifecycle.retirement import Retirement, log_in_flight
 from core.lifecycle.serving_phase import ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
-from core.repository.sources.any_layout import Shape, shape_of
+from core.repository.sources.folder_shape import FolderShape, folder_shape
 from core.repository.sources.local import LocalSource
-from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Source
 
 _log = logging.getLogger("trident.lifecycle")
@@ -149,8 +149,8 @@ class Lifecycle:
         listed = parent.files(directory.name)
         if listed is None:
             raise ModelLoadFailed(poll_failure(name), hint=f"there is no directory {directory}", model=name)
-        bare = shape_of([file.path for file in listed]) is Shape.FILES
-        source = PlacedModel(parent, directory.name, name, bare=bare)
+        bare = folder_shape([file.path for file in listed]) is FolderShape.FILES
+        source = SingleModelSource(parent, directory.name, name, bare=bare)
         model = self.models.add(ModelKey(name))
         try:
             model.load(Located(ModelKey(name), source, tuple(source.files(name) or ())), _REQUEST)

@@ -22,17 +22,18 @@ from core.config.parse import parse_config_override
 from core.config.placement import Placement, placement_changes, placements
 from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig
+from core.config.schema import ModelConfig, copy_of
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
+from core.repository.config_completion import check_config, load_config
+from core.repository.config_file import read_config
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
-from core.repository.model_config import check_config, copy_of, load_config, read_config
 from core.repository.repositories import Located
-from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
 from core.repository.versions import version_directories, version_path
 from core.scheduling.batcher import DynamicBatcher
@@ -93,7 +94,7 @@ class ModelLoader:
                 config = parse_config_override(override)
             else:
                 config = read_config(directory, config_name=self._options.config_name, required=not auto_complete)
-            if isinstance(located.source, PlacedModel):  # it is served under the name that it was given
+            if isinstance(located.source, SingleModelSource):  # it is served under the name that it was given
                 config.name = name
             check_config(directory, config, auto_complete=auto_complete, gpu_ids=self._gpu_ids)
             return Prepared(located, config, tuple(version_directories(directory)))

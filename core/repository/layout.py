@@ -76,7 +76,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def config_file(directory: ModelDirectory, config_name: str = "") -> Path | None:
+def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None:
     """The configuration file of a model: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None.
 
     A link that leads nowhere and a directory are present: what was meant is not what would serve without them.

@@ -15,9 +15,9 @@ _log = logging.getLogger("trident.repository")
 
 
 class LocalSource:
-    """The Source of a folder; symbolic links are followed, since mounted volumes are made of them.
+    """The Source of a folder. It follows symbolic links, because mounted volumes consist of them.
 
-    Its models are used where they are: nothing is copied, and nothing protects a file that is written while it is read.
+    Its models are used in place: nothing is copied, and nothing protects a file from being written while it is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class LocalSource:
         self._refused: set[str] = set()
 
     def models(self) -> Sequence[str]:
-        """A folder whose name is not UTF-8 is no model: no client could ask for it. Each is logged once."""
+        """Leaves out folders whose names are not UTF-8, because no client could ask for them. Each is logged once."""
         names = set(model_names(self.path))
         refused = {name for name in names if not _is_utf8(name)}
         for name in sorted(refused - self._refused):
@@ -56,10 +56,10 @@ class LocalSource:
         return Fetched(ModelDirectory(model, self.path / model), _release_nothing)
 
     def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> None:
-        """Enter all files under `folder`. An empty folder counts as a file of no size: it may be a version.
+        """Add all files under `folder` to `found`. An empty folder counts as an empty file: it may be a version.
 
-        No folder is entered twice from one top folder of the model, so that links come to an end; two top folders that
-        are the same one, as versions that share it, have its files each.
+        Below one top folder of the model no folder is entered twice, so that a cycle of links ends. Two top folders
+        that link to the same folder, such as versions that share it, each get its files.
         """
         try:
             status = os.stat(folder)
@@ -68,9 +68,9 @@ class LocalSource:
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 listed = list(entries)
-        except FileNotFoundError:  # removed since it was listed
+        except FileNotFoundError:  # removed after it was listed
             return
-        except OSError as error:  # this model's trouble alone: loading it will say so
+        except OSError as error:  # it concerns only this model: loading it reports the error
             found.append(SourceFile(prefix, 0, f"unreadable: {error.strerror}"))
             return
         if not listed and prefix:
@@ -79,7 +79,7 @@ class LocalSource:
             try:
                 status = entry.stat()
                 is_folder = entry.is_dir()
-            except OSError:  # a dangling link, a loop of links, or removed since the folder was listed
+            except OSError:  # a dangling link, a loop of links, or removed after the folder was listed
                 continue
             if is_folder:
                 self._walk(entry.path, f"{prefix}{entry.name}/", found, seen if prefix else {*seen})
@@ -97,4 +97,4 @@ def _is_utf8(name: str) -> bool:
 
 
 def _release_nothing() -> None:
-    """The files are the user's."""
+    """The files belong to the user."""

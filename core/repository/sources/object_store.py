@@ -1,7 +1,7 @@
 """A model repository in an object store: listed there, used from a cache on the local disk.
 
-Names in it are not trusted. A model whose name cannot be that of a folder is left out of `scan` and logged; one with
-a file whose name cannot be that of a file fails when it is fetched, and the others go on.
+Names in the store are not trusted. A model whose name cannot be a folder's is left out of `scan` and logged. A model
+with a file whose name cannot be a file's fails when it is fetched; the other models are not affected.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from core.repository.versions import version_number
 _log = logging.getLogger("trident.repository")
 
 
-class ObjectSource:
-    """The Source of a prefix in an object store; see the protocol in core/repository/sources/source.py."""
+class ObjectStoreSource:
+    """The Source of a prefix in an object store."""
 
     def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
         self.location = store.location
         self._store = store
         self._downloader = downloader
         self._lock = threading.Lock()
-        # What was listed last: a listing tells more of an object than a SourceFile does.
+        # The last listing by model and path: it has the digests, which a SourceFile does not have.
         self._listed: dict[str, dict[str, StoredObject]] = {}
         self._refused: set[str] = set()
 
@@ -71,7 +71,7 @@ class ObjectSource:
         return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
 
     def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
-        """The objects of the last listing that are `files`. Raises RepositoryUnavailable if one is not in it."""
+        """The objects of the last listing that are `files`. Raises RepositoryUnavailable if it lacks one."""
         with self._lock:
             listed = self._listed.get(model, {})
         contents = {}
@@ -93,7 +93,7 @@ class ObjectSource:
         return f"list {self.location}"
 
     def _usable(self, models: Iterable[str]) -> list[str]:
-        """Those that can be folders, sorted; of the others each is logged once, until it has gone."""
+        """The models whose names can be folders, sorted. Each other one is logged once, until it disappears."""
         problems = {model: problem for model in models if (problem := name_problem(model))}
         with self._lock:
             new = problems.keys() - self._refused
@@ -104,7 +104,7 @@ class ObjectSource:
 
 
 def _without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
-    """Without the empty objects that only make a folder visible, but for those of folders with nothing else in them."""
+    """Remove the empty objects that only make a folder visible; the marker of an otherwise empty folder stays."""
     folders = {path[: end + 1] for path in listed for end in range(len(path) - 1) if path[end] == "/"}
     return {
         path: stored
@@ -118,7 +118,7 @@ def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
 
 
 def _version_of(path: str) -> int | None:
-    """The version that a file belongs to; None if it belongs to the model."""
+    """The version that a file belongs to; None for a file of the whole model."""
     folder, slash, _ = path.partition("/")
     return version_number(folder) if slash else None
 

@@ -1,4 +1,4 @@
-"""From a value of --model-repository to the Source that it names."""
+"""Opens the Source that a value of --model-repository names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.repository.download.progress import DownloadProgress
 from core.repository.location import Location, parse_location
 from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
-from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.source import Source
 from core.repository.stores.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
 from core.repository.stores.object_store import ObjectStore
@@ -21,9 +21,9 @@ from core.repository.stores.renewed_store import RenewedStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """`cache_bytes` bounds what is kept in `cache_directory`; 0 for no bound.
+    """`cache_bytes` limits the size of the cache in `cache_directory`; 0 means no limit.
 
-    `credential_path` is the value of TRITON_CLOUD_CREDENTIAL_PATH, empty where it is not set.
+    `credential_path` is the value of TRITON_CLOUD_CREDENTIAL_PATH, empty if it is not set.
     """
 
     cache_directory: Path
@@ -32,9 +32,9 @@ class SourceOptions:
 
 
 class SourceOpener:
-    """Opens the repositories of one server: all that are in object stores share a cache and their `progress`.
+    """Opens the repositories of one server; those in object stores share one cache and one `progress`.
 
-    The cache directory and the SDKs are touched when the first repository needs them. Any thread.
+    It makes the cache directory and imports an SDK when the first repository needs them. Any thread.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -44,11 +44,13 @@ class SourceOpener:
         self._downloader: Downloader | None = None
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
-        """Asks no storage. Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do.
+        """The source at `text`, without asking its storage.
 
-        With `any_layout` what is there may also be a single model, which is then called `single_model` if that is not
-        empty, and must not be nothing; not so at the root of a bucket or a file system, which has no name.
-        RepositoryUnavailable where the credential file has nothing for it or the cache directory cannot be used.
+        With `any_layout` the place may also hold a single model, called `single_model` if that is not empty, and it
+        must hold something. This does not apply to the root of a bucket or a file system, which has no name.
+
+        Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do;
+        RepositoryUnavailable if no entry of the credential file fits or the cache directory is unusable.
         """
         location = parse_location(text)
         source = self._open(location, location)
@@ -66,16 +68,16 @@ class SourceOpener:
         return AnyLayoutSource(self._open(parent, location), folder, source, name=single_model, required=True)
 
     def _open(self, location: Location, credited: Location) -> Source:
-        """`credited` is the location that the credentials are for."""
+        """The source at `location`, with the credentials for `credited`."""
         if location.scheme == "local":
             return LocalSource(Path(location.text))
         store = RenewedStore(
             location.text, lambda: self._credential(credited), lambda credential: _store(location, credential)
         )
-        return ObjectSource(store, self._shared_downloader())
+        return ObjectStoreSource(store, self._shared_downloader())
 
     def stop(self) -> None:
-        """Give up the downloads that run, soon; none starts again."""
+        """End the running downloads soon; none starts again."""
         with self._lock:
             downloader = self._downloader
         if downloader is not None:
@@ -93,7 +95,7 @@ class SourceOpener:
 
 
 def _store(location: Location, credential: S3Credential | GcsCredential | None) -> ObjectStore:
-    # Imported here: each SDK takes a second and tens of megabytes, which a server without such a storage need not pay.
+    # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme == "s3":
         from core.repository.stores.s3.store import S3Store
 

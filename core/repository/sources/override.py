@@ -1,6 +1,6 @@
-"""A model that a load request brings along: its files in a temporary folder, for as long as they are used.
+"""A model whose files a load request contains; they lie in a temporary folder for as long as they are used.
 
-The model directory in the repository is not looked at. Source: docs/spec/repository.md section 1.6.
+The model directory in the repository is ignored. Source: docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched, SourceFile
 
 _PREFIX = "file:"
-# Not the model's name, which is a client's: it might be no name that a folder can have.
+# Not the model's name: the client chooses it, and it may not be a valid folder name.
 _FOLDER = "model"
 _FAULTS_OF_A_PATH = {errno.ENAMETOOLONG: "the name is too long"} | dict.fromkeys(
-    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "what another file's path has for a folder cannot be a file"
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "a file cannot also be a folder in another file's path"
 )
 _LONGEST_SHOWN = 200
-# Folders in each other: they are made, listed and removed by recursion.
+# Nested folders; they are made, listed and removed by recursion.
 _DEEPEST = 32
 
 
 class OverrideSource:
-    """The Source of one model. The maker holds it until `close`; the folder goes when nothing fetched is left."""
+    """The Source of one model. Its folder is removed after `close` and the release of everything that was fetched."""
 
     def __init__(self, model: str, contents: Mapping[str, bytes]) -> None:
-        """`contents` by path relative to the model directory.
+        """`contents` is keyed by the path relative to the model directory.
 
-        Raises InvalidRequest for a path that leads out of it or that no file can have.
+        Raises InvalidRequest for a path that leads out of the directory or that no file can have.
         """
         for path in contents:
             _check_path(path)
@@ -78,7 +78,7 @@ class OverrideSource:
         return Fetched(ModelDirectory(model, self._folder / _FOLDER), lambda: next(once, _nothing)())
 
     def close(self) -> None:
-        """One user fewer; the last one takes the folder away."""
+        """Release one use of the folder; the last release removes it."""
         with self._lock:
             self._users -= 1
             last = self._users == 0
@@ -94,11 +94,11 @@ def _check_path(path: str) -> None:
             "directory."
         )
     if normal.count("/") > _DEEPEST:
-        raise _no_file(path, f"it has more than {_DEEPEST} folders in each other")
+        raise _no_file(path, f"it has more than {_DEEPEST} nested folders")
 
 
 def _write(folder: Path, path: str, content: bytes) -> None:
-    """Raises InvalidRequest for a path that no file can have, or not beside the others; OSError."""
+    """Raises InvalidRequest for a path that is impossible by itself or beside the other files; OSError."""
     file = folder / posixpath.normpath(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,4 +123,4 @@ def _not_written(model: str, error: OSError) -> RepositoryUnavailable:
 
 
 def _nothing() -> None:
-    """A second release."""
+    """A second release does nothing."""

@@ -1,4 +1,4 @@
-"""One model that is not where a repository would have it: under another name, or without a version directory."""
+"""One model that does not lie as a repository has it: under another name, or without a version directory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from core.repository.layout import CONFIG_FILE, GOLDEN_REQUESTS, NAMED_CONFIGS, 
 from core.repository.sources.source import Fetched, Source, SourceFile
 
 _VERSION = "1"
-# What belongs to the model, not to a version of it; label files are text.
-_OF_THE_MODEL = frozenset({CONFIG_FILE, NAMED_CONFIGS, GOLDEN_REQUESTS, "warmup", "initial_state"})
+# These belong to the model, not to a version of it. So do label files, which are text.
+_MODEL_ENTRIES = frozenset({CONFIG_FILE, NAMED_CONFIGS, GOLDEN_REQUESTS, "warmup", "initial_state"})
 _LABELS = ".txt"
 
 
-class PlacedModel:
-    """The Source of one model, `name`, which is the folder `folder` of `inner`.
+class SingleModelSource:
+    """The Source of one model, called `name`, which is the folder `folder` of `inner`.
 
-    With `bare` the folder holds the model files themselves, which are version 1, beside what belongs to the whole
-    model. The configuration's own name does not count: it is served under `name`.
+    With `bare` the folder holds the files of version 1 directly, beside the files of the whole model. The model is
+    served as `name`, whatever its configuration says.
     """
 
     def __init__(self, inner: Source, folder: str, name: str, *, bare: bool = False) -> None:
@@ -44,7 +44,7 @@ class PlacedModel:
         files = self._inner.files(self._folder) if model == self._name else None
         if files is None or not self._bare:
             return files
-        return sorted(map(_placed, files), key=lambda file: file.path)
+        return sorted(map(_versioned, files), key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
@@ -53,7 +53,7 @@ class PlacedModel:
         inner = [replace(file, path=file.path.removeprefix(f"{_VERSION}/")) for file in files]
         fetched = self._inner.fetch(self._folder, inner, None)
         try:
-            around = _surrounded(fetched.directory.path.absolute(), inner)
+            around = _model_directory_around(fetched.directory.path.absolute(), inner)
         except OSError as error:
             fetched.release()
             raise RepositoryUnavailable(
@@ -67,13 +67,13 @@ class PlacedModel:
         return Fetched(ModelDirectory(self._name, around, is_renamed=True), release)
 
 
-def _surrounded(directory: Path, files: Sequence[SourceFile]) -> Path:
-    """A new model directory whose version 1 is `directory`, where `files` lie. Raises OSError."""
+def _model_directory_around(directory: Path, files: Sequence[SourceFile]) -> Path:
+    """Make a model directory whose version 1 is `directory`, which holds `files`. Raises OSError."""
     around = Path(tempfile.mkdtemp(prefix="trident-model-"))
     try:
         (around / _VERSION).symlink_to(directory, target_is_directory=True)
-        for name in {file.path.partition("/")[0] for file in files if _is_of_the_model(file.path)}:
-            # Copied, not linked: what a configuration names must lie within its model directory, links followed.
+        for name in {file.path.partition("/")[0] for file in files if _belongs_to_model(file.path)}:
+            # Copied, not linked: a file that a configuration names must lie within its model directory, links followed.
             if (directory / name).is_dir():
                 shutil.copytree(directory / name, around / name, copy_function=_copy)
             else:
@@ -85,14 +85,14 @@ def _surrounded(directory: Path, files: Sequence[SourceFile]) -> Path:
 
 
 def _copy(source: str | Path, target: str | Path) -> None:
-    if os.path.isfile(source):  # to read a pipe could take for ever
+    if os.path.isfile(source):  # reading a pipe could take for ever
         shutil.copyfile(source, target)
 
 
-def _placed(file: SourceFile) -> SourceFile:
-    return file if _is_of_the_model(file.path) else replace(file, path=f"{_VERSION}/{file.path}")
+def _versioned(file: SourceFile) -> SourceFile:
+    return file if _belongs_to_model(file.path) else replace(file, path=f"{_VERSION}/{file.path}")
 
 
-def _is_of_the_model(path: str) -> bool:
+def _belongs_to_model(path: str) -> bool:
     top, slash, _ = path.partition("/")
-    return top in _OF_THE_MODEL or (not slash and top.endswith(_LABELS))
+    return top in _MODEL_ENTRIES or (not slash and top.endswith(_LABELS))

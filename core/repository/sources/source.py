@@ -1,8 +1,11 @@
-"""What the lifecycle asks of a model repository, wherever it is stored.
+"""The protocol between the lifecycle and a model repository, whatever its storage.
 
-    Source          the protocol
-    ├── LocalSource    a folder (local.py)
-    └── ObjectSource   a prefix in an object store, through a cache on the disk (object_store.py)
+    Source              the protocol
+    ├── LocalSource        a local folder (local.py)
+    ├── ObjectStoreSource  a prefix in an object store, through a cache on the disk (object_store.py)
+    ├── OverrideSource     the files of a load request (override.py)
+    ├── SingleModelSource  one model from another source, under another name or layout (single_model.py)
+    └── AnyLayoutSource    a folder that is a repository or a single model (any_layout.py)
 
 Methods may block on disk or network: call them from a loader thread, never from an event loop.
 """
@@ -20,7 +23,7 @@ from core.repository.layout import ModelDirectory
 class SourceFile:
     """One file of a model. `path` is relative to the model directory, with `/`; `size` is in bytes.
 
-    `tag` is different whenever the content is: an etag, a generation, or the times and the inode of a local file.
+    `tag` differs whenever the content differs: an etag, a generation, or the times and the inode of a local file.
     """
 
     path: str
@@ -39,27 +42,28 @@ class Fetched:
 class Source(Protocol):
     """A model repository in one storage; any loader thread, several at once.
 
-    Every method raises RepositoryUnavailable where the storage cannot be read or refuses.
+    Every method raises RepositoryUnavailable if the storage cannot be read or refuses access.
     """
 
     location: str
 
     def models(self) -> Sequence[str]:
-        """The names of the model directories, sorted; one look at the storage."""
+        """The names of the model directories, sorted."""
         ...
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
-        """Every model with all its files by path, from one listing of the whole repository."""
+        """Every model with all its files sorted by path, from one listing of the whole repository."""
         ...
 
     def files(self, model: str) -> Sequence[SourceFile] | None:
-        """All files of one model by path; None if the repository has no such model."""
+        """All files of one model sorted by path; None if the repository has no such model."""
         ...
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
-        """`model` on the local disk, as `files` (from `scan` or `files`) lists it: what all versions share, which is
-        everything outside the version directories, and of these the one of `version`; none for None.
+        """Bring `model` to the local disk, as `files` (from `scan` or `files`) lists it.
 
-        Raises also where a file has changed since it was listed, is damaged, or does not fit on the disk.
+        This includes everything outside the version directories and the directory of `version`; None stands for no
+        version. Also raises RepositoryUnavailable if a file has changed since it was listed, is damaged or does not fit
+        on the disk.
         """
         ...

@@ -236,7 +236,7 @@ REFUSED_PARAMETERS: list[tuple[dict[str, Any], int, str]] = [
     (
         {"config": OVERRIDE, "file:1": "", FILE: ""},
         400,
-        NO_FILE % ("1/model.onnx", "what another file's path has for a folder cannot be a file"),
+        NO_FILE % ("1/model.onnx", "a file cannot also be a folder in another file's path"),
     ),
     ({"config": OVERRIDE, "file:" + "n" * 300: ""}, 400, NO_FILE % ("n" * 200 + "...", "the name is too long")),
 ]

@@ -1,4 +1,4 @@
-"""An object store in memory, with faults that a test writes down beforehand."""
+"""An object store in memory, with faults that a test prepares."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PIECE = 1000
 
 @dataclass(frozen=True)
 class Fault:
-    """What one read does: it raises after so many bytes (of that read); None ends it there without a word."""
+    """Makes one read raise `error` after `after` bytes of that read; without an error the read ends there."""
 
     after: int
     error: Exception | None = None
 
 
 class MemoryStore:
-    """An ObjectStore of `contents` by key. `digests`: its listing tells the MD5; `checksums`: it tells it if asked."""
+    """An ObjectStore of `contents` by key. `digests`: the listing has MD5s; `checksums`: `checksum` returns them."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class MemoryStore:
         self.tags = dict.fromkeys(contents, "1")
         self.faults: dict[str, deque[Fault]] = {}
         self.listing_faults: deque[Exception] = deque()
-        # The content of a key as the next reads of it bring it, one read each.
+        # The contents that the next reads of a key return, one per read.
         self.damaged: dict[str, deque[bytes]] = {}
         self.reads: list[tuple[str, int, int]] = []
         self.read_bytes = 0
@@ -114,7 +114,7 @@ def lost(after: int = 0) -> Fault:
 def downloader(
     directory: Path, *, part_bytes: int = 10 * PIECE, max_bytes: int = 0, pauses: list[float] | None = None
 ) -> Downloader:
-    """A Downloader over a cache in `directory` that does not wait after a failure, but notes for how long it would."""
+    """A Downloader with a cache in `directory`. It records its pauses in `pauses` instead of waiting."""
     noted = [] if pauses is None else pauses
     backoff = Backoff(attempts=3, pause=lambda _, seconds: noted.append(seconds), draw=lambda: 1.0)
     cache = ModelCache(directory, max_bytes)

@@ -1,4 +1,4 @@
-"""Label files: one label a line, and none from outside the model directory."""
+"""Label files: one label per line, inside the model directory."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def labels(directory: Path, file_name: str) -> dict[str, tuple[str, ...]]:
         ("", ()),
     ],
 )
-def test_the_line_number_is_the_index(tmp_path: Path, content: str, expected: tuple[str, ...]) -> None:
+def test_line_number_is_the_class_index(tmp_path: Path, content: str, expected: tuple[str, ...]) -> None:
     (tmp_path / "labels.txt").write_bytes(content.encode())
     assert labels(tmp_path, "labels.txt") == {"OUT": expected}
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_model(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_bytes(b"caf\xe9\nok\n")
     assert labels(tmp_path, "labels.txt") == {"OUT": ("caf\ufffd", "ok")}
 
 
-def test_a_file_outside_is_refused(tmp_path: Path) -> None:
+def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported) as caught:
         labels(tmp_path, "../labels.txt")
     assert caught.value.message == (
@@ -47,6 +47,6 @@ def test_a_file_outside_is_refused(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.UNSUPPORTED
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_label_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"^failed to open text file for read .*labels.txt: No such file"):
         labels(tmp_path, "labels.txt")

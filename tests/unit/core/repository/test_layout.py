@@ -1,4 +1,4 @@
-"""The layout of a repository: candidates, configuration files, and what tells a backend."""
+"""The layout of a repository: models, configuration files, and the files that identify a backend."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.layout import ModelDirectory, config_file, detection_files, scan_repository
+from core.repository.layout import ModelDirectory, config_path, detection_files, scan_repository
 
 
-def test_every_directory_is_a_candidate_and_no_file(tmp_path: Path) -> None:
+def test_scan_finds_directories_and_ignores_files(tmp_path: Path) -> None:
     for name in ("b", "a", ".hidden"):
         (tmp_path / name).mkdir()
     (tmp_path / "README").touch()
@@ -20,26 +20,26 @@ def test_every_directory_is_a_candidate_and_no_file(tmp_path: Path) -> None:
     assert found[1] == ModelDirectory("a", tmp_path / "a")
 
 
-def test_a_path_that_is_no_directory(tmp_path: Path) -> None:
+def test_scan_of_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnavailable, match=r"^repository path is not a valid directory$"):
         scan_repository(tmp_path / "none")
 
 
-def test_a_named_config_goes_before_the_plain_one(tmp_path: Path) -> None:
+def test_named_configuration_takes_precedence_over_the_plain_one(tmp_path: Path) -> None:
     directory = ModelDirectory("m", tmp_path)
-    assert config_file(directory, "fast") is None
+    assert config_path(directory, "fast") is None
     plain = tmp_path / "config.pbtxt"
     plain.touch()
-    assert config_file(directory) == plain
-    assert config_file(directory, "fast") == plain
+    assert config_path(directory) == plain
+    assert config_path(directory, "fast") == plain
     named = tmp_path / "configs" / "fast.pbtxt"
     named.parent.mkdir()
     named.touch()
-    assert config_file(directory, "fast") == named
-    assert config_file(directory) == plain
+    assert config_path(directory, "fast") == named
+    assert config_path(directory) == plain
 
 
-def test_only_the_first_sub_directory_tells_the_backend(tmp_path: Path) -> None:
+def test_detection_files_are_those_of_the_first_sub_directory(tmp_path: Path) -> None:
     directory = ModelDirectory("m", tmp_path)
     assert detection_files(directory) == frozenset()
     for version, name in (("1", "model.onnx"), ("2", "model.py")):

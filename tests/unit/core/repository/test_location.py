@@ -11,7 +11,7 @@ from core.repository.location import Location, parse_location, uri_prefix
 @pytest.mark.parametrize(
     "text", ["/models", "models", ".", "C:models", "a:9000/b", "s3:/bucket", "/a//b/", "gs", "~/m"]
 )
-def test_a_local_path_stays_as_it_is(text: str) -> None:
+def test_local_path_stays_unchanged(text: str) -> None:
     assert parse_location(text) == Location(text, "local")
 
 
@@ -34,7 +34,7 @@ def test_a_local_path_stays_as_it_is(text: str) -> None:
         ("gs://my_b.x//a///b/", Location("gs://my_b.x/a/b", "gs", "", "my_b.x", "a/b")),
     ],
 )
-def test_the_forms(text: str, expected: Location) -> None:
+def test_uri_is_parsed_and_normalised(text: str, expected: Location) -> None:
     assert parse_location(text) == expected
     assert parse_location(expected.text) == expected
     assert uri_prefix(text).removesuffix("/") == expected.text
@@ -75,7 +75,7 @@ def test_the_forms(text: str, expected: Location) -> None:
         ("file:///models", "unknown storage file://"),
     ],
 )
-def test_a_wrong_form_teaches_the_right_one(text: str, says: str) -> None:
+def test_wrong_form_is_refused_with_a_hint(text: str, says: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         parse_location(text)
     assert says in f"{caught.value.message} {caught.value.hint}"
@@ -92,13 +92,13 @@ def test_a_wrong_form_teaches_the_right_one(text: str, says: str) -> None:
         "http://AKIA:hunter2@host/b",
     ],
 )
-def test_a_password_is_refused_and_not_repeated(text: str) -> None:
+def test_password_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         parse_location(text)
     assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_azure_is_not_one_of_the_storages() -> None:
+def test_azure_storage_is_unsupported() -> None:
     with pytest.raises(Unsupported, match="as:// file-system not supported") as caught:
         parse_location("as://account/container/models")
     assert "s3://" in caught.value.message

@@ -1,3 +1,5 @@
+"""All repositories of a server as one."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,11 +19,11 @@ def folder(path: Path, *models: str) -> LocalSource:
 
 @pytest.fixture
 def two(tmp_path: Path) -> list[LocalSource]:
-    """Two repositories: `both` is in both of them."""
+    """Two repositories that both have the model `both`."""
     return [folder(tmp_path / "a", "both", "first"), folder(tmp_path / "b", "both", "second")]
 
 
-def test_a_scan_leaves_out_what_is_not_unique(two: list[LocalSource]) -> None:
+def test_scan_leaves_out_duplicate_names(two: list[LocalSource]) -> None:
     scan = Repositories(two).scan()
     assert sorted(scan.models) == [ModelKey("first"), ModelKey("second")]
     assert scan.models[ModelKey("second")].source is two[1]
@@ -30,7 +32,7 @@ def test_a_scan_leaves_out_what_is_not_unique(two: list[LocalSource]) -> None:
     assert scan.failures == {}
 
 
-def test_names_say_why_a_model_cannot_be_loaded(two: list[LocalSource]) -> None:
+def test_names_mark_duplicates_as_not_unique(two: list[LocalSource]) -> None:
     assert Repositories(two).names() == {
         ModelKey("both"): NOT_UNIQUE,
         ModelKey("first"): "",
@@ -38,7 +40,7 @@ def test_names_say_why_a_model_cannot_be_loaded(two: list[LocalSource]) -> None:
     }
 
 
-def test_with_namespaces_every_model_has_its_own_key(two: list[LocalSource]) -> None:
+def test_namespacing_gives_every_model_its_own_key(two: list[LocalSource]) -> None:
     known = Repositories(two, namespacing=True)
     a, b = (source.location for source in two)
     assert sorted(known.scan().models) == [("both", a), ("both", b), ("first", a), ("second", b)]
@@ -47,20 +49,20 @@ def test_with_namespaces_every_model_has_its_own_key(two: list[LocalSource]) -> 
     assert [located.key for located in known.find("both")] == [("both", a), ("both", b)]
 
 
-def test_find_tells_all_places(two: list[LocalSource]) -> None:
+def test_find_returns_every_repository_with_the_model(two: list[LocalSource]) -> None:
     known = Repositories(two)
     assert [located.source for located in known.find("both")] == two
     assert [located.source for located in known.find("second")] == two[1:]
     assert known.find("none") == []
 
 
-def test_a_repository_named_twice_is_one(two: list[LocalSource]) -> None:
+def test_repository_named_twice_counts_once(two: list[LocalSource]) -> None:
     known = Repositories([two[0], LocalSource(two[0].path)])
     assert known.scan().duplicates == frozenset()
     assert len(known.find("both")) == 1
 
 
-def test_a_repository_that_cannot_be_read_hides_no_other(two: list[LocalSource], tmp_path: Path) -> None:
+def test_unreadable_repository_does_not_hide_the_others(two: list[LocalSource], tmp_path: Path) -> None:
     known = Repositories(two)
     known.check()
     (tmp_path / "a").rename(tmp_path / "away")
@@ -68,9 +70,9 @@ def test_a_repository_that_cannot_be_read_hides_no_other(two: list[LocalSource],
     assert sorted(scan.models) == [ModelKey("both"), ModelKey("second")]
     assert list(scan.failures) == [two[0].location]
     assert scan.failures[two[0].location].message == "repository path is not a valid directory"
-    # What it held last is still told.
+    # The names that it had last remain.
     assert known.names()[ModelKey("first")] == ""
-    # The model might be there: it cannot be said that it is nowhere, or only in the other one.
+    # The model might be in the unreadable repository, so `find` cannot say where it is.
     for name in ("first", "second"):
         with pytest.raises(RepositoryUnavailable):
             known.find(name)

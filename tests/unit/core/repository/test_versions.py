@@ -1,4 +1,4 @@
-"""Version directories and the policy that selects among them."""
+"""Version directories and the version policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.repository.layout import ModelDirectory
 from core.repository.versions import select_versions, version_directories, version_path
 
 
-def test_directories_with_a_number_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("10", "2", "0", "003", "abc", "3_old", "-1", "٣", "9" * 30, "warmup", "initial_state", "configs"):
         (tmp_path / name).mkdir()
     (tmp_path / "7").touch()
@@ -27,7 +27,7 @@ def test_directories_with_a_number_are_versions(tmp_path: Path, caplog: pytest.L
     assert "ignore version directory 'abc' which fails to convert to integral number" in skipped
 
 
-def test_a_directory_that_is_gone_has_no_versions(tmp_path: Path) -> None:
+def test_missing_directory_has_no_versions(tmp_path: Path) -> None:
     assert version_directories(ModelDirectory("m", tmp_path / "gone")) == []
 
 
@@ -43,18 +43,18 @@ def test_a_directory_that_is_gone_has_no_versions(tmp_path: Path) -> None:
         ("", [0, 2, 10]),
     ],
 )
-def test_policies(policy: str, selected: list[int]) -> None:
+def test_version_policy_selects_versions(policy: str, selected: list[int]) -> None:
     config = text_format.Parse(f"version_policy {{ {policy} }}", ModelConfig())
     assert select_versions(config, [2, 10, 0], "m") == selected
 
 
-def test_a_missing_version_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_specific_version_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     config = text_format.Parse("version_policy { specific { versions: [ 1, 4 ] } }", ModelConfig())
     assert select_versions(config, [1], "m") == [1]
     assert caplog.messages == ["version 4 is specified for model 'm', but the version directory is not present"]
 
 
-def test_nothing_left_is_an_error() -> None:
+def test_empty_selection_is_an_error() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         select_versions(ModelConfig(), [], "m")
     assert caught.value.message == "at least one version must be available under the version policy of model 'm'"

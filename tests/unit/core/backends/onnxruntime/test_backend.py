@@ -94,7 +94,7 @@ def test_what_is_not_a_tensor_is_unsupported(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_label_file_is_named(tmp_path: Path) -> None:
     for act in (lambda: OnnxRuntimeBackend().inspect(tmp_path, EMPTY, {}), lambda: load(tmp_path, add_sub_config())):
         with pytest.raises(RepositoryUnavailable) as caught:
             act()

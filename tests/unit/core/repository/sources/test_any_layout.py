@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.sources.any_layout import AnyLayoutSource, Shape, can_be_model, shape_of
+from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
-from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
@@ -28,50 +27,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("paths", "shape"),
-    [
-        ([], Shape.REPOSITORY),
-        (["cat/1/model.onnx"], Shape.REPOSITORY),
-        (["cat/config.pbtxt", "code/inference.py"], Shape.REPOSITORY),
-        (["readme.md", "code/inference.py"], Shape.REPOSITORY),
-        (["config.pbtxt", "1/model.onnx"], Shape.MODEL),
-        (["1/model.onnx"], Shape.MODEL),
-        (["1/model.savedmodel/saved_model.pb"], Shape.MODEL),
-        (["1/other.onnx", "config.pbtxt"], Shape.MODEL),
-        (["1/model.onnx", "model.onnx"], Shape.MODEL),
-        (["config.pbtxt", "1/model.onnx", "model.onnx"], Shape.MODEL),
-        (["config.pbtxt"], Shape.MODEL),
-        (["config.pbtxt", "model.onnx"], Shape.FILES),
-        (["model.onnx", "model.onnx.data", "code/inference.py"], Shape.FILES),
-        (["model.onnx", "cat/1/model.onnx"], Shape.REPOSITORY),
-        (["1/1/model.onnx"], Shape.REPOSITORY),
-        (["1/config.pbtxt"], Shape.REPOSITORY),
-        (["other.onnx"], Shape.REPOSITORY),
-    ],
-)
-def test_what_a_folder_is(paths: Sequence[str], shape: Shape) -> None:
-    assert shape_of(paths) is shape
-
-
-@pytest.mark.parametrize(
-    ("paths", "can"),
-    [
-        (["config.pbtxt"], True),
-        (["configs/small.pbtxt"], True),
-        (["1/model.onnx"], True),
-        (["1/"], True),
-        (["01/model.onnx"], False),
-        (["configs/readme.md"], False),
-        (["inference.py", "lib/1.py"], False),
-        ([], False),
-    ],
-)
-def test_what_can_be_a_model(paths: Sequence[str], can: bool) -> None:
-    assert can_be_model(paths) is can
-
-
-def test_a_repository_is_itself(tmp_path: Path) -> None:
+def test_repository_is_passed_through(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {"cat/1/model.onnx": "", "dog/config.pbtxt": ""})
     source = local(root)
     assert source.location == str(root)
@@ -84,7 +40,7 @@ def test_a_repository_is_itself(tmp_path: Path) -> None:
     ("text", "name"),
     [("", "model"), ('name: "cat"', "cat"), ('name: "../cat"', "model"), ("name: 17 }", "model")],
 )
-def test_one_model_has_the_name_of_its_configuration(tmp_path: Path, text: str, name: str) -> None:
+def test_single_model_takes_the_name_of_its_configuration(tmp_path: Path, text: str, name: str) -> None:
     root = write(tmp_path / "root", {"config.pbtxt": text, "1/model.onnx": "graph", "2/model.onnx": "graph"})
     source = local(root)
     assert source.models() == [name]
@@ -95,7 +51,7 @@ def test_one_model_has_the_name_of_its_configuration(tmp_path: Path, text: str, 
     assert (fetched.directory.name, fetched.directory.path) == (name, root)
 
 
-def test_files_are_version_1_and_what_belongs_to_the_model_is_not(tmp_path: Path) -> None:
+def test_bare_files_become_version_1_except_those_of_the_model(tmp_path: Path) -> None:
     listed = {"model.onnx": "graph", "model.onnx.data": "weights", "labels.txt": "a", "golden/1.json": "{}"}
     root = write(tmp_path / "root", {**listed, "config.pbtxt": ""})
     source = local(root)
@@ -116,7 +72,7 @@ def test_files_are_version_1_and_what_belongs_to_the_model_is_not(tmp_path: Path
     assert {path.name for path in root.iterdir()} == {"config.pbtxt", *(name.partition("/")[0] for name in listed)}
 
 
-def test_folders_that_cannot_be_models_do_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folders_that_cannot_be_models_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = write(
         tmp_path / "root", {"cat/1/model.onnx": "", "code/inference.py": "", ".git/HEAD": "", "__MACOSX/._1": ""}
     )
@@ -129,14 +85,14 @@ def test_folders_that_cannot_be_models_do_not_count(tmp_path: Path, caplog: pyte
     assert said == [".git", "__MACOSX", "code", "empty"]
 
 
-def test_nothing_but_such_folders_is_no_model(tmp_path: Path) -> None:
+def test_repository_of_ignored_folders_has_no_model(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {"code/inference.py": ""})
     source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
     with pytest.raises(RepositoryUnavailable, match=r": it holds 'code'$"):
         source.scan()
 
 
-def test_a_place_without_a_model_is_an_error_where_all_are_loaded(tmp_path: Path) -> None:
+def test_required_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     assert local(root).scan() == {}
@@ -154,7 +110,7 @@ def test_a_place_without_a_model_is_an_error_where_all_are_loaded(tmp_path: Path
     assert list(local(root).scan()) == ["model"]
 
 
-def test_it_is_decided_when_something_is_there(tmp_path: Path) -> None:
+def test_shape_is_decided_once_the_folder_has_content(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     source = local(root)
@@ -165,12 +121,12 @@ def test_it_is_decided_when_something_is_there(tmp_path: Path) -> None:
     assert source.models() == ["model"]
 
 
-def test_in_an_object_store(tmp_path: Path) -> None:
+def test_prefix_in_an_object_store_can_be_one_model(tmp_path: Path) -> None:
     contents = {"root/config.pbtxt": b'name: "cat"', "root/1/model.onnx": b"old", "root/2/model.onnx": b"new"}
     store = MemoryStore(contents, location="memory://bucket/deep")
     fetching = downloader(tmp_path / "cache")
-    itself = ObjectSource(MemoryStore({}, location="memory://bucket/deep/root"), fetching)
-    source = AnyLayoutSource(ObjectSource(store, fetching), "root", itself)
+    itself = ObjectStoreSource(MemoryStore({}, location="memory://bucket/deep/root"), fetching)
+    source = AnyLayoutSource(ObjectStoreSource(store, fetching), "root", itself)
     assert source.location == "memory://bucket/deep/root"
     assert source.models() == ["cat"]
     files = source.files("cat")
@@ -182,13 +138,13 @@ def test_in_an_object_store(tmp_path: Path) -> None:
     fetched.release()
 
 
-def test_the_opener_looks_from_outside(tmp_path: Path) -> None:
+def test_opener_detects_a_single_model_from_its_parent_folder(tmp_path: Path) -> None:
     opener = SourceOpener(SourceOptions(cache_directory=tmp_path / "cache", cache_bytes=0))
     write(tmp_path / "root", {"model.onnx": ""})
     assert opener.open(str(tmp_path / "root")).models() == []
     assert opener.open(f"{tmp_path / 'root'}/", any_layout=True).models() == ["model"]
     assert isinstance(opener.open("/", any_layout=True), LocalSource)
-    assert isinstance(opener.open("gs://bucket", any_layout=True), ObjectSource)
+    assert isinstance(opener.open("gs://bucket", any_layout=True), ObjectStoreSource)
     placed = opener.open("gs://bucket/deep/root", any_layout=True)
     assert isinstance(placed, AnyLayoutSource)
     assert placed.location == "gs://bucket/deep/root"
@@ -196,7 +152,7 @@ def test_the_opener_looks_from_outside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.onnx", "1/model.onnx"])
 @pytest.mark.parametrize(("config", "model"), [(None, "model"), (CONFIG, "model"), (f'name: "cat"{CONFIG}', "cat")])
-def test_the_engine_serves_one_model(tmp_path: Path, name: str, config: str | None, model: str) -> None:
+def test_engine_serves_a_single_model(tmp_path: Path, name: str, config: str | None, model: str) -> None:
     root = tmp_path / "root"
     path = root / name
     onnx_models.write(onnx_models.add_sub(), path)

@@ -27,7 +27,7 @@ def paths(source: LocalSource, model: str = "simple") -> list[str]:
     return [file.path for file in files]
 
 
-def test_models_and_files(repository: Path) -> None:
+def test_source_lists_and_fetches_models(repository: Path) -> None:
     source: Source = LocalSource(repository)
     assert source.location == str(repository)
     assert source.models() == ["simple"]
@@ -41,8 +41,8 @@ def test_models_and_files(repository: Path) -> None:
     assert (repository / "simple" / "1" / "model.onnx").read_bytes() == b"graph"
 
 
-def test_a_file_that_is_replaced_has_another_tag(repository: Path) -> None:
-    """Also by one as old and as large, as `mv` and links of mounted volumes do it."""
+def test_replaced_file_has_another_tag(repository: Path) -> None:
+    """Even if the new file has the same size and time: `mv` and the links of mounted volumes replace files this way."""
     model = repository / "simple" / "1" / "model.onnx"
     before = LocalSource(repository).files("simple")
     other = repository / "simple" / "new"
@@ -52,12 +52,12 @@ def test_a_file_that_is_replaced_has_another_tag(repository: Path) -> None:
     assert LocalSource(repository).files("simple") != before
 
 
-def test_an_empty_version_counts(repository: Path) -> None:
+def test_empty_version_is_listed(repository: Path) -> None:
     (repository / "simple" / "2").mkdir()
     assert paths(LocalSource(repository)) == ["1/model.onnx", "2/", "config.pbtxt"]
 
 
-def test_links_are_followed_once(repository: Path) -> None:
+def test_cycle_of_links_ends(repository: Path) -> None:
     model = repository / "simple"
     (model / "again").symlink_to(model, target_is_directory=True)
     (model / "dangling").symlink_to(model / "nothing")
@@ -65,7 +65,7 @@ def test_links_are_followed_once(repository: Path) -> None:
     assert paths(LocalSource(repository)) == ["1/model.onnx", "config.pbtxt", "link.txt"]
 
 
-def test_versions_that_are_one_folder_have_its_files_each(repository: Path) -> None:
+def test_versions_linked_to_one_folder_each_list_its_files(repository: Path) -> None:
     model = repository / "simple"
     (model / "2").symlink_to("1")
     (model / "1" / "again").symlink_to(".")
@@ -73,11 +73,11 @@ def test_versions_that_are_one_folder_have_its_files_each(repository: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["none", "", ".", "..", "simple/1", "a\0b", "x" * 300])
-def test_no_such_model(repository: Path, name: str) -> None:
+def test_unknown_model_has_no_files(repository: Path, name: str) -> None:
     assert LocalSource(repository).files(name) is None
 
 
-def test_no_such_repository(repository: Path) -> None:
+def test_missing_repository_is_unavailable(repository: Path) -> None:
     with pytest.raises(RepositoryUnavailable):
         LocalSource(repository / "none").models()
     with pytest.raises(RepositoryUnavailable):

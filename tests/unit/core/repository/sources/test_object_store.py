@@ -1,4 +1,4 @@
-"""A repository in an object store, as the lifecycle sees it."""
+"""A model repository in an object store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout import detection_files
-from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.source import Fetched, Source, SourceFile
 from core.repository.stores.object_store import TransientError
 from core.repository.versions import version_directories
@@ -34,8 +34,8 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def source(store: MemoryStore, tmp_path: Path) -> ObjectSource:
-    return ObjectSource(store, downloader(tmp_path / "cache"))
+def source(store: MemoryStore, tmp_path: Path) -> ObjectStoreSource:
+    return ObjectStoreSource(store, downloader(tmp_path / "cache"))
 
 
 def fetch(source: Source, model: str, version: int | None) -> Fetched:
@@ -49,7 +49,7 @@ def on_disk(fetched: Fetched) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
-def test_one_listing_for_all(source: ObjectSource, store: MemoryStore) -> None:
+def test_scan_takes_one_listing(source: ObjectStoreSource, store: MemoryStore) -> None:
     found = source.scan()
     assert store.listings == [""]
     assert {model: len(files) for model, files in found.items()} == {"simple": 7, "other": 1, "simpler": 1}
@@ -60,12 +60,12 @@ def test_one_listing_for_all(source: ObjectSource, store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "simple/1", "a\0b"])
-def test_no_such_model(source: ObjectSource, store: MemoryStore, name: str) -> None:
+def test_impossible_name_has_no_files(source: ObjectStoreSource, store: MemoryStore, name: str) -> None:
     assert source.files(name) is None
     assert store.listings == []
 
 
-def test_only_the_version_that_is_asked_for(source: ObjectSource, store: MemoryStore) -> None:
+def test_fetch_downloads_only_the_requested_version(source: ObjectStoreSource, store: MemoryStore) -> None:
     shared = ["config.pbtxt", "golden/one.json", "labels.txt", "old/model.onnx"]
     assert on_disk(fetch(source, "simple", None)) == shared
     fetched = fetch(source, "simple", 2)
@@ -74,7 +74,7 @@ def test_only_the_version_that_is_asked_for(source: ObjectSource, store: MemoryS
     assert len({key for key, _, _ in store.reads}) == len(store.reads)
 
 
-def test_versions_that_were_not_fetched_are_seen(source: ObjectSource) -> None:
+def test_directory_lists_versions_that_were_not_fetched(source: ObjectStoreSource) -> None:
     directory = fetch(source, "simple", None).directory
     assert version_directories(directory) == [1, 2]
     assert detection_files(directory) == {"model.onnx"}
@@ -82,15 +82,15 @@ def test_versions_that_were_not_fetched_are_seen(source: ObjectSource) -> None:
     assert directory.path.name == directory.name == "simple"
 
 
-def test_a_scan_is_enough_to_fetch(source: ObjectSource, store: MemoryStore) -> None:
+def test_fetch_after_a_scan_needs_no_other_listing(source: ObjectStoreSource, store: MemoryStore) -> None:
     files = source.scan()["other"]
     assert on_disk(source.fetch("other", files, 1)) == ["1/model.onnx"]
     assert store.listings == [""]
 
 
-def test_release_lets_it_be_evicted(store: MemoryStore, tmp_path: Path) -> None:
+def test_released_model_can_be_evicted(store: MemoryStore, tmp_path: Path) -> None:
     over = downloader(tmp_path, max_bytes=1)
-    fetched = fetch(ObjectSource(store, over), "other", 1)
+    fetched = fetch(ObjectStoreSource(store, over), "other", 1)
     over.cache.trim()
     assert on_disk(fetched) == ["1/model.onnx"]
     fetched.release()
@@ -99,7 +99,7 @@ def test_release_lets_it_be_evicted(store: MemoryStore, tmp_path: Path) -> None:
     assert not fetched.directory.path.exists()
 
 
-def test_changed_since_it_was_listed(source: ObjectSource, store: MemoryStore) -> None:
+def test_fetch_of_a_changed_file_is_refused(source: ObjectStoreSource, store: MemoryStore) -> None:
     files = source.files("other")
     assert files is not None
     store.put("other/1/model.onnx", b"newer")
@@ -109,8 +109,8 @@ def test_changed_since_it_was_listed(source: ObjectSource, store: MemoryStore) -
     assert refused.value.hint == "list the repository again"
 
 
-def test_folder_markers(store: MemoryStore, source: ObjectSource) -> None:
-    """Empty objects whose names end with a slash: some tools make them for folders."""
+def test_folder_markers_are_left_out_except_for_empty_folders(store: MemoryStore, source: ObjectStoreSource) -> None:
+    """A folder marker is an empty object whose name ends with a slash."""
     for key in ("marked/", "marked/1/", "marked/2/", "marked/2/model.onnx", "empty/"):
         store.put(key, b"x" if key.endswith("x") else b"")
     found = source.scan()
@@ -125,7 +125,9 @@ def test_folder_markers(store: MemoryStore, source: ObjectSource) -> None:
 @pytest.mark.parametrize(
     "path", ["../../escaped", "/escaped", "1//model.onnx", "1/./x", "x" * 256, "a\0b", "config.pbtxt/x", "1/"]
 )
-def test_a_bad_name_is_that_models_failure(source: ObjectSource, store: MemoryStore, tmp_path: Path, path: str) -> None:
+def test_bad_file_name_fails_only_its_model(
+    source: ObjectStoreSource, store: MemoryStore, tmp_path: Path, path: str
+) -> None:
     store.put("simple/1", b"both a file and a folder")
     store.put(f"simple/{path}", b"")
     files = source.scan()["simple"]
@@ -136,8 +138,8 @@ def test_a_bad_name_is_that_models_failure(source: ObjectSource, store: MemorySt
     assert store.reads == [("other/1/model.onnx", 0, 5)]
 
 
-def test_a_bad_model_name_is_left_out_and_told_once(
-    source: ObjectSource, store: MemoryStore, caplog: pytest.LogCaptureFixture
+def test_bad_model_name_is_left_out_and_logged_once(
+    source: ObjectStoreSource, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("..", ".", "", "x" * 256):
         store.put(f"{name}/1/model.onnx", b"bad")
@@ -149,7 +151,7 @@ def test_a_bad_model_name_is_left_out_and_told_once(
         source.fetch("..", (SourceFile("1/model.onnx", 3, "1"),), 1)
 
 
-def test_a_listing_is_tried_again(source: ObjectSource, store: MemoryStore) -> None:
+def test_listing_is_retried(source: ObjectStoreSource, store: MemoryStore) -> None:
     store.listing_faults.extend([TransientError("503")] * 2)
     assert "simple" in source.scan()
     store.listing_faults.extend([TransientError("503")] * 3)

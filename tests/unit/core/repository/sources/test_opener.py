@@ -1,4 +1,4 @@
-"""From a value of --model-repository to the Source that it names; nothing here touches a network."""
+"""Opening the Source that a value of --model-repository names; no test uses the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
 from core.repository.sources.local import LocalSource
-from core.repository.sources.object_store import ObjectSource
+from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.opener import SourceOpener, SourceOptions
 
 
@@ -18,7 +18,7 @@ def opener(folder: Path, credential_path: str = "") -> SourceOpener:
     return SourceOpener(options)
 
 
-def test_a_local_repository_needs_no_cache(tmp_path: Path) -> None:
+def test_local_repository_needs_no_cache(tmp_path: Path) -> None:
     source = opener(tmp_path).open(str(tmp_path / "models"))
     assert isinstance(source, LocalSource)
     assert source.location == str(tmp_path / "models")
@@ -28,13 +28,13 @@ def test_a_local_repository_needs_no_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "location"), [("s3://host:9000//b/m/", "s3://host:9000/b/m"), ("gs://bucket/m", "gs://bucket/m")]
 )
-def test_an_object_store(tmp_path: Path, text: str, location: str) -> None:
+def test_object_store_uri_opens_an_object_store_source(tmp_path: Path, text: str, location: str) -> None:
     source = opener(tmp_path).open(text)
-    assert isinstance(source, ObjectSource)
+    assert isinstance(source, ObjectStoreSource)
     assert source.location == location
 
 
-def test_nothing_is_downloaded_before_a_fetch(tmp_path: Path) -> None:
+def test_opening_downloads_nothing(tmp_path: Path) -> None:
     several = opener(tmp_path)
     several.open("s3://bucket/a")
     several.open("gs://bucket/b")
@@ -42,14 +42,14 @@ def test_nothing_is_downloaded_before_a_fetch(tmp_path: Path) -> None:
     assert not several.progress.snapshot().active
 
 
-def test_what_is_no_repository(tmp_path: Path) -> None:
+def test_unknown_storages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported):
         opener(tmp_path).open("as://account/container")
     with pytest.raises(ConfigInvalid):
         opener(tmp_path).open("http://host/b")
 
 
-def test_a_wrong_credential_file_fails_at_the_start_of_who_needs_it(tmp_path: Path) -> None:
+def test_wrong_credential_file_fails_only_repositories_that_need_it(tmp_path: Path) -> None:
     file = tmp_path / "credentials.json"
     file.write_text(json.dumps({"s3": {"s3://one": {}}}))
     one = opener(tmp_path, str(file))
@@ -63,7 +63,7 @@ def test_a_wrong_credential_file_fails_at_the_start_of_who_needs_it(tmp_path: Pa
         one.open("s3://one/models")
 
 
-def test_a_cache_directory_that_cannot_be_one(tmp_path: Path) -> None:
+def test_unusable_cache_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(RepositoryUnavailable):
         opener(tmp_path).open("s3://bucket")

@@ -1,3 +1,5 @@
+"""The files of a load request as a source."""
+
 from __future__ import annotations
 
 import tempfile
@@ -13,14 +15,14 @@ from core.repository.sources.source import Source
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path) -> Iterator[Path]:
-    """Where the folders are made: it must be empty at the end."""
+    """The folder for temporary folders; it must be empty at the end."""
     before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
     yield tmp_path
     tempfile.tempdir = before
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_files_are_there_until_nobody_uses_them(temporary: Path) -> None:
+def test_files_stay_until_the_last_release(temporary: Path) -> None:
     source = OverrideSource("m", {"1/model.onnx": b"graph", "labels.txt": b"a\nb"})
     one: Source = source
     assert one.models() == ["m"]
@@ -42,7 +44,7 @@ def test_the_files_are_there_until_nobody_uses_them(temporary: Path) -> None:
         source.fetch("m", files, 1)
 
 
-def test_equal_files_of_two_requests_are_different() -> None:
+def test_equal_files_of_two_requests_have_different_tags() -> None:
     sources = [OverrideSource("m", {"1/model.onnx": b"graph"}) for _ in range(2)]
     first, second = (source.files("m") for source in sources)
     assert first != second
@@ -62,7 +64,7 @@ def test_equal_files_of_two_requests_are_different() -> None:
         ("a\0b", "a\0b"),
     ],
 )
-def test_a_path_that_leads_out_is_refused(path: str, normal: str) -> None:
+def test_path_that_leads_out_of_the_directory_is_refused(path: str, normal: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         OverrideSource("m", {"1/model.onnx": b"", path: b"x"})
     assert caught.value.message == (
@@ -70,14 +72,14 @@ def test_a_path_that_leads_out_is_refused(path: str, normal: str) -> None:
     )
 
 
-def test_dots_within_the_model_are_allowed() -> None:
+def test_dots_within_the_model_directory_are_allowed() -> None:
     source = OverrideSource("m", {"./1/../1/model.onnx": b"", "..names": b""})
     assert [file.path for file in source.files("m") or ()] == ["..names", "1/model.onnx"]
     source.close()
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "a\0b", "x" * 300])
-def test_the_name_of_the_model_leads_nowhere(name: str, temporary: Path) -> None:
+def test_model_name_does_not_choose_the_folder(name: str, temporary: Path) -> None:
     source = OverrideSource(name, {"1/model.onnx": b"graph"})
     fetched = source.fetch(name, source.files(name) or (), 1)
     (folder,) = temporary.iterdir()
@@ -92,23 +94,23 @@ def test_the_name_of_the_model_leads_nowhere(name: str, temporary: Path) -> None
         ("x" * 300, f"{'x' * 200}...': the name is too long"),
         ("1/" + "x" * 256, f"1/{'x' * 198}...': the name is too long"),
         (f"{'x' * 250}/" * 30 + "x", f"{'x' * 200}...': the name is too long"),
-        ("d/" * 1500 + "x", f"{'d/' * 100}...': it has more than 32 folders in each other"),
-        ("1/model.onnx/x", "1/model.onnx/x': what another file's path has for a folder cannot be a file"),
-        ("1", "1': what another file's path has for a folder cannot be a file"),
+        ("d/" * 1500 + "x", f"{'d/' * 100}...': it has more than 32 nested folders"),
+        ("1/model.onnx/x", "1/model.onnx/x': a file cannot also be a folder in another file's path"),
+        ("1", "1': a file cannot also be a folder in another file's path"),
     ],
 )
-def test_a_path_that_no_file_can_have_is_the_request_s_fault(path: str, why: str) -> None:
+def test_impossible_path_is_an_invalid_request(path: str, why: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         OverrideSource("m", {"1/model.onnx": b"", path: b""})
     assert caught.value.message == f"Invalid file parameter 'file:{why}"
     assert caught.value.hint
 
 
-def test_a_path_as_deep_as_it_may_be() -> None:
+def test_deepest_allowed_path_is_accepted() -> None:
     OverrideSource("m", {"d/" * 32 + "x": b""}).close()
 
 
-def test_files_that_cannot_be_written_are_the_server_s_trouble(temporary: Path) -> None:
+def test_failure_to_write_is_a_repository_error(temporary: Path) -> None:
     tempfile.tempdir = str(temporary / "none")
     with pytest.raises(RepositoryUnavailable, match=r"^failed to write the files of the load request for model 'm'"):
         OverrideSource("m", {"1/model.onnx": b""})

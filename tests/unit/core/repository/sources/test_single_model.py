@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from core.repository.sources.local import LocalSource
-from core.repository.sources.single_model import PlacedModel
+from core.repository.sources.single_model import SingleModelSource
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 
 
-def test_a_folder_under_another_name(tmp_path: Path) -> None:
+def test_folder_is_served_under_another_name(tmp_path: Path) -> None:
     (tmp_path / "hash" / "1").mkdir(parents=True)
     (tmp_path / "hash" / "1" / "model.onnx").write_bytes(b"graph")
-    source = PlacedModel(LocalSource(tmp_path), "hash", "cat")
+    source = SingleModelSource(LocalSource(tmp_path), "hash", "cat")
     assert source.models() == ["cat"]
     files = source.files("cat")
     assert files is not None
@@ -26,10 +26,10 @@ def test_a_folder_under_another_name(tmp_path: Path) -> None:
     assert (fetched.directory.name, fetched.directory.path) == ("cat", tmp_path / "hash")
 
 
-def test_bare_files_are_version_1(tmp_path: Path) -> None:
+def test_bare_files_become_version_1(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.onnx").write_bytes(b"graph")
-    source = PlacedModel(LocalSource(tmp_path), "model", "cat", bare=True)
+    source = SingleModelSource(LocalSource(tmp_path), "model", "cat", bare=True)
     files = source.files("cat")
     assert files is not None
     assert [file.path for file in files] == ["1/model.onnx"]
@@ -42,7 +42,7 @@ def test_bare_files_are_version_1(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "model.onnx").exists()
 
 
-def test_a_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
+def test_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
     onnx_models.write(onnx_models.add_sub(), tmp_path / "bare" / "model.onnx")
     (tmp_path / "bare" / "labels.txt").write_text("a\nb\n")
     output = 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 label_filename: "labels.txt" }'
@@ -52,14 +52,14 @@ def test_a_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
         assert engine.model_config("model")["output"][0]["label_filename"] == "labels.txt"
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    source = PlacedModel(LocalSource(tmp_path), "none", "cat")
+def test_missing_folder_is_no_model(tmp_path: Path) -> None:
+    source = SingleModelSource(LocalSource(tmp_path), "none", "cat")
     assert source.models() == []
     assert source.scan() == {}
 
 
 @pytest.mark.parametrize("config", ["", 'name: "other" '])
-def test_the_engine_serves_a_directory_under_the_name_it_is_given(tmp_path: Path, config: str) -> None:
+def test_engine_serves_a_directory_under_the_given_name(tmp_path: Path, config: str) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     onnx_models.write_version(onnx_models.add_sub(), tmp_path / "elsewhere", "hash", config + CONFIG)

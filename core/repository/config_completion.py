@@ -1,0 +1,141 @@
+"""From the written configuration of a model directory to the complete, checked one.
+
+    parsed -> fill identity -> normalise -> auto-complete from the graph -> normalise -> validate
+
+Source: docs/spec/model-config.md sections 2.2 and 2.4; docs/spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.config.autocomplete import auto_complete as complete_config
+from core.config.autocomplete import needs_signature
+from core.config.instance_groups import GpuIds
+from core.config.normalize import fill_identity, normalize
+from core.config.platforms import is_ensemble
+from core.config.problem import InvalidModelConfig, Problem
+from core.config.schema import ModelConfig, copy_of
+from core.config.signature import ModelSignature
+from core.config.validation.model_config import validate_model_config
+from core.errors import ConfigInvalid, ServerError
+from core.repository.layout import ModelDirectory, detection_files
+from core.repository.versions import select_versions, version_directories, version_path
+
+# Reads the graph in a version directory. Raises ServerError.
+Inspect = Callable[[Path, ModelConfig], ModelSignature]
+
+
+@dataclass(slots=True)
+class Completion:
+    """The result of completing a configuration.
+
+    `failure` is the error that stopped it, other than a problem of the text; `path` is the file or directory that it
+    concerns. `validated` tells whether inputs and outputs were checked. `signature` is that of the graph that the
+    configuration was completed from; None if nothing was missing.
+    """
+
+    config: ModelConfig
+    path: Path
+    versions: list[int] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    failure: ServerError | None = None
+    validated: bool = False
+    signature: ModelSignature | None = None
+
+    @property
+    def is_of_one_version(self) -> bool:
+        """Whether the graph of a version was inspected, so that the configuration holds only for that version."""
+        return self.signature is not None or self.failure is not None
+
+
+def load_config(
+    directory: ModelDirectory,
+    written: ModelConfig,
+    *,
+    auto_complete: bool = True,
+    inspect: Inspect,
+    gpu_ids: GpuIds = (),
+    default_max_batch_size: int = 4,
+    version: int | None = None,
+) -> ModelConfig:
+    """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
+
+    `inspect` is called only if auto-complete needs the graph: for `version`, or without it for the highest version that
+    the version policy selects. Raises InvalidModelConfig with every problem, and what `inspect` raises.
+    """
+    done = complete(
+        directory,
+        written,
+        auto_complete=auto_complete,
+        inspect=inspect,
+        gpu_ids=gpu_ids,
+        default_max_batch_size=default_max_batch_size,
+        version=version,
+    )
+    if done.problems:
+        raise InvalidModelConfig(done.problems, model=directory.name)
+    failure, done.failure = done.failure, None
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            # The exception references the frames that it passes through. If one of these frames referenced it in turn,
+            # the cycle would keep the callers' objects alive, such as the files of a load request, until the garbage
+            # collector runs.
+            del failure
+    return done.config
+
+
+def check_config(directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: GpuIds) -> None:
+    """Raise InvalidModelConfig for the problems of `written` that do not depend on the graph; it stays unchanged.
+
+    With auto-complete inputs and outputs are not checked, even if none is missing: a problem with them fails a version,
+    not the model.
+    """
+    config = copy_of(written)
+    fill_identity(config, directory.name, detection_files(directory))
+    normalize(config, gpu_ids)
+    problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete)
+    if problems:
+        raise InvalidModelConfig(problems, model=directory.name)
+
+
+def complete(
+    directory: ModelDirectory,
+    written: ModelConfig,
+    *,
+    auto_complete: bool,
+    inspect: Inspect,
+    gpu_ids: GpuIds,
+    default_max_batch_size: int,
+    version: int | None = None,
+) -> Completion:
+    """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
+    config = copy_of(written)
+    fill_identity(config, directory.name, detection_files(directory))
+    normalize(config, gpu_ids)
+    done = Completion(config, directory.path)
+    missing_version: list[Problem] = []
+    try:
+        done.versions = select_versions(config, version_directories(directory), directory.name)
+    except ConfigInvalid as error:
+        missing_version = [Problem.of("version_policy", error)]
+    if auto_complete and not is_ensemble(config) and needs_signature(config):
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
+        done.problems += missing_version
+        if done.problems:
+            return done
+        done.path = version_path(directory, done.versions[-1] if version is None else version)
+        try:
+            done.signature = inspect(done.path, config)
+            complete_config(config, done.signature, default_max_batch_size)
+        except ServerError as error:
+            done.failure = error
+            return done
+        normalize(config, gpu_ids)
+    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    done.validated = True
+    return done

@@ -1,0 +1,129 @@
+"""Every problem of a model directory, found without serving the model.
+
+Source: docs/spec/model-config.md sections 2.2 and 2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from core.config.golden.request import GoldenRequest, golden_requests
+from core.config.instance_groups import GpuIds
+from core.config.model_spec import ModelSpec
+from core.config.problem import InvalidModelConfig, Problem
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig
+from core.config.validation.signature import validate_against_signature
+from core.config.validation.tensors import tensor_problems
+from core.config.warmup import warmup_problems
+from core.errors import ServerError
+from core.repository.config_completion import Completion, Inspect, complete
+from core.repository.config_file import read_config
+from core.repository.labels import read_labels
+from core.repository.layout import ModelDirectory
+from core.repository.versions import version_path
+
+# Loads the version in a directory and runs its golden requests, of which there is at least one.
+RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
+# Raises a ServerError if the backend lacks something that a complete configuration asks for.
+CheckBackend = Callable[[ModelConfig], None]
+
+
+def problems_of(
+    directory: ModelDirectory,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    inspect: Inspect,
+    gpu_ids: GpuIds = (),
+    default_max_batch_size: int = 4,
+    check_backend: CheckBackend | None = None,
+    run_golden: RunGolden | None = None,
+) -> list[Problem]:
+    """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
+
+    Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
+    reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
+    runs none. `check_backend` checks each version's complete configuration; None checks nothing.
+    """
+    try:
+        written = read_config(directory, config_name=config_name, required=not auto_complete)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    except ServerError as error:
+        return [Problem.of(str(directory.path), error)]
+
+    completed = partial(
+        complete,
+        directory,
+        written,
+        auto_complete=auto_complete,
+        inspect=inspect,
+        gpu_ids=gpu_ids,
+        default_max_batch_size=default_max_batch_size,
+    )
+    latest = completed()
+    if not latest.versions:
+        return _config_problems(latest)
+    by_version = dict.fromkeys(latest.versions, latest)
+    if latest.is_of_one_version:
+        by_version |= {version: completed(version=version) for version in latest.versions[:-1]}
+    problems: list[Problem] = []
+    for each in by_version.values():
+        problems += _config_problems(each)
+    valid = {version: each for version, each in by_version.items() if not _config_problems(each)}
+    for version, each in valid.items():
+        problems += _version_problems(directory, version, each, inspect, check_backend)
+    run = None if problems else run_golden
+    for version, each in valid.items():
+        problems += _golden_problems(directory, version, each, run)
+    # A problem that concerns several versions is listed once.
+    return list(dict.fromkeys(problems))
+
+
+def _config_problems(done: Completion) -> list[Problem]:
+    """The problems of a configuration, including those of inputs and outputs that were not validated."""
+    problems = list(done.problems)
+    if not done.validated:
+        problems += tensor_problems(done.config, done.config.name, completed=False)
+    if done.failure is not None:
+        problems.append(Problem.of(str(done.path), done.failure))
+    return problems
+
+
+def _version_problems(
+    directory: ModelDirectory, version: int, done: Completion, inspect: Inspect, check: CheckBackend | None
+) -> list[Problem]:
+    """What keeps a version from being loaded as configured, except its golden requests."""
+    config, path = done.config, version_path(directory, version)
+    problems: list[Problem] = []
+    try:
+        read_labels(directory, config)
+    except ServerError as error:
+        problems.append(Problem.of("output.label_filename", error))
+    problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
+    try:
+        signature = done.signature or inspect(path, config)
+    except ServerError as error:
+        return [*problems, Problem.of(str(path), error)]
+    problems += validate_against_signature(config, signature, directory.name)
+    try:
+        if check is not None:
+            check(config)
+    except ServerError as error:
+        problems.append(Problem.of("optimization.execution_accelerators", error))
+    return problems
+
+
+def _golden_problems(directory: ModelDirectory, version: int, done: Completion, run: RunGolden | None) -> list[Problem]:
+    """The problems of the golden requests; the files are checked even if `run` is None."""
+    spec = resolve_model_spec(done.config, version, {})
+    try:
+        golden = golden_requests(directory.path, spec, version)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    if not golden or run is None:
+        return []
+    return list(run(version_path(directory, version), done.config, spec, golden))
