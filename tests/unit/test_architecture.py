@@ -212,7 +212,7 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
         ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
         ("adapters/vertex/routes.py", "from adapters.common.metrics_route import metrics_route"),
         ("app/emulators/vertex/replica.py", "from app.emulators.common.container import Container"),
-        ("app/emulators/common/container.py", "from app.emulators.common.limit_text import seconds"),
+        ("app/emulators/common/container.py", "from app.emulators.common.units import seconds"),
         ("core/frontend/gevent_bridge.py", "import gevent\nfrom core.engine.protocol import Engine"),
         ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
         ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),

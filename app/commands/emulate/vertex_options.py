@@ -66,12 +66,14 @@ def _route(text: str) -> str:
 
 
 _PATH = Kind("string", _route)
+_ENDPOINT_TYPE = choice("endpoint-type", *EndpointType)
+_INSTANCE_TYPE = choice("instance-type", InstanceType.ARRAY, InstanceType.OBJECT)
 _FIELDS = Kind("<name>[,<name>...]", _fields)
 ACCEPTED = (
     own_option("port", PORT, 0, "Port of the API; 0 finds a free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
     own_option("args", TEXT, (), "An argument of the container."),
-    own_option("endpoint-type", choice("endpoint-type", "dedicated", "shared"), "dedicated", "The endpoint's type."),
+    own_option("endpoint-type", _ENDPOINT_TYPE, EndpointType.DEDICATED.value, "The endpoint's type."),
     own_option("inference-timeout", number(0), 0.0, "Seconds that a call may take."),
     own_option("deployment-timeout", number(0), 0.0, "Seconds until the container must be healthy."),
     own_option("predict-route", _PATH, "", "The predict route."),
@@ -79,8 +81,8 @@ ACCEPTED = (
     own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
     own_option("batch", TEXT, "", "Input of a batch prediction job."),
     own_option("output", TEXT, "", "Folder of its output."),
-    own_option("instances-format", choice("instances-format", "jsonl", "csv", "file-list"), "", "Format of the input."),
-    own_option("instance-type", choice("instance-type", "array", "object"), "", "Form of the instances."),
+    own_option("instances-format", choice("instances-format", *InstancesFormat), "", "Format of the input."),
+    own_option("instance-type", _INSTANCE_TYPE, "", "Form of the instances."),
     own_option("key-field", TEXT, "", "Field that is a key."),
     own_option("included-fields", _FIELDS, None, "Fields that are sent."),
     own_option("excluded-fields", _FIELDS, None, "Fields that are not sent."),
@@ -132,7 +134,7 @@ def _check_together(values: dict[str, Any]) -> None:
         raise BadOption.of("--invoke-route-prefix", f"the platform takes only {_EVERY_PATH}, not '{prefix}'")
     if values["predict-route"]:
         raise BadOption.of("--invoke-route-prefix", "a model has a predict route or an invoke route prefix, not both")
-    if values["endpoint-type"] != "dedicated":
+    if values["endpoint-type"] != EndpointType.DEDICATED:
         raise BadOption.of("--invoke-route-prefix", "it needs a dedicated endpoint")
 
 

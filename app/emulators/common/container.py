@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container_client import HOST
-from app.emulators.common.limit_text import seconds
+from app.emulators.common.units import seconds
 
 
 class Container:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.emulators.common.limit_text import seconds, size
+from app.emulators.common.units import seconds, size
 
 HOST = "127.0.0.1"
 _PIECE = 1 << 16

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import cast
 
 from app.emulators.common.api_server import ApiConnection, ApiServer
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container_client import ClientClosed, ContainerFault, ContainerStream
-from app.emulators.common.limit_text import size
+from app.emulators.common.units import size
 from app.emulators.sagemaker.api_error import ApiError, endpoint_deleted, validation_error
 from app.emulators.sagemaker.endpoint import Endpoint
 from app.emulators.sagemaker.event_stream import LARGEST_PART, MEDIA_TYPE, payload_part, stream_error
@@ -22,8 +23,17 @@ from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, passed
 from app.emulators.sagemaker.limits import PlatformLimits
 
 VARIANT = "AllTraffic"
-_PATH = re.compile(r"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/(invocations|invocations-response-stream)")
 _LONGEST_NAME = 63
+
+
+class _Operation(StrEnum):
+    """The last part of the operation's path."""
+
+    INVOKE = "invocations"
+    INVOKE_WITH_STREAM = "invocations-response-stream"
+
+
+_PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Operation)})")
 
 
 class RuntimeApi(ApiServer):
@@ -49,9 +59,9 @@ class _Connection(ApiConnection):
         try:
             operation = self._operation()
             body = self._body()
-            invocation = read_invocation(dict(self.headers), body, is_stream=operation != "invocations")
+            invocation = read_invocation(dict(self.headers), body, is_stream=operation is _Operation.INVOKE_WITH_STREAM)
             self._api.count()
-            if operation == "invocations":
+            if operation is _Operation.INVOKE:
                 answer = self._api.endpoint.invoke(invocation)
                 self.reply(200, self._passed_back(answer.headers), answer.body)
             else:
@@ -67,7 +77,7 @@ class _Connection(ApiConnection):
             validation_error("The runtime API is called with POST /endpoints/NAME/invocations"), status=404
         )
 
-    def _operation(self) -> str:
+    def _operation(self) -> _Operation:
         found = _PATH.fullmatch(self.path.partition("?")[0])
         if found is None or len(found[1]) > _LONGEST_NAME:
             self.drain(self.body_length())
@@ -75,7 +85,7 @@ class _Connection(ApiConnection):
                 f"'{self.path[:200]}' is none of the emulator's operations: InvokeEndpoint and "
                 "InvokeEndpointWithResponseStream"
             )
-        return found[2]
+        return _Operation(found[2])
 
     def _body(self) -> bytes:
         length, most = self.body_length(), self._api.limits.body_bytes

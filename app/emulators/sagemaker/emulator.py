@@ -13,28 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, PREFIX, as_integer
+from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, as_integer
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container import Container, free_port
 from app.emulators.common.container_client import HOST, ContainerClient
-from app.emulators.common.locked_tree import remove_tree
+from app.emulators.common.inherited_environment import HTTP_ADDRESS, inherited_environment
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.sagemaker.api_server import RuntimeApi
-from app.emulators.sagemaker.archive import UnpackStopped, unpack
 from app.emulators.sagemaker.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
 from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.limits import PlatformLimits
 from app.emulators.sagemaker.model_archives import ModelArchives
 from app.emulators.sagemaker.probes import Probes
+from app.emulators.sagemaker.tarball import unpack
 from core.errors import ConfigInvalid
 from core.observability.console import print_line
 
 # The one argument that the platform gives the image's entry point.
 _START = "serve"
-_ADDRESS = "TRIDENT_HTTP_ADDRESS"
 _MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
 _MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
-# A container knows nothing of what is set for servers and platforms on the machine of whoever tries it out.
-_NOT_INHERITED = (PREFIX, "AIP_", "TRIDENT_")
 _LAST_PORT = 65535
 _FAILED = 1
 
@@ -72,10 +71,10 @@ class Emulator:
         with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
             try:
                 self._run_in(Path(folder), stopped, on_ready)
-            except UnpackStopped:
+            except Interrupted:
                 pass  # there is no container yet
             finally:
-                remove_tree(Path(folder) / "ml")
+                remove_folder(Path(folder) / "ml")
         self._say(self.report.text().rstrip())
         return _FAILED if self.report.breaches else 0
 
@@ -104,7 +103,7 @@ class Emulator:
                 archives.close()
 
     def _roots(self, folder: Path, is_stopped: Callable[[], bool]) -> tuple[Path, Path]:
-        """Where the container finds its model, and its models; one of the two is there. Raises UnpackStopped."""
+        """Where the container finds its model, and its models; one of the two is there. Raises Interrupted."""
         model, models_root = self._options.model.absolute(), folder / "models"
         if self._options.multi_model:
             if not model.is_dir():
@@ -124,18 +123,15 @@ class Emulator:
         return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
 
     def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
-        inherited = {
-            name: text for name, text in self._options.environment.items() if not name.startswith(_NOT_INHERITED)
-        }
         platform = {
-            _ADDRESS: HOST,
+            HTTP_ADDRESS: HOST,
             _MODEL_ROOT: str(model_root),
             _MODELS_ROOT: str(models_root),
             BIND_TO_PORT: str(port),
         }
         if self._options.multi_model:
             platform[MULTI_MODEL] = "true"
-        return {**inherited, **platform, **self._options.variables}
+        return {**inherited_environment(self._options.environment), **platform, **self._options.variables}
 
     def _endpoint(self, client: ContainerClient, models: EndpointModels | None) -> Endpoint:
         if models is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from app.emulators.common.breach_report import BreachReport
@@ -55,16 +55,14 @@ class SingleModelEndpoint:
             body=invocation.body,
             within_s=self._limits.stream_s,
         )
-        try:
-            stream = opened.__enter__()
-        except ContainerFault as fault:
-            raise _no_answer("POST /invocations", fault, self._report) from fault
-        try:
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(opened)
+            except ContainerFault as fault:
+                raise _no_answer("POST /invocations", fault, self._report) from fault
             if stream.status != _OK:
                 raise self._refusal(stream)
             yield stream
-        finally:
-            opened.__exit__(None, None, None)
 
     def _refusal(self, stream: ContainerStream) -> ApiError:
         try:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.emulators.common.locked_tree import remove_tree
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.sagemaker.api_error import endpoint_deleted, validation_error
-from app.emulators.sagemaker.archive import UnpackStopped, unpack
+from app.emulators.sagemaker.tarball import unpack
 from core.errors import ConfigInvalid
 from core.observability.log_text import escaped
 
@@ -60,7 +61,7 @@ class ModelArchives:
                 self.remove(key)
                 if isinstance(error, ConfigInvalid):
                     raise validation_error(f"Failed to unpack model data: {error.message}") from None
-                if isinstance(error, UnpackStopped):
+                if isinstance(error, Interrupted):
                     raise endpoint_deleted() from None
                 raise
         return self.url(key)
@@ -69,7 +70,7 @@ class ModelArchives:
         return str(self._models_root / name_of(key) / _MODEL)
 
     def remove(self, key: str) -> None:
-        remove_tree(self._models_root / name_of(key))
+        remove_folder(self._models_root / name_of(key))
 
     @contextmanager
     def _put(self) -> Iterator[None]:

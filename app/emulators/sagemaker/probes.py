@@ -12,7 +12,7 @@ from collections.abc import Callable
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container import Container
 from app.emulators.common.container_client import ContainerClient, ContainerFault
-from app.emulators.common.limit_text import seconds
+from app.emulators.common.units import seconds
 from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.limits import PlatformLimits
 from app.emulators.sagemaker.model_list import read_model_list

@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from app.emulators.common.locked_tree import lock_tree
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.common.read_only_folder import make_read_only
 from core.errors import ConfigInvalid
 
 STORAGE_SCHEME = "gs://"
@@ -19,14 +20,10 @@ _PIECE = 1 << 22
 _HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where an emulator has it"
 
 
-class CopyStopped(Exception):
-    """The copy is not wanted any more."""
-
-
 def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
     """The text of AIP_STORAGE_URI for `model`; `folder` is where a copy of a local one goes, and not yet there.
 
-    Raises ConfigInvalid where there is no such model, or no copy of it can be made; CopyStopped as soon as it is
+    Raises ConfigInvalid where there is no such model, or no copy of it can be made; Interrupted as soon as it is
     stopped.
     """
 
@@ -34,7 +31,7 @@ def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: 
         with open(source, "rb") as reader, open(target, "xb") as writer:
             while piece := reader.read(_PIECE):
                 if is_stopped():
-                    raise CopyStopped
+                    raise Interrupted
                 writer.write(piece)
 
     if model.startswith(STORAGE_SCHEME):
@@ -47,7 +44,7 @@ def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: 
         raise ConfigInvalid(f"{model} {what}", hint=_HINT)
     try:
         shutil.copytree(source, folder, copy_function=copy)
-        lock_tree(folder)
+        make_read_only(folder)
     except (OSError, shutil.Error) as error:
         raise ConfigInvalid(f"{model} cannot be copied: {_first(error)}") from error
     return str(folder)

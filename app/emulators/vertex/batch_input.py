@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from app.emulators.common.limit_text import size
+from app.emulators.common.units import size
 from app.emulators.vertex.artifacts import STORAGE_SCHEME
 from core.errors import ConfigInvalid
 

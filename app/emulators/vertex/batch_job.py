@@ -15,6 +15,7 @@ from typing import Any
 from app.emulators.vertex.batch_input import InstancesFormat, read_records
 from app.emulators.vertex.batch_instance import BatchInstance, InstanceConfig
 from app.emulators.vertex.batch_output import BatchOutput
+from app.emulators.vertex.canonical_code import CanonicalCode
 from app.emulators.vertex.endpoint import Endpoint
 from app.emulators.vertex.google_error import GoogleError
 from app.emulators.vertex.predictions import predict_request
@@ -84,7 +85,7 @@ class BatchJob:
             instance = self._options.config.instance(record, self._options.instances_format)
             if instance.fault:
                 counts.failed += 1
-                output.add_error(instance.label, "INVALID_ARGUMENT", instance.fault)
+                output.add_error(instance.label, CanonicalCode.INVALID_ARGUMENT, instance.fault)
             else:
                 yield instance
 

@@ -10,24 +10,10 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from app.emulators.vertex.canonical_code import CanonicalCode
 from core.errors import ConfigInvalid
 
 _PREDICTIONS, _ERRORS = "predictions_0001.jsonl", "errors_0001.jsonl"
-_CANONICAL = {
-    "CANCELLED": 1,
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "PERMISSION_DENIED": 7,
-    "RESOURCE_EXHAUSTED": 8,
-    "FAILED_PRECONDITION": 9,
-    "ABORTED": 10,
-    "UNIMPLEMENTED": 12,
-    "INTERNAL": 13,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
-}
-_UNKNOWN = 2
 
 
 class BatchOutput:
@@ -56,9 +42,7 @@ class BatchOutput:
         """Raises OSError, as `add_error` does."""
         self._add(_PREDICTIONS, {**label, "prediction": prediction})
 
-    def add_error(self, label: dict[str, Any], status: str, message: str) -> None:
-        """`status` is the name of a canonical code."""
-        code = _CANONICAL.get(status, _UNKNOWN)
+    def add_error(self, label: dict[str, Any], code: CanonicalCode, message: str) -> None:
         self._add(_ERRORS, {**label, "error": {"code": code, "message": message}})
 
     def _add(self, name: str, line: dict[str, Any]) -> None:

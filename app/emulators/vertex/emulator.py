@@ -16,9 +16,10 @@ from typing import TextIO
 
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container import free_port
-from app.emulators.common.locked_tree import remove_tree
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.vertex.api_server import VertexApi
-from app.emulators.vertex.artifacts import CopyStopped, provided
+from app.emulators.vertex.artifacts import provided
 from app.emulators.vertex.batch_job import BatchCounts, BatchJob, BatchOptions
 from app.emulators.vertex.deployed_container import DeployedContainer
 from app.emulators.vertex.deployment import Deployment
@@ -81,10 +82,10 @@ class Emulator:
                     self._serve(deployed, stopped, on_ready)
                 else:
                     counts = self._predict_batch(deployed, batch, stopped)
-            except CopyStopped:
+            except Interrupted:
                 pass  # there is no container yet
             finally:
-                remove_tree(artifacts)
+                remove_folder(artifacts)
         self._say(self.report.text().rstrip())
         return _FAILED if self.report.breaches or counts.failed or not counts.is_whole else 0
 

@@ -6,7 +6,7 @@ Source: docs/spec/vertex.md sections A3 and A4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from app.emulators.common.breach_report import BreachReport
@@ -101,16 +101,14 @@ class Endpoint:
         opened = self._client.open(
             "POST", path, headers=request.headers, body=request.body, within_s=self._limits.inference_s
         )
-        try:
-            stream = opened.__enter__()
-        except ClientClosed:
-            raise _undeployed() from None
-        except ContainerFault as fault:
-            raise self._no_answer(f"POST {path}", fault) from fault
-        try:
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(opened)
+            except ClientClosed:
+                raise _undeployed() from None
+            except ContainerFault as fault:
+                raise self._no_answer(f"POST {path}", fault) from fault
             yield stream
-        finally:
-            opened.__exit__(None, None, None)
 
     def _ask(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
         self._check_traffic()

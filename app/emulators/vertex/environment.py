@@ -20,16 +20,14 @@ from adapters.vertex.settings import (
     STORAGE_URI,
 )
 from app.emulators.common.container_client import HOST
+from app.emulators.common.inherited_environment import HTTP_ADDRESS, inherited_environment
 from app.emulators.vertex.deployment import Deployment
 
 RESERVED_PREFIX = "AIP_"
 _MACHINE_TYPE = "n1-standard-4"
 # Inside a real container nobody else is on its ports, and its address is the outside's.
-_HTTP_ADDRESS = "TRIDENT_HTTP_ADDRESS"
 _METRICS_PORT = "TRIDENT_METRICS_PORT"
 _CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
-# A container knows nothing of what is set for servers and platforms on the machine of whoever tries it out.
-_NOT_INHERITED = (RESERVED_PREFIX, "SAGEMAKER_", "TRIDENT_")
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
 
 
@@ -55,7 +53,7 @@ def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> d
 def machine_variables(metrics_port: int, disk: Path) -> dict[str, str]:
     """What makes a process of this machine a container that has everything to itself; `disk` ends with it."""
     return {
-        _HTTP_ADDRESS: HOST,
+        HTTP_ADDRESS: HOST,
         _METRICS_PORT: str(metrics_port),
         _CACHE_DIRECTORY: str(disk / "cache"),
         "TMPDIR": str(disk),
@@ -69,11 +67,10 @@ def container_environment(
     variables: Mapping[str, str],
 ) -> dict[str, str]:
     """`inherited` stands for what the image sets; `variables` are the model's, which may refer to others."""
-    image = {name: text for name, text in inherited.items() if not name.startswith(_NOT_INHERITED)}
     known = dict(platform)
     for name, text in variables.items():
         known[name] = expanded(text, known)
-    return {**image, **machine, **known}
+    return {**inherited_environment(inherited), **machine, **known}
 
 
 def container_arguments(

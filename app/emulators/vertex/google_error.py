@@ -9,38 +9,38 @@ from __future__ import annotations
 
 import orjson
 
+from app.emulators.vertex.canonical_code import CanonicalCode
 from app.emulators.vertex.deployment import Deployment
 
 _LONGEST_MESSAGE = 64 << 10
-_INTERNAL = "INTERNAL"
 _STATUSES = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ABORTED",
-    429: "RESOURCE_EXHAUSTED",
-    499: "CANCELLED",
-    500: _INTERNAL,
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
+    400: CanonicalCode.INVALID_ARGUMENT,
+    401: CanonicalCode.UNAUTHENTICATED,
+    403: CanonicalCode.PERMISSION_DENIED,
+    404: CanonicalCode.NOT_FOUND,
+    409: CanonicalCode.ABORTED,
+    429: CanonicalCode.RESOURCE_EXHAUSTED,
+    499: CanonicalCode.CANCELLED,
+    500: CanonicalCode.INTERNAL,
+    501: CanonicalCode.UNIMPLEMENTED,
+    503: CanonicalCode.UNAVAILABLE,
+    504: CanonicalCode.DEADLINE_EXCEEDED,
 }
 _ERRORS = range(400, 600)
 _CLIENT_ERRORS = range(400, 500)
 
 
 class GoogleError(Exception):
-    """`code` is the HTTP status, `status` the name of the canonical code."""
+    """`code` is the HTTP status, `status` the canonical code."""
 
-    def __init__(self, code: int, message: str, status: str = "") -> None:
+    def __init__(self, code: int, message: str, status: CanonicalCode | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status or _status_of(code)
 
     def body(self) -> bytes:
-        return orjson.dumps({"error": {"code": self.code, "message": self.message, "status": self.status}})
+        return orjson.dumps({"error": {"code": self.code, "message": self.message, "status": self.status.name}})
 
 
 def invalid(message: str) -> GoogleError:
@@ -50,7 +50,7 @@ def invalid(message: str) -> GoogleError:
 
 def impossible(message: str) -> GoogleError:
     """The caller asked for what this deployment does not do."""
-    return GoogleError(400, message, "FAILED_PRECONDITION")
+    return GoogleError(400, message, CanonicalCode.FAILED_PRECONDITION)
 
 
 def request_too_large(size: int, most: int) -> GoogleError:
@@ -69,7 +69,7 @@ def refused(status: int, text: str) -> GoogleError:
     )
 
 
-def _status_of(code: int) -> str:
+def _status_of(code: int) -> CanonicalCode:
     if code in _STATUSES:
         return _STATUSES[code]
-    return "FAILED_PRECONDITION" if code in _CLIENT_ERRORS else _INTERNAL
+    return CanonicalCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else CanonicalCode.INTERNAL

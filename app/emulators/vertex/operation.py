@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from app.emulators.vertex.deployment import Deployment
 from app.emulators.vertex.google_error import GoogleError, impossible
+from app.emulators.vertex.limits import EndpointType
 
 
 class Verb(StrEnum):
@@ -82,7 +83,7 @@ def _invocation(route: str, deployment: Deployment) -> Operation:
 def _check_possible(verb: Verb, deployment: Deployment) -> None:
     if deployment.is_invoked:
         raise impossible(f"{verb} is not there for a model with an invoke route prefix: call …/invoke/PATH")
-    if verb is Verb.STREAM_RAW_PREDICT and deployment.endpoint_type != "dedicated":
+    if verb is Verb.STREAM_RAW_PREDICT and deployment.endpoint_type is not EndpointType.DEDICATED:
         raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container_client import HOST, ContainerClient, ContainerFault
-from app.emulators.common.limit_text import seconds
+from app.emulators.common.units import seconds
 from app.emulators.vertex.limits import PlatformLimits
 
 _OK = 200

@@ -14,7 +14,7 @@ from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.invocation import Invocation
 from app.emulators.sagemaker.limits import PlatformLimits
 from app.emulators.sagemaker.model_archives import ModelArchives, name_of
-from tests.unit.app.emulators.sagemaker.test_archive import archived, file
+from tests.unit.app.emulators.sagemaker.test_tarball import archived, file
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 
 LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)

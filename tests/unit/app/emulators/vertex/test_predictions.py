@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.emulators.vertex.canonical_code import CanonicalCode
 from app.emulators.vertex.google_error import GoogleError
 from app.emulators.vertex.predictions import PredictionFault, read_predict_request, read_predictions
 
@@ -39,7 +40,7 @@ def test_an_explanation_says_more() -> None:
 def test_what_the_api_refuses(body: bytes, text: str) -> None:
     with pytest.raises(GoogleError, match=text) as refusal:
         read_predict_request(body)
-    assert (refusal.value.code, refusal.value.status) == (400, "INVALID_ARGUMENT")
+    assert (refusal.value.code, refusal.value.status) == (400, CanonicalCode.INVALID_ARGUMENT)
 
 
 def test_predictions_and_what_is_said_of_them() -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.common.read_only_folder import make_read_only
 from core.errors import ConfigInvalid
 from core.observability.log_text import escaped
 
@@ -25,12 +27,7 @@ MEMBERS_AT_MOST = 100_000
 _LARGEST_READ = 16 << 20
 _LONGEST_NAME = 200
 _PIECE = 1 << 20
-_READ_ONLY = 0o444
-_READ_ONLY_FOLDER = 0o555
-
-
-class UnpackStopped(Exception):
-    """It was told to stop."""
+_HOW = "make it with: tar -czf model.tar.gz -C MODEL_DIR ."
 
 
 def unpack(
@@ -43,7 +40,7 @@ def unpack(
     """Unpack `archive` into the existing empty `folder`, and take the right to write away. Blocks on the disk.
 
     Raises ConfigInvalid for what is no such archive, unpacks to more than `most_bytes`, has more than `most_members`,
-    or members that lie outside of the folder or are no files; UnpackStopped soon after `is_stopped` says so. What was
+    or members that lie outside of the folder or are no files; Interrupted soon after `is_stopped` says so. What was
     unpacked before stays there: the folder is the caller's to remove.
     """
     try:
@@ -54,10 +51,7 @@ def unpack(
         raise ConfigInvalid(f"{_shown(str(archive))} is no .tar.gz archive: {error}", hint=_HOW) from error
     except OSError as error:
         raise ConfigInvalid(f"cannot unpack {_shown(str(archive))}: {error}", hint=_HOW) from error
-    _make_read_only(folder)
-
-
-_HOW = "make it with: tar -czf model.tar.gz -C MODEL_DIR ."
+    make_read_only(folder)
 
 
 class _Unpacking:
@@ -110,7 +104,7 @@ class _Unpacking:
 
     def _check_stop(self) -> None:
         if self._is_stopped():
-            raise UnpackStopped
+            raise Interrupted
 
     def _make_link(self, path: Path, member: tarfile.TarInfo) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,15 +160,6 @@ def _is_within(path: Path, folder: Path) -> bool:
         if error.errno == errno.ELOOP:  # of a circle `resolve` makes an error or a path, as Python's version has it
             return False
     return path.resolve().is_relative_to(folder)
-
-
-def _make_read_only(folder: Path) -> None:
-    """Modes only: who runs as root, as containers do, can write all the same."""
-    for path, _, names in os.walk(folder):
-        for name in names:
-            if not os.path.islink(os.path.join(path, name)):
-                os.chmod(os.path.join(path, name), _READ_ONLY)
-        os.chmod(path, _READ_ONLY_FOLDER)
 
 
 def _shown(text: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.sagemaker.archive import UnpackStopped, unpack
+from app.emulators.common.interrupted import Interrupted
+from app.emulators.sagemaker.tarball import unpack
 from core.errors import ConfigInvalid
 
 PLENTY = 1 << 30
@@ -155,7 +156,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, target: Path, content: by
 def test_it_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: Path, looks: int) -> None:
     made = archived(tmp_path, file("small"), file("large", bytes(3 << 20)), file("last"))
     left = iter([False] * looks)
-    with pytest.raises(UnpackStopped):
+    with pytest.raises(Interrupted):
         unpack(made, target, PLENTY, is_stopped=lambda: next(left, True))
     assert not (target / "last").exists()
     assert (target / "small").exists() == (looks > 0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.emulators.common.locked_tree import lock_tree, remove_tree
+from app.emulators.common.read_only_folder import make_read_only, remove_folder
 
 
 def made(folder: Path) -> Path:
@@ -13,7 +13,7 @@ def made(folder: Path) -> Path:
 
 def test_nobody_may_write_in_a_locked_tree(tmp_path: Path) -> None:
     tree = made(tmp_path / "tree")
-    lock_tree(tree)
+    make_read_only(tree)
     modes = [path.stat().st_mode for path in (tree, *tree.rglob("*"))]
     assert len(modes) == 4
     assert not any(mode & 0o222 for mode in modes)
@@ -22,7 +22,7 @@ def test_nobody_may_write_in_a_locked_tree(tmp_path: Path) -> None:
 
 def test_a_locked_tree_can_be_removed(tmp_path: Path) -> None:
     tree = made(tmp_path / "tree")
-    lock_tree(tree)
-    remove_tree(tree)
+    make_read_only(tree)
+    remove_folder(tree)
     assert not tree.exists()
-    remove_tree(tree)  # no tree is no error
+    remove_folder(tree)  # no tree is no error

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.emulators.common.limit_text import seconds, size
+from app.emulators.common.units import seconds, size
 
 
 def test_times() -> None:
