@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import gevent
 
 from app.sites.site import Site
-from app.worker.http1.connections import Connections
+from app.worker.connections import Connections
 
 log = logging.getLogger("trident.server")
 
@@ -66,10 +66,10 @@ class Shutdown:
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
         self._ports.close()
         deadline = time.monotonic() + self._times.exit_timeout_s
-        drained = self._wait(deadline, lambda: not len(self._ports.connections), self._report)
+        drained = self._wait(deadline, lambda: not self._ports.connections.open, self._report)
         drained = self._finish_site(deadline) and drained
         self._last_ports.close()
-        self._wait(time.monotonic() + _LAST_S, lambda: not len(self._last_ports.connections))
+        self._wait(time.monotonic() + _LAST_S, lambda: not self._last_ports.connections.open)
         if not drained:
             log.error("Exit timeout expired. Exiting immediately.")
         return drained

@@ -21,10 +21,10 @@ from gunicorn.workers.ggevent import GeventWorker
 from app.process_end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.sites.site import PlainSite, Site
 from app.worker.clock import CoarseClock
-from app.worker.http1.connection import Connection
-from app.worker.http1.connections import Connections
-from app.worker.http1.limits import ConnectionLimits
-from app.worker.http1.service import Service
+from app.worker.connections import Connections
+from app.worker.http1.connection import Http1Connection
+from app.worker.http1.service import Http1Service
+from app.worker.limits import ConnectionLimits
 from app.worker.listeners import Listener, PortDispatcher
 from app.worker.memory import IdleTrim, keep_freed_memory
 from app.worker.shutdown import Ports, Shutdown, StopTimes
@@ -124,7 +124,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def _listen(self, listener: socket.socket, ports: Ports) -> None:
         application = self.wsgi.application_for(_port(listener))
-        service = Service(application, listener.getsockname(), self.cfg, ports.connections, self.site.allocate)
+        service = Http1Service(application, listener.getsockname(), self.cfg, ports.connections, self.site.allocate)
         ports.listeners.append(
             Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
         )
@@ -133,7 +133,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         return [*self._ports.listeners, *self._last_ports.listeners]
 
     def _has_place(self) -> bool:
-        open_now = len(self._ports.connections) + len(self._last_ports.connections)
+        open_now = len(self._ports.connections.open) + len(self._last_ports.connections.open)
         return open_now < int(self.worker_connections)
 
     def _is_orphan(self) -> bool:
@@ -145,8 +145,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._clock.tick()
         self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
         first, last = self._ports.connections, self._last_ports.connections
-        first.sweep(len(last))
-        last.sweep(len(first))
+        first.sweep(len(last.open))
+        last.sweep(len(first.open))
         self._idle_trim.tick(self._clock.now, max(first.last_work(), last.last_work()))
         for listener in self._listeners():
             listener.resume()
@@ -155,8 +155,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         return Shutdown(self.site, self._ports, self._last_ports, times, self._tick).run()
 
 
-def _serve(service: Service, sock: socket.socket, peer: Any) -> None:
-    Connection(sock, peer, service).serve()
+def _serve(service: Http1Service, sock: socket.socket, peer: Any) -> None:
+    Http1Connection(sock, peer, service).serve()
 
 
 def _port(listener: socket.socket) -> int:

@@ -40,10 +40,6 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-class ClientGone(Exception):
-    """The connection ended before the request was whole or before the response was sent."""
-
-
 class Refusal(Exception):
     """The request is answered with `status` and `{"error": message}`, and the connection is closed."""
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from wsgiref.types import WSGIApplication
 
 from app.worker.clock import CoarseClock
-from app.worker.http1.request_body import size_of
 from app.worker.http1.request_head import RequestHead
 from app.worker.http1.response_head import Headers, ResponseHead, ResponseHeads
+from app.worker.response_parts import size_of
 from core.http.reply import BODY_KEY
 from core.inference.tensors import Buffer
 

@@ -12,7 +12,8 @@ from gunicorn.http.body import ChunkedReader
 from gunicorn.http.message import Request
 from gunicorn.http.unreader import SocketUnreader
 
-from app.worker.http1.refusal import BODY_TOO_LARGE, TOO_MANY_CHUNKS, ClientGone, Refusal
+from app.worker.client_gone import ClientGone
+from app.worker.http1.refusal import BODY_TOO_LARGE, TOO_MANY_CHUNKS, Refusal
 from app.worker.http1.request_head import RequestHead
 from core.http.reply import RECEIVED_HEADERS_KEY
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from app.worker.clock import CoarseClock
-from app.worker.http1.connection import Phase
-from app.worker.http1.connections import Connections
-from app.worker.http1.limits import ConnectionLimits
+from app.worker.connections import Connections
+from app.worker.limits import ConnectionLimits
+from app.worker.phase import Phase
 from app.worker.shutdown import Ports, Shutdown, StopTimes
 
 
@@ -70,12 +70,12 @@ def test_order_of_a_stop(drains: bool) -> None:
 def test_what_models_have_in_flight_is_said_while_connections_wait_for_it() -> None:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
     busy = Busy()
-    connections.add(busy)  # type: ignore[arg-type]
+    connections.open.add(busy)  # type: ignore[arg-type]
 
     class Site(Parts):
         def log_in_flight(self, seconds_left: float) -> None:
             super().log_in_flight(seconds_left)
-            connections.discard(busy)  # type: ignore[arg-type]
+            connections.open.discard(busy)  # type: ignore[arg-type]
 
     site = Site(drains=True)
     ports = Ports([site], connections)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from gunicorn.config import Config
 
-from app.worker.http1.refusal import ClientGone, Refusal
+from app.worker.client_gone import ClientGone
+from app.worker.http1.refusal import Refusal
 from app.worker.http1.strict_request import MAX_CHUNKS, StrictRequest
 
 PEER = ("1.2.3.4", 5)

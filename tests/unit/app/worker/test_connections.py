@@ -9,10 +9,11 @@ import pytest
 from gunicorn.config import Config
 
 from app.worker.clock import CoarseClock
-from app.worker.http1.connection import Connection, Phase
-from app.worker.http1.connections import Connections
-from app.worker.http1.limits import ConnectionLimits
-from app.worker.http1.service import Service
+from app.worker.connections import Connections
+from app.worker.http1.connection import Http1Connection
+from app.worker.http1.service import Http1Service
+from app.worker.limits import ConnectionLimits
+from app.worker.phase import Phase
 
 
 class Crowd:
@@ -23,17 +24,17 @@ class Crowd:
         self.clock.now = 0.0
         limits = ConnectionLimits(request_timeout_s=60, keepalive_s=600)
         self.connections = Connections(self.clock, limits, places)
-        self._service = Service(lambda environ, start: [], ("h", 80), Config(), self.connections)
+        self._service = Http1Service(lambda environ, start: [], ("h", 80), Config(), self.connections)
         self._sockets: list[socket.socket] = []
 
-    def join(self, phase: Phase, since: float = 0.0) -> tuple[Connection, socket.socket]:
+    def join(self, phase: Phase, since: float = 0.0) -> tuple[Http1Connection, socket.socket]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._sockets += [ours, theirs]
-        connection = Connection(ours, ("1.2.3.4", 5), self._service)
+        connection = Http1Connection(ours, ("1.2.3.4", 5), self._service)
         connection.phase = phase
         connection.since = since
-        self.connections.add(connection)
+        self.connections.open.add(connection)
         return connection, theirs
 
     def disperse(self) -> None:

@@ -1,4 +1,4 @@
-"""What a connection may take: seconds and bytes."""
+"""The limits of a connection, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ConnectionLimits:
     """Limits of every connection. Source: docs/spec/http.md section 7 for the size of a body (a signed 32-bit number).
 
-    `request_timeout_s`: a client that sends no byte of the request it began, or reads no byte of its response, for this
-    long is dropped; a head must be whole within it. `keepalive_s`: an idle connection is closed after it.
+    A client that sends no byte of a request it began, or reads no byte of its response, for `request_timeout_s` is
+    disconnected; a request head must be complete within that time. An idle connection is closed after `keepalive_s`.
     """
 
     request_timeout_s: float = 60.0

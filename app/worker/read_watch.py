@@ -1,4 +1,4 @@
-"""Waiting for a socket to have something to read."""
+"""Waits until a socket is readable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _READ = 1
 
 
 class ReadWatch:
-    """The hub's watcher of one socket. It stays on between waits, which saves making and undoing it for each request.
+    """The hub's watcher of one socket. It stays active between waits, which saves starting and stopping it per request.
 
-    Hub thread only; one greenlet at a time waits.
+    Hub thread only; one greenlet waits at a time.
     """
 
     __slots__ = ("_greenlet", "_hub", "_is_on", "_watcher")
@@ -24,7 +24,7 @@ class ReadWatch:
         self._is_on = False
 
     def wait(self) -> None:
-        """Return when there is something to read, or the end. Goes through the hub in any case."""
+        """Return when the socket is readable or closed. Always goes through the hub."""
         self._greenlet = getcurrent()
         if not self._is_on:
             self._is_on = True
@@ -35,7 +35,7 @@ class ReadWatch:
     def _on_readable(self) -> None:
         greenlet = self._greenlet
         if greenlet is None:
-            # Something came while the last request is still being answered: it waits, and the loop must not spin.
+            # Bytes arrived while the last request is still being answered. They wait, and the loop must not spin.
             self._is_on = False
             self._watcher.stop()
             return

@@ -4,7 +4,7 @@ import socket
 
 import gevent
 
-from app.worker.http1.read_watch import ReadWatch
+from app.worker.read_watch import ReadWatch
 
 LIMIT_S = 10
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gevent
 
-from app.worker.http1.send_batching import SendBatching
+from app.worker.send_batching import SendBatching
 
 LIMIT_S = 10
 

@@ -1,0 +1,209 @@
+"""One client connection of any protocol: its socket on the hub, its phase and its end.
+
+Source: docs/architecture.md section 3 (fair waiting, one `sendmsg` per response).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Sized
+from typing import Any
+
+import gevent
+
+from app.worker.client_gone import ClientGone
+from app.worker.clock import CoarseClock
+from app.worker.phase import Phase
+from app.worker.read_watch import ReadWatch
+from app.worker.response_parts import drop_sent
+from app.worker.send_batching import SendBatching
+from core.inference.tensors import Buffer
+
+log = logging.getLogger("trident.http")
+
+NEVER = math.inf
+_WRITE = 2
+# Up to this size joining the parts is cheaper than an iovec (measured: 0.4 microseconds less at 100 bytes, equal at
+# 16 KiB, 1.7 more at 64 KiB).
+_MAX_JOINED = 16384
+_IOV_MAX = 1024
+
+
+class Connection:
+    """Reads and writes one socket for the protocols that subclass it. Hub thread only.
+
+    `phase` and `since` (seconds of the coarse clock) are for the sweep over all connections. `moves_since` is when the
+    body that is being received, or the response that is being sent, began to move. A subclass overrides `time_out` to
+    tell the client, and `_copy_shared` for memory that it holds.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_hub",
+        "_loop",
+        "_neighbours",
+        "_peer",
+        "_readable",
+        "_send_batching",
+        "_shares_memory",
+        "_sock",
+        "_unsent",
+        "_writable",
+        "moves_since",
+        "phase",
+        "since",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: Any,
+        clock: CoarseClock,
+        send_batching: SendBatching,
+        neighbours: Sized,
+        *,
+        shares_memory: bool,
+    ) -> None:
+        """`sock` is connected and does not block. `neighbours` are the connections that batch their responses with it,
+        itself included. `shares_memory`: bodies and responses may lie in memory shared with the engine."""
+        self._sock = sock
+        self._peer: tuple[str, str] = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
+        self._clock = clock
+        self._send_batching = send_batching
+        self._neighbours = neighbours
+        self._shares_memory = shares_memory
+        self._hub = gevent.get_hub()
+        self._loop = self._hub.loop
+        self._readable = ReadWatch(self._hub, sock.fileno())
+        self._writable: Any = None
+        self._unsent: list[Buffer] | None = None
+        self.phase = Phase.IDLE
+        self.since = clock.now
+        self.moves_since = NEVER
+
+    def receive(self, size: int) -> bytes:
+        """At least one byte and at most `size`, or none at the end of the connection. Waits on the hub.
+
+        Even if bytes have arrived already: a busy client must not starve the others.
+        """
+        while True:
+            self._readable.wait()
+            try:
+                return self._sock.recv(size)
+            except BlockingIOError:
+                continue
+
+    def receive_into(self, memory: memoryview) -> int:
+        """As `receive`, into `memory`; returns the number of bytes."""
+        while True:
+            self._readable.wait()
+            try:
+                return self._sock.recv_into(memory)
+            except BlockingIOError:
+                continue
+
+    def send(self, parts: list[Buffer], size: int) -> None:
+        """Send all parts, `size` bytes together. Takes over the list. Raises ClientGone."""
+        try:
+            try:
+                if size <= _MAX_JOINED:
+                    whole = b"".join(parts)
+                    parts = [whole]
+                    if len(self._neighbours) > 1:
+                        self._send_batching.wait()
+                    sent = self._sock.send(whole)
+                else:
+                    sent = self._sock.sendmsg(parts[:_IOV_MAX])
+            except BlockingIOError:
+                sent = 0
+            if sent != size:
+                self._send_rest(parts, sent, size)
+        except OSError as error:
+            raise ClientGone("it did not take the response") from error
+
+    def _send_rest(self, parts: list[Buffer], sent: int, size: int) -> None:
+        """Send the bytes after the first `sent`, and remove sent bytes from `parts`."""
+        before, self.phase = self.phase, Phase.SEND
+        if self._writable is None:
+            self._writable = self._loop.io(self._sock.fileno(), _WRITE)
+        self._unsent = parts
+        self.moves_since = self._clock.now
+        try:
+            done = sent
+            while done < size:
+                self.since = self._clock.now
+                drop_sent(parts, sent)
+                self._hub.wait(self._writable)
+                try:
+                    sent = self._sock.sendmsg(parts[:_IOV_MAX])
+                except BlockingIOError:
+                    sent = 0
+                done += sent
+        finally:
+            self._unsent = None
+            self.moves_since = NEVER
+        self.phase = before
+
+    def take_turn(self) -> None:
+        """Let all other ready greenlets run first, although this connection has the bytes it needs."""
+        with self._loop.timer(0) as turn:
+            self._hub.wait(turn)
+
+    def client_gone(self) -> bool:
+        """Whether the client has closed its side. Does not wait and takes nothing from the socket."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def has_input(self) -> bool:
+        """Whether bytes of a request wait in the socket."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def leave_shared(self) -> None:
+        """Move the body and the response of a slow client out of the memory that the engine shares.
+
+        The greenlet of the connection waits on the hub meanwhile, and continues with the copies.
+        """
+        self.moves_since = NEVER
+        if not self._shares_memory:
+            return
+        try:
+            self._copy_shared()
+        except MemoryError:
+            log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._peer)
+
+    def _copy_shared(self) -> None:
+        if self._unsent is not None:
+            self._unsent[:] = [memoryview(bytes(part)) for part in self._unsent]
+
+    def time_out(self) -> None:
+        """End the connection because its phase took too long."""
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Shut the socket down. The greenlet of the connection wakes up and closes it."""
+        self.phase = Phase.ENDED
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            log.debug("connection of %s was already down: %s", self._peer, error)
+
+    def begin(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = self._clock.now
+
+    def close(self) -> None:
+        self.phase = Phase.ENDED
+        self._readable.close()
+        if self._writable is not None:
+            self._writable.stop()
+            self._writable.close()
+        self._sock.close()

@@ -1,0 +1,63 @@
+"""What the connections through one listener share, in any protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+import gevent
+from gunicorn.http.wsgi import base_environ
+
+from app.sites.site import Allocate
+from app.worker.connections import Connections
+from app.worker.send_batching import SendBatching
+from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
+
+# Every request sets these. The template already has them, so that a copy of it does not grow.
+_REQUEST_KEYS: dict[str, Any] = dict.fromkeys(("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY))
+
+
+class ListenerService:
+    """One application on one listening address. Hub thread only.
+
+    `binary_offset(environ)` is the application's estimate, before the body is received, of the offset in bytes at which
+    the tensors begin in it; 0 if unknown. The body is received so that they lie at a multiple of 64.
+    """
+
+    def __init__(
+        self,
+        application: WSGIApplication,
+        address: Any,
+        cfg: Any,
+        connections: Connections,
+        allocate: Allocate | None = None,
+    ) -> None:
+        """`allocate` allocates large bodies in memory that is shared with the engine; None: there is none."""
+        self.application = application
+        self.address = address
+        self.cfg = cfg
+        self.connections = connections
+        self.send_batching = SendBatching(gevent.get_hub())
+        self.logs_access = bool(cfg.accesslog)
+        self.clock = connections.clock
+        self.limits = connections.limits
+        self.allocate = allocate
+        self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
+
+    def base_environ(self) -> dict[str, Any]:
+        """The part of the WSGI environment that all requests have in common."""
+        name, port = self.address[:2] if isinstance(self.address, tuple) else (str(self.address), "")
+        return {
+            **base_environ(self.cfg),
+            **_REQUEST_KEYS,
+            "SCRIPT_NAME": "",
+            "SERVER_NAME": name,
+            "SERVER_PORT": str(port),
+            "wsgi.multithread": True,
+            "wsgi.url_scheme": "http",
+        }
+
+
+def _unknown(environ: dict[str, Any]) -> int:
+    return 0

@@ -1,0 +1,22 @@
+"""The phases of a connection."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Phase(Enum):
+    """What a connection waits for. Every phase except APPLICATION has a timeout.
+
+    A request goes from IDLE to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that
+    the socket does not take at once goes through SEND, and back to the phase before it. After the response the
+    connection is IDLE again. LINGER follows a refusal. ENDED follows every phase.
+    """
+
+    IDLE = "a request"
+    HEAD = "the rest of a head"
+    BODY = "the rest of a body"
+    APPLICATION = "the application"
+    SEND = "the client to take its response"
+    LINGER = "the client to read a refusal"
+    ENDED = "nothing"
