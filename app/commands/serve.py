@@ -47,14 +47,19 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
 
 
 def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, worker: TridentWorker | None) -> Site:
-    # Imported here: a front end has no use for what the engine brings with it, and the main process for neither.
+    # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
+    from app.sites.bridges import make_hub_bridge, make_thread_bridge
+
+    make_bridge = make_thread_bridge if worker is None else make_hub_bridge
     if directory is None:
-        from app.sites.in_process import EngineSite
+        from app.sites.in_process import InProcessSite
 
-        return EngineSite(settings, on_hub=worker is not None)
-    from app.sites.split import FrontEndSite
+        return InProcessSite(settings, make_bridge)
+    from app.sites.front_end import FrontEndSite
+    from app.worker.gevent_link import GeventLink
+    from core.remote.transport.link import ThreadLink
 
-    return FrontEndSite(settings, directory, on_hub=worker is not None)
+    return FrontEndSite(settings, directory, ThreadLink() if worker is None else GeventLink(), make_bridge)
 
 
 def _engine_child(settings: ServerSettings, directory: PrivateDirectory, front_ends: int) -> EngineChild:

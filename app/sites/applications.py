@@ -1,4 +1,4 @@
-"""The WSGI applications of the server's ports, before one engine, wherever that is."""
+"""The WSGI applications of the server's ports, in front of one engine."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from typing import Any
 from wsgiref.types import WSGIApplication
 
 from app.settings.server import ServerSettings
+from app.sites.bridges import MakeBridge
+from app.sites.http_options import http_options
 from core.engine.protocol import Engine
-from core.frontend.bridge import Bridge
-from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
-from core.http.options import LOG_DEFAULT, HttpOptions
 from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 from core.http.request_log import RequestLog
 from core.observability.exposition import render
 from core.observability.metrics import MetricsOptions, metric_families
 
-MakeBridge = Callable[[int], Bridge]
 RequestPage = Callable[[V2Application], bytes]
 
 
 class Applications:
-    """`make_bridge` is given the number of threads for what blocks; `request_page` makes the metrics page's part on
-    HTTP requests."""
+    """`request_page` renders the HTTP requests of a front end for the metrics page."""
 
     def __init__(
         self,
@@ -58,8 +55,7 @@ class Applications:
         if self._vertex is not None:
             applications[settings.vertex_ai_port] = self._vertex
         if settings.allow_metrics:
-            # Of several front ends the page has the requests of the plain one: the others' ports have pages of their
-            # own.
+            # The page shows the requests of the plain v2 port; the platforms' ports have their own pages.
             front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
             applications[settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
         if settings.log_verbose >= REQUEST_LOG_LEVEL:
@@ -103,7 +99,7 @@ class Applications:
 
 
 def _memory_budget(settings: ServerSettings) -> Any:
-    """What the models of a multi-model endpoint may take, in the process that has them."""
+    """The memory that the models of a multi-model endpoint may use, in the process that holds them."""
     from adapters.sagemaker.memory import MemoryBudget
     from core.backends.onnxruntime.backend import gpu_ids
 
@@ -111,21 +107,4 @@ def _memory_budget(settings: ServerSettings) -> Any:
         gpu_ids=gpu_ids(settings.min_supported_compute_capability),
         visible_gpus=settings.visible_gpus,
         limit=settings.sagemaker_memory_limit_mb * 1_000_000 or None,
-    )
-
-
-def http_options(settings: ServerSettings) -> HttpOptions:
-    return HttpOptions(
-        max_input_size=settings.http_max_input_size,
-        header_forward_pattern=settings.http_header_forward_pattern,
-        restricted=parse_restricted(settings.http_restricted_api),
-        log_settings={
-            **LOG_DEFAULT,
-            "log_file": settings.log_file,
-            "log_info": settings.log_info,
-            "log_warning": settings.log_warning,
-            "log_error": settings.log_error,
-            "log_verbose_level": settings.log_verbose,
-            "log_format": settings.log_format,
-        },
     )

@@ -1,4 +1,4 @@
-"""What the engine needs to know of the settings."""
+"""The settings that the engine takes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from app.supervisor.gunicorn_log import GunicornLog
 from app.supervisor.stop_signals import release_stop_signals
 from app.supervisor.temporary_directory import IN_MEMORY
 from app.worker.limits import ConnectionLimits
-from app.worker.listeners import PortDispatcher
+from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import StopTimes
 from app.worker.worker import TridentWorker
 

@@ -25,7 +25,7 @@ from app.settings.reading import read_settings
 from app.supervisor import temporary_directory
 from app.supervisor.engine_child import EngineChild
 from app.worker.http1 import refusal
-from app.worker.listeners import open_listener
+from app.worker.listening_sockets import open_listener
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderRequest, check_active, check_available
 from core.config.instance_groups import instance_group_problems

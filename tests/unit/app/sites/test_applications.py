@@ -1,5 +1,3 @@
-"""Which application answers at which port, before one engine, and what the metrics page is made of."""
-
 from __future__ import annotations
 
 import logging
@@ -9,7 +7,7 @@ from werkzeug.test import Client
 
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
-from app.sites.applications import Applications, http_options
+from app.sites.applications import Applications
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application
 from core.observability.metrics import MetricsSnapshot, ModelMetrics
@@ -55,12 +53,12 @@ def statuses(clients: dict[int, Client], path: str) -> dict[int, int]:
         (("--platform=sagemaker", f"--sagemaker-port={SAGEMAKER}"), {SAGEMAKER}),
     ],
 )
-def test_a_port_is_there_if_it_is_allowed(arguments: tuple[str, ...], ports: set[int]) -> None:
+def test_each_allowed_port_has_an_application(arguments: tuple[str, ...], ports: set[int]) -> None:
     assert by_port(*arguments).keys() == ports
     assert {port for _, port in settings(*arguments).services().values()} == ports
 
 
-def test_each_port_has_the_routes_of_its_own() -> None:
+def test_each_port_has_its_own_routes() -> None:
     clients = by_port(*ALL)
     found = {path: statuses(clients, path) for path in ("/v2/health/ready", "/ping", "/metrics")}
     assert [port for port in (HTTP, SAGEMAKER, VERTEX) if found["/v2/health/ready"][port] == 200] == [HTTP, VERTEX]
@@ -70,7 +68,7 @@ def test_each_port_has_the_routes_of_its_own() -> None:
     assert found["/metrics"][HTTP] == 404
 
 
-def test_the_metrics_page_is_the_engines_and_that_of_the_requests() -> None:
+def test_the_metrics_page_shows_models_and_requests() -> None:
     clients = by_port()
     for _ in range(3):
         assert clients[HTTP].get("/v2").status_code == 200
@@ -79,7 +77,7 @@ def test_the_metrics_page_is_the_engines_and_that_of_the_requests() -> None:
     assert 'flask_http_request_duration_seconds_count{method="GET",route="/v2",status="200"} 3.0' in lines
 
 
-def test_the_metrics_page_is_as_the_metrics_configuration_says() -> None:
+def test_the_metrics_page_follows_the_metrics_configuration() -> None:
     page = by_port("--metrics-config=counter_latencies=false")[METRICS].get("/metrics").text
     assert "nv_inference_request_success" in page
     assert "nv_inference_queue_duration_us" not in page
@@ -96,7 +94,7 @@ def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFi
         assert [message for message in caplog.messages if message.startswith("HTTP request")] == lines
 
 
-def test_a_page_of_the_requests_may_be_made_elsewhere() -> None:
+def test_a_site_may_render_the_requests_itself() -> None:
     asked: list[V2Application] = []
 
     def page(front_end: V2Application) -> bytes:
@@ -110,7 +108,7 @@ def test_a_page_of_the_requests_may_be_made_elsewhere() -> None:
     assert asked == [made[HTTP]]
 
 
-def test_each_port_has_threads_of_its_own() -> None:
+def test_each_port_has_its_own_threads() -> None:
     numbers: list[int] = []
 
     def bridge(threads: int) -> Bridge:
@@ -120,12 +118,3 @@ def test_each_port_has_threads_of_its_own() -> None:
     threads = ("--http-thread-count=3", "--sagemaker-thread-count=5", "--vertex-ai-thread-count=7")
     Applications(settings(*ALL, *threads), Measured(), bridge)
     assert sorted(numbers) == [3, 5, 7]
-
-
-def test_what_the_settings_say_of_http() -> None:
-    arguments = ("--http-max-input-size=1000", "--http-restricted-api=inference:x-key=secret", "--log-verbose=2")
-    options = http_options(settings(*arguments))
-    assert options.max_input_size == 1000
-    assert options.log_settings["log_verbose_level"] == 2
-    client = Client(V2Application(Measured(), options, ThreadBridge()))
-    assert client.post("/v2/models/simple/infer").status_code == 403

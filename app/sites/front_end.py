@@ -1,38 +1,34 @@
-"""The site of a front end: the applications, before an engine in a process of its own."""
+"""The site of a front end: the applications, with the engine in its own process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
-import gevent
-
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
+from app.sites.bridges import MakeBridge
 from app.supervisor.private_directory import PrivateDirectory
 from app.worker.garbage_collector import settle_collector
-from app.worker.gevent_link import GeventLink
-from core.frontend.bridge import Bridge, ThreadBridge
-from core.frontend.gevent_bridge import GeventBridge
 from core.http.shared_request_metrics import SharedRequestMetrics
 from core.remote.client import RemoteEngine
-from core.remote.transport.link import Link, ThreadLink
+from core.remote.transport.link import Link
 
 
 class FrontEndSite:
-    """Made in the worker, after the fork. Under this project's worker it waits on the hub, else on native threads."""
+    """Made in the worker, after the fork. `link` connects it to the engine at the socket in `directory`."""
 
     failure: str | None = None
 
-    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, *, on_hub: bool) -> None:
-        self._on_hub = on_hub
+    def __init__(
+        self, settings: ServerSettings, directory: PrivateDirectory, link: Link, make_bridge: MakeBridge
+    ) -> None:
         self._directory = directory
         requests = SharedRequestMetrics(directory.metrics)
-        link: Link = GeventLink() if on_hub else ThreadLink()
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
         self.allocate = self._engine.allocate
         self.applications: Mapping[int, WSGIApplication] = Applications(
-            settings, self._engine, self._bridge, requests.page
+            settings, self._engine, make_bridge, requests.page
         ).by_port()
 
     def start(self) -> None:
@@ -43,12 +39,9 @@ class FrontEndSite:
         self._engine.begin_exit()
 
     def log_in_flight(self, seconds_left: float) -> None:
-        """The engine says it itself, when its turn has come: it would be said by each front end."""
+        """Nothing: the engine's process logs it once, and each front end would log it again."""
 
     def finish(self, timeout_s: float) -> bool:
-        """What was in flight has been answered; the engine ends when all front ends have."""
+        """True: all requests in flight have been answered, and the engine ends after the front ends."""
         self._directory.remove_if_orphaned()
         return True
-
-    def _bridge(self, threads: int) -> Bridge:
-        return GeventBridge(gevent.get_hub(), threads) if self._on_hub else ThreadBridge()

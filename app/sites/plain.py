@@ -1,0 +1,27 @@
+"""The site of one WSGI application without an engine: what gunicorn's own command line serves."""
+
+from __future__ import annotations
+
+from wsgiref.types import WSGIApplication
+
+from app.sites.site import Allocate
+
+
+class PlainSite:
+    failure: str | None = None
+    allocate: Allocate | None = None
+
+    def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
+        self.applications = dict.fromkeys(ports, application)
+
+    def start(self) -> None:
+        return None
+
+    def begin_exit(self) -> None:
+        return None
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        return None
+
+    def finish(self, timeout_s: float) -> bool:
+        return True

@@ -1,0 +1,42 @@
+"""Accepts the connections of one listening socket."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from gevent.server import StreamServer
+
+
+class Listener(StreamServer):  # type: ignore[misc]
+    """Accepts while `has_place()` is true; each connection gets a greenlet that runs `serve(sock, peer)`.
+
+    The sockets that it passes on are the standard library's, in non-blocking mode, without a gevent wrapper.
+    """
+
+    def __init__(self, listener: socket.socket, serve: Any, has_place: Any, *, alone: bool = True) -> None:
+        """`alone` is false if other workers accept from the same socket."""
+        super().__init__(listener, serve)
+        if not alone:
+            self.max_accept = 1  # leave the next connection to a less busy worker
+        self._has_place = has_place
+
+    def full(self) -> bool:
+        return not self._has_place()
+
+    def do_read(self) -> tuple[socket.socket, Any] | None:
+        try:
+            sock, peer = self.socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        sock.setblocking(False)
+        return sock, peer
+
+    def refuse(self) -> None:
+        """Refuse all further connections, also in the arbiter, which holds the same socket."""
+        self.socket.shutdown(socket.SHUT_RDWR)
+
+    def resume(self) -> None:
+        """Accept again if a place is free."""
+        if self.started and not self.full():
+            self.start_accepting()
