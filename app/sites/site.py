@@ -41,4 +41,4 @@ class Site(Protocol):
         """Log the requests that the models have not answered yet. Called about every second of a stop."""
 
     def finish(self, timeout_s: float) -> bool:
-        """Stop the engine, with `timeout_s` seconds for the requests in flight. Off the hub. Returns whether all ended."""
+        """Stop the engine; requests in flight have `timeout_s` seconds. Off the hub. Returns whether all ended."""
