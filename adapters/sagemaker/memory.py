@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from adapters.sagemaker.model_folder import ModelFolder
-from core.config.normalize import normalize
-from core.config.schema import ModelInstanceGroup, copy_of
+from core.config.instance_groups import GpuIds
+from core.config.normalize import fill_identity, normalize
+from core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
 from core.errors import OutOfMemory
 from core.observability.gpu import gpu_memory
 from core.observability.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
+from core.repository.layout import ModelDirectory, detection_files
 
 HOST = "container"
 _MIB = 1 << 20
@@ -34,6 +36,14 @@ _RESERVE_PART = 20
 _RESERVE_LEAST = 64 * _MIB
 _RESERVE_MOST = 512 * _MIB
 _RECORDS_AT_MOST = 10_000
+
+
+GpuIdsOf = Callable[[ModelConfig], GpuIds]
+"""The GPUs that the instances of a model may use."""
+
+
+def _no_gpus(config: ModelConfig) -> GpuIds:
+    return ()
 
 
 def reserve_of(total: int) -> int:
@@ -63,16 +73,16 @@ class MemoryBudget:
         host: Callable[[], MemoryRoom | None] = host_room,
         gpus: Callable[[], Sequence[MemoryRoom | None]] = tuple,
         *,
-        gpu_ids: Sequence[int] = (),
+        gpu_ids: GpuIdsOf = _no_gpus,
         resident: Callable[[], int] = resident_bytes,
         trim: Callable[[], None] = trim_heap,
     ) -> None:
-        """`gpus` are read by GPU number, `gpu_ids` are those that models may use; None is what nobody can tell, and
+        """`gpus` are read by GPU number, `gpu_ids` are those that a model may use; None is what nobody can tell, and
         that is not checked. `trim` gives freed memory back to the system.
         """
         self._host = host
         self._gpus = gpus
-        self._gpu_ids = tuple(gpu_ids)
+        self._gpu_ids = gpu_ids
         self._resident = resident
         self._trim = trim
         self._changed = threading.Condition()
@@ -82,7 +92,7 @@ class MemoryBudget:
 
     @classmethod
     def of_machine(
-        cls, *, gpu_ids: Sequence[int] = (), visible_gpus: str | None = None, limit: int | None = None
+        cls, *, gpu_ids: GpuIdsOf = _no_gpus, visible_gpus: str | None = None, limit: int | None = None
     ) -> MemoryBudget:
         """The budget of this container. `limit`: bytes that this process may take, where that is less."""
         return cls(partial(_limited_room, limit), partial(_gpu_rooms, visible_gpus), gpu_ids=gpu_ids)
@@ -158,10 +168,14 @@ class MemoryBudget:
 
     def _gpus_of(self, model: ModelFolder) -> set[int]:
         """The GPUs that get instances; the groups are not expanded, because their counts are whatever was written."""
-        config = copy_of(model.config)
-        normalize(config, self._gpu_ids)
+        config, directory = copy_of(model.config), ModelDirectory(model.path.name, model.path)
+        fill_identity(config, directory.name, detection_files(directory))
+        gpu_ids = self._gpu_ids(config)
+        if not gpu_ids:
+            return set()
+        normalize(config, gpu_ids)
         groups = [g for g in config.instance_group if g.kind == ModelInstanceGroup.KIND_GPU and not g.passive]
-        return {gpu for group in groups for gpu in group.gpus if gpu in self._gpu_ids}
+        return {gpu for group in groups for gpu in group.gpus if gpu in gpu_ids}
 
     def _rooms(self, need: Mapping[str, int]) -> dict[str, MemoryRoom]:
         rooms = {HOST: self._host()}

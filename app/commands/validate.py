@@ -19,12 +19,12 @@ from app.settings.server import SERVER_OPTIONS
 from core.errors import RepositoryUnavailable, ServerError
 
 if TYPE_CHECKING:
-    from core.backends.base import Backend, BackendInstance
+    from core.backends.base import BackendInstance
+    from core.backends.registry import BackendRegistry
     from core.config.golden.request import GoldenRequest
     from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
-    from core.config.signature import ModelSignature
     from core.repository.layout import ModelDirectory
 
 Check = Callable[["ModelDirectory"], Sequence["Problem"]]
@@ -41,7 +41,6 @@ _ACCEPTED = (
     _FORMAT,
     *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
 )
-_DEFAULT_MAX_BATCH_SIZE = "4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class ValidateOptions:
 def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
     """Print the report; the exit status is 1 if there is a problem, else 0.
 
-    `check` finds the problems of one model; None is the real one, which makes ONNX Runtime sessions. Raises BadOption.
+    `check` finds the problems of one model; None is the real one, which makes sessions. Raises BadOption.
     """
     options = read_validate_options(arguments)
     _log_warnings_only()
@@ -124,36 +123,29 @@ def _log_warnings_only() -> None:
 
 def _checker(options: ValidateOptions) -> Check:
     """The real check: the configuration, the files that it names, a session of every version, golden requests run."""
-    from core.backends.library import find_backend
-    from core.backends.onnxruntime.backend import OnnxRuntimeBackend, gpu_ids, supports_gpus
+    from core.backends.devices.cuda import gpu_ids
+    from core.backends.registry import DEFAULT_MAX_BATCH_SIZE, BackendRegistry
     from core.repository.model_problems import problems_of
 
-    backend = OnnxRuntimeBackend()
     settings = split_backend_settings(options.backend_config)
-    own_settings = {**settings.get("", {}), **settings.get(backend.name, {})}
-    gpus = gpu_ids() if supports_gpus() else None
     try:
-        max_batch_size = integer(0).parse(own_settings.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE))
+        for values in settings.values():
+            integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
     except BadValue as error:
         raise BadOption.of("--backend-config", str(error)) from None
-
-    def inspect(path: Path, config: ModelConfig) -> ModelSignature:
-        return find_backend({backend.name: backend}, config).inspect(path, config, own_settings)
+    backends = BackendRegistry(settings, gpu_ids=gpu_ids())
 
     def run_golden(
         path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
     ) -> Sequence[Problem]:
-        return golden_problems(backend, own_settings, path, config, spec, golden)
+        return golden_problems(backends, path, config, spec, golden)
 
     def check(directory: ModelDirectory) -> Sequence[Problem]:
         return problems_of(
             directory,
+            backends,
             config_name=options.config_name,
             auto_complete=options.auto_complete,
-            inspect=inspect,
-            gpu_ids=gpus,
-            default_max_batch_size=max_batch_size,
-            check_backend=backend.check,
             run_golden=run_golden,
         )
 
@@ -161,8 +153,7 @@ def _checker(options: ValidateOptions) -> Check:
 
 
 def golden_problems(
-    backend: Backend,
-    settings: dict[str, str],
+    backends: BackendRegistry,
     path: Path,
     config: ModelConfig,
     spec: ModelSpec,
@@ -175,11 +166,11 @@ def golden_problems(
 
     placed = placements(config)[:1]
     threads = plan_threads(available_cores(), 1).intra_op_threads
-    context = LoadContext(path=path, config=config, spec=spec, placements=placed, settings=settings, threads=threads)
+    context = LoadContext(path=path, config=config, spec=spec, placements=placed, threads=threads)
     problems: list[Problem] = []
     try:
         with ExitStack() as loaded:
-            model = backend.load(context)
+            model = backends.find(config).load(context)
             loaded.callback(model.close)
             for placement in placed:
                 instance = model.instance(placement)

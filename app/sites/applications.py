@@ -101,10 +101,12 @@ class Applications:
 def _memory_budget(settings: ServerSettings) -> Any:
     """The memory that the models of a multi-model endpoint may use, in the process that holds them."""
     from adapters.sagemaker.memory import MemoryBudget
-    from core.backends.onnxruntime.backend import gpu_ids
+    from core.backends.devices.cuda import gpu_ids
+    from core.backends.registry import BackendRegistry
 
+    backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
     return MemoryBudget.of_machine(
-        gpu_ids=gpu_ids(settings.min_supported_compute_capability),
+        gpu_ids=backends.gpu_ids,
         visible_gpus=settings.visible_gpus,
         limit=settings.sagemaker_memory_limit_mb * 1_000_000 or None,
     )

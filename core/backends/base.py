@@ -1,45 +1,35 @@
 """The Backend protocol: how a framework loads a model version and executes batches of requests.
 
-    Backend        one per framework and server: inspects graphs, loads versions
-    BackendModel   one loaded version: owns the weights (one session per device), makes instances
-    BackendInstance  one per instance thread: executes a batch at a time
+    Backend          one for each framework and engine; inspects graphs and loads versions
+    BackendModel     one loaded version; owns the weights, once for each device, and makes instances
+    BackendInstance  one for each model instance; executes one batch at a time
 
-Load-time methods run on a loader thread; `execute` runs on the instance's own thread, or in its place on another, and
-never on two at once.
+A framework may run in this process or in processes that its BackendModel starts and `close` ends: the caller cannot
+tell. The scheduler owns the instance threads; a backend starts no thread to execute on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
+from core.config.signature import ModelSignature
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
-
-__all__ = [
-    "Backend",
-    "BackendInstance",
-    "BackendModel",
-    "Execution",
-    "LoadContext",
-    "ModelSignature",
-    "Placement",
-    "TensorSignature",
-]
 
 
 @dataclass(slots=True)
 class Execution:
-    """What came of executing a batch.
+    """The result of one executed batch.
 
-    `outputs[i]` are the output tensors of request i, in the client's shapes, or the error that this request alone
-    caused. Times are monotonic ns: inputs gathered, run finished (the scheduler notes start and end itself).
+    `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone. The
+    times are monotonic ns: when the inputs were gathered, and when the model had run. The scheduler notes when the
+    execution starts and ends.
     """
 
     outputs: Sequence[Outputs | Exception]
@@ -49,67 +39,87 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """What a backend needs to load one version. `path` is the version directory; `settings` are --backend-config's."""
+    """What a backend is given to load one version.
+
+    `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
+    0 leaves it to the framework.
+    """
 
     path: Path
     config: ModelConfig
     spec: ModelSpec
     placements: tuple[Placement, ...]
-    settings: dict[str, str] = field(default_factory=dict)
     threads: int = 0
 
 
 class BackendInstance(Protocol):
-    """`poisoned` is set when the device can run nothing more in this process (a CUDA context lost).
+    """Executes on the instance's own thread or, if `may_run_inline`, on a thread that submits; never on two at once.
 
-    `bounded`: the values of the inputs cannot make an execution much longer than others on tensors of the same shapes.
+    `poisoned` becomes true when the instance's device cannot run anything again in this process (a lost CUDA context).
+    `may_run_inline`: the instance needs no thread of its own, and the values of the inputs cannot make an execution
+    much longer than others on tensors of the same shapes.
     """
 
     placement: Placement
     poisoned: bool
-    bounded: bool
+    may_run_inline: bool
 
     def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-        """Execute `requests` as one batch; `batch_sizes` gives the items of each.
+        """Execute `requests` as one batch, and block until all results exist. `batch_sizes` are the items of each.
 
-        Raises a ServerError when the whole batch failed.
+        Raises if the whole batch failed.
         """
         ...
 
     def close(self) -> None:
-        """Free what this instance alone holds."""
+        """Free what only this instance holds."""
         ...
 
 
 class BackendModel(Protocol):
+    """One loaded version. Loader threads, several at once."""
+
     def describe(self) -> dict[str, str]:
-        """What the start table shows of it: `device` and `execution provider`, and the thread plan."""
+        """The version's cells of the start table: `device`, `execution provider`, and the thread plan."""
         ...
 
     def instance(self, placement: Placement) -> BackendInstance:
-        """Make an instance, at load or while others serve. On a device that was not used so far, the weights are
-        loaded there as well, from the version directory of the load. Loader threads, several at once. Raises a
-        ServerError, and then nothing has changed.
+        """Make an instance, at load or while others serve.
+
+        Loads the weights from the version directory onto a device that has none yet. Raises a ServerError, and then
+        nothing has changed.
         """
         ...
 
     def retain(self, devices: Iterable[str]) -> None:
-        """Free the weights on all devices but `devices` (`Placement.device`), those that instances still use.
+        """Free the weights on all devices except `devices` (`Placement.device`) and those that instances still use.
 
-        Called after the instances on the others are closed. A device may be used again later.
+        Called after the instances on the other devices are closed. A device may be used again later.
         """
         ...
 
     def close(self) -> None:
-        """Free the sessions; called after every instance is closed."""
+        """Free everything. Called after every instance is closed."""
         ...
 
 
 class Backend(Protocol):
-    name: str
+    """A framework. Made with the values of --backend-config for it. Loader threads, several at once.
 
-    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
-        """The signature of the model in version directory `path`, for auto-complete. Raises a ServerError."""
+    `supports_gpus`: the installed framework was built for GPUs, whether or not this machine has one.
+    """
+
+    supports_gpus: bool
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        """The inputs and outputs of the model in the version directory `path`. Raises a ServerError."""
+        ...
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError if the complete `config` asks for something that this installation does not have.
+
+        Loads nothing: it finds, besides `inspect`, what can be known of a load without doing it.
+        """
         ...
 
     def load(self, context: LoadContext) -> BackendModel:

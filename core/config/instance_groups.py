@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.config.platforms import is_ensemble
+from core.config.platforms import default_cpu_instances, is_ensemble
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
 # The GPUs that instances may use; None where the server supports none, whatever the machine has.
 GpuIds = Sequence[int] | None
-
-# Backends of which Triton makes two instances on a CPU where no count is given.
-_TWO_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
 
 
 def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
@@ -31,7 +28,7 @@ def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
             group.kind = ModelInstanceGroup.KIND_GPU if on_gpu else ModelInstanceGroup.KIND_CPU
         on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
         if group.count < 1:
-            group.count = 2 if on_cpu and config.backend in _TWO_ON_CPU else 1
+            group.count = default_cpu_instances(config) if on_cpu else 1
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpu_ids or ())
 

@@ -16,28 +16,38 @@ ENSEMBLE = "ensemble"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """One row of the table; `name` is "" where a backend has no platform name."""
+    """One row of the table; `name` is "" for a backend without a platform name.
+
+    `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count.
+    """
 
     name: str
     backend: str
     filename: str
+    cpu_instances: int = 1
 
 
 PLATFORMS: tuple[Platform, ...] = (
-    Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel"),
-    Platform("tensorflow_graphdef", "tensorflow", "model.graphdef"),
+    Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
+    Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
     Platform("tensorrt_plan", "tensorrt", "model.plan"),
-    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx"),
+    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2),
     Platform("", "openvino", "model.xml"),
     Platform("pytorch_libtorch", "pytorch", "model.pt"),
     Platform("torch_aoti", "pytorch", "model.pt2"),
     Platform("", "python", "model.py"),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
+_CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
 def is_ensemble(config: ModelConfig) -> bool:
     return bool(config.platform == ENSEMBLE)
+
+
+def default_cpu_instances(config: ModelConfig) -> int:
+    """How many instances Triton makes on a CPU if an instance group gives no count."""
+    return _CPU_INSTANCES.get(config.backend, 1)
 
 
 def fill_platform(config: ModelConfig, files: Collection[str]) -> None:

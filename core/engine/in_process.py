@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from core.backends.base import BackendInstance
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend, gpu_ids, supports_gpus
+from core.backends.devices.cuda import gpu_ids
+from core.backends.registry import BackendRegistry
 from core.config.model_spec import ModelSpec
 from core.config.render import config_json
 from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
@@ -218,15 +219,14 @@ def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendIn
 
 
 def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None = None) -> InferenceEngine:
-    """An engine with every backend that is installed. `on_fatal` is told why a device can serve no more.
+    """An engine with the backends that are installed. `on_fatal` is told why a device can serve no more.
 
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
     gpus = gpu_ids(options.min_compute_capability)
     loader = ModelLoader(
         options,
-        {OnnxRuntimeBackend.name: OnnxRuntimeBackend()},
-        gpu_ids=gpus if supports_gpus() else None,
+        BackendRegistry(options.backend_settings, gpu_ids=gpus),
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
         on_poisoned=partial(_report_poisoned, on_fatal),
     )

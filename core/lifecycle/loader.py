@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from core.backends.base import Backend, BackendInstance, BackendModel, LoadContext, ModelSignature
+from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
-from core.backends.library import find_backend
+from core.backends.registry import BackendRegistry
 from core.config.golden.request import golden_requests
-from core.config.instance_groups import GpuIds, instance_group_problems
+from core.config.instance_groups import instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
 from core.config.placement import Placement, placement_changes, placements
@@ -60,15 +59,13 @@ class ModelLoader:
     def __init__(
         self,
         options: EngineOptions,
-        backends: Mapping[str, Backend],
+        backends: BackendRegistry,
         *,
-        gpu_ids: GpuIds = (),
         gpu_uuids: Sequence[str] = (),
         on_poisoned: Callable[[BackendInstance], None] | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
-        self._gpu_ids = gpu_ids
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
         self._slots = threading.BoundedSemaphore(max(1, options.load_threads))
@@ -96,7 +93,7 @@ class ModelLoader:
                 config = read_config(directory, config_name=self._options.config_name, required=not auto_complete)
             if isinstance(located.source, SingleModelSource):  # it is served under the name that it was given
                 config.name = name
-            check_config(directory, config, auto_complete=auto_complete, gpu_ids=self._gpu_ids)
+            check_config(directory, config, self._backends, auto_complete=auto_complete)
             return Prepared(located, config, tuple(version_directories(directory)))
         except OSError as error:
             raise RepositoryUnavailable(f"failed to read model '{name}': {error}", model=name) from error
@@ -145,8 +142,9 @@ class ModelLoader:
         config.ClearField("instance_group")
         config.instance_group.extend(prepared.config.instance_group)
         config.version_policy.CopyFrom(prepared.config.version_policy)
-        normalize(config, self._gpu_ids)
-        problems = instance_group_problems(config, version.name, self._gpu_ids)
+        gpu_ids = self._backends.gpu_ids(config)
+        normalize(config, gpu_ids)
+        problems = instance_group_problems(config, version.name, gpu_ids)
         if problems:
             raise InvalidModelConfig(problems, model=version.name)
         removed, wanted = placement_changes(version.placements, placements(config))
@@ -173,14 +171,13 @@ class ModelLoader:
     def _serve(self, prepared: Prepared, fetched: Fetched, version: ModelVersion) -> None:
         directory = fetched.directory
         self._configure(directory, prepared.config, version)
-        backend = find_backend(self._backends, version.config)
+        backend = self._backends.find(version.config)
         placed = placements(version.config)
         context = LoadContext(
             path=version_path(directory, version.version),
             config=version.config,
             spec=version.spec,
             placements=placed,
-            settings=self._options.settings_of(backend.name),
             threads=self._threads,
         )
         samples = warmup_samples(version.config, directory.path)
@@ -218,10 +215,8 @@ class ModelLoader:
         config = load_config(
             directory,
             written,
+            self._backends,
             auto_complete=self._options.auto_complete,
-            inspect=self._inspect,
-            gpu_ids=self._gpu_ids,
-            default_max_batch_size=self._default_max_batch_size(),
             version=version.version,
         )
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
@@ -242,17 +237,6 @@ class ModelLoader:
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
-
-    def _inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        backend = find_backend(self._backends, config)
-        return backend.inspect(path, config, self._options.settings_of(backend.name))
-
-    def _default_max_batch_size(self) -> int:
-        text = self._options.settings_of("onnxruntime").get("default-max-batch-size", "4")
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigInvalid(f"failed to convert '{text}' to integral number") from None
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:

@@ -43,7 +43,3 @@ class EngineOptions:
     gpu_metrics: bool = True
     cpu_metrics: bool = True
     settings: Mapping[str, object] = field(default_factory=dict)
-
-    def settings_of(self, backend: str) -> dict[str, str]:
-        """The --backend-config values for `backend`; its own win over those for all."""
-        return {**self.backend_settings.get("", {}), **self.backend_settings.get(backend, {})}

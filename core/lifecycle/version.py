@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from core.backends.base import BackendInstance, BackendModel, Placement
+from core.backends.base import BackendInstance, BackendModel
 from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
 from core.config.request_validator import BatchForm, RequestValidator
 from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, ServerError

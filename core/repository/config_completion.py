@@ -7,13 +7,12 @@ Source: docs/spec/model-config.md sections 2.2 and 2.4; docs/spec/repository.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config.autocomplete import auto_complete as complete_config
 from core.config.autocomplete import needs_signature
-from core.config.instance_groups import GpuIds
+from core.config.backend_facts import BackendFacts
 from core.config.normalize import fill_identity, normalize
 from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig, Problem
@@ -23,9 +22,6 @@ from core.config.validation.model_config import validate_model_config
 from core.errors import ConfigInvalid, ServerError
 from core.repository.layout import ModelDirectory, detection_files
 from core.repository.versions import select_versions, version_directories, version_path
-
-# Reads the graph in a version directory. Raises ServerError.
-Inspect = Callable[[Path, ModelConfig], ModelSignature]
 
 
 @dataclass(slots=True)
@@ -54,27 +50,17 @@ class Completion:
 def load_config(
     directory: ModelDirectory,
     written: ModelConfig,
+    backends: BackendFacts,
     *,
     auto_complete: bool = True,
-    inspect: Inspect,
-    gpu_ids: GpuIds = (),
-    default_max_batch_size: int = 4,
     version: int | None = None,
 ) -> ModelConfig:
     """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
 
-    `inspect` is called only if auto-complete needs the graph: for `version`, or without it for the highest version that
-    the version policy selects. Raises InvalidModelConfig with every problem, and what `inspect` raises.
+    A graph is inspected only if auto-complete needs it: that of `version`, or without it of the highest version that
+    the version policy selects. Raises InvalidModelConfig with every problem, and what `backends` raise.
     """
-    done = complete(
-        directory,
-        written,
-        auto_complete=auto_complete,
-        inspect=inspect,
-        gpu_ids=gpu_ids,
-        default_max_batch_size=default_max_batch_size,
-        version=version,
-    )
+    done = complete(directory, written, backends, auto_complete=auto_complete, version=version)
     if done.problems:
         raise InvalidModelConfig(done.problems, model=directory.name)
     failure, done.failure = done.failure, None
@@ -89,7 +75,9 @@ def load_config(
     return done.config
 
 
-def check_config(directory: ModelDirectory, written: ModelConfig, *, auto_complete: bool, gpu_ids: GpuIds) -> None:
+def check_config(
+    directory: ModelDirectory, written: ModelConfig, backends: BackendFacts, *, auto_complete: bool
+) -> None:
     """Raise InvalidModelConfig for the problems of `written` that do not depend on the graph; it stays unchanged.
 
     With auto-complete inputs and outputs are not checked, even if none is missing: a problem with them fails a version,
@@ -97,6 +85,7 @@ def check_config(directory: ModelDirectory, written: ModelConfig, *, auto_comple
     """
     config = copy_of(written)
     fill_identity(config, directory.name, detection_files(directory))
+    gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
     problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete)
     if problems:
@@ -106,16 +95,15 @@ def check_config(directory: ModelDirectory, written: ModelConfig, *, auto_comple
 def complete(
     directory: ModelDirectory,
     written: ModelConfig,
+    backends: BackendFacts,
     *,
     auto_complete: bool,
-    inspect: Inspect,
-    gpu_ids: GpuIds,
-    default_max_batch_size: int,
     version: int | None = None,
 ) -> Completion:
     """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
     config = copy_of(written)
     fill_identity(config, directory.name, detection_files(directory))
+    gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
     done = Completion(config, directory.path)
     missing_version: list[Problem] = []
@@ -130,8 +118,8 @@ def complete(
             return done
         done.path = version_path(directory, done.versions[-1] if version is None else version)
         try:
-            done.signature = inspect(done.path, config)
-            complete_config(config, done.signature, default_max_batch_size)
+            done.signature = backends.inspect(done.path, config)
+            complete_config(config, done.signature, backends.default_max_batch_size(config))
         except ServerError as error:
             done.failure = error
             return done

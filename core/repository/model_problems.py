@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from core.config.backend_facts import BackendFacts
 from core.config.golden.request import GoldenRequest, golden_requests
-from core.config.instance_groups import GpuIds
 from core.config.model_spec import ModelSpec
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
@@ -19,7 +19,7 @@ from core.config.validation.signature import validate_against_signature
 from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
 from core.errors import ServerError
-from core.repository.config_completion import Completion, Inspect, complete
+from core.repository.config_completion import Completion, complete
 from core.repository.config_file import read_config
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
@@ -27,26 +27,21 @@ from core.repository.versions import version_path
 
 # Loads the version in a directory and runs its golden requests, of which there is at least one.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
-# Raises a ServerError if the backend lacks something that a complete configuration asks for.
-CheckBackend = Callable[[ModelConfig], None]
 
 
 def problems_of(
     directory: ModelDirectory,
+    backends: BackendFacts,
     *,
     config_name: str = "",
     auto_complete: bool = True,
-    inspect: Inspect,
-    gpu_ids: GpuIds = (),
-    default_max_batch_size: int = 4,
-    check_backend: CheckBackend | None = None,
     run_golden: RunGolden | None = None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
 
     Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
     reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
-    runs none. `check_backend` checks each version's complete configuration; None checks nothing.
+    runs none. `backends` check each version's complete configuration.
     """
     try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
@@ -55,16 +50,11 @@ def problems_of(
     except ServerError as error:
         return [Problem.of(str(directory.path), error)]
 
-    completed = partial(
-        complete,
-        directory,
-        written,
-        auto_complete=auto_complete,
-        inspect=inspect,
-        gpu_ids=gpu_ids,
-        default_max_batch_size=default_max_batch_size,
-    )
-    latest = completed()
+    completed = partial(complete, directory, written, backends, auto_complete=auto_complete)
+    try:
+        latest = completed()
+    except ServerError as error:  # the backend cannot be imported
+        return [Problem.of(str(directory.path), error)]
     if not latest.versions:
         return _config_problems(latest)
     by_version = dict.fromkeys(latest.versions, latest)
@@ -75,7 +65,7 @@ def problems_of(
         problems += _config_problems(each)
     valid = {version: each for version, each in by_version.items() if not _config_problems(each)}
     for version, each in valid.items():
-        problems += _version_problems(directory, version, each, inspect, check_backend)
+        problems += _version_problems(directory, version, each, backends)
     run = None if problems else run_golden
     for version, each in valid.items():
         problems += _golden_problems(directory, version, each, run)
@@ -94,7 +84,7 @@ def _config_problems(done: Completion) -> list[Problem]:
 
 
 def _version_problems(
-    directory: ModelDirectory, version: int, done: Completion, inspect: Inspect, check: CheckBackend | None
+    directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts
 ) -> list[Problem]:
     """What keeps a version from being loaded as configured, except its golden requests."""
     config, path = done.config, version_path(directory, version)
@@ -105,13 +95,12 @@ def _version_problems(
         problems.append(Problem.of("output.label_filename", error))
     problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
-        signature = done.signature or inspect(path, config)
+        signature = done.signature or backends.inspect(path, config)
     except ServerError as error:
         return [*problems, Problem.of(str(path), error)]
     problems += validate_against_signature(config, signature, directory.name)
     try:
-        if check is not None:
-            check(config)
+        backends.check(config)
     except ServerError as error:
         problems.append(Problem.of("optimization.execution_accelerators", error))
     return problems

@@ -37,8 +37,7 @@ class InstanceThread:
 
     @property
     def may_be_lent(self) -> bool:
-        """Not on a device, which keeps something for each thread, nor where a client decides how long it takes."""
-        return self.backend.bounded and self.backend.placement.kind == "CPU"
+        return self.backend.may_run_inline
 
     @property
     def is_current(self) -> bool:

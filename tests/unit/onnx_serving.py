@@ -12,7 +12,8 @@ import onnx
 from google.protobuf import text_format
 
 from core.backends.base import BackendInstance, Execution, LoadContext
-from core.backends.onnxruntime.backend import OnnxModel, OnnxRuntimeBackend
+from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.onnxruntime.model import OnnxModel
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validator import RequestValidator
@@ -111,10 +112,8 @@ def serving(
     config = config_of(config_text)
     version = write_version(model, folder, config.name)
     spec = spec_of(config)
-    context = LoadContext(
-        path=version, config=config, spec=spec, placements=(placement,), settings=settings or {}, threads=threads
-    )
-    loaded = OnnxRuntimeBackend().load(context)
+    context = LoadContext(path=version, config=config, spec=spec, placements=(placement,), threads=threads)
+    loaded = OnnxRuntimeBackend(settings or {}).load(context)
     instance = loaded.instance(placement)
     try:
         yield Serving(spec, loaded, instance)

@@ -27,7 +27,7 @@ class OnnxInstance:
     """A backend instance. `poisoned` is set when its GPU cannot be used any more in this process.
 
     `run` and what is passed with it belong to the session, which instances on one device share; `failures` are the
-    exceptions that ONNX Runtime raises. `bounded` is the protocol's.
+    exceptions that ONNX Runtime raises. `may_run_inline` is the protocol's.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class OnnxInstance:
         run: Run,
         run_options: Any,
         failures: tuple[type[Exception], ...],
-        bounded: bool,
+        may_run_inline: bool,
     ) -> None:
         self.placement = placement
-        self.bounded = bounded
+        self.may_run_inline = may_run_inline
         self.poisoned = False
         self._spec = spec
         self._gatherer = gatherer

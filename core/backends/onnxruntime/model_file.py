@@ -6,6 +6,7 @@ Source: docs/spec/onnxruntime-backend.md section 5.1, docs/spec/model-config.md 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from core.config.paths import is_plain
@@ -44,3 +45,13 @@ def library_path(version: Path, name: str) -> str:
         if is_plain(name) and os.path.isfile(path):
             return str(path)
     return name
+
+
+def size_of_files(folder: Path) -> int:
+    """The bytes of all files below `folder`. A file that vanishes meanwhile, or that cannot be read, counts as 0."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.stat(os.path.join(parent, name)).st_size
+    return size

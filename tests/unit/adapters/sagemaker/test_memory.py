@@ -33,7 +33,7 @@ class Machine:
         self.budget = MemoryBudget(
             self._host,
             lambda: self.gpus,
-            gpu_ids=range(len(self.gpus)),
+            gpu_ids=lambda config: range(len(self.gpus)),
             resident=lambda: self.used,
             trim=self._trim,
         )
@@ -182,7 +182,8 @@ def test_a_gpu_that_does_not_exist_is_the_engines_to_refuse() -> None:
 
 
 def test_what_nobody_can_tell_is_not_checked() -> None:
-    with MemoryBudget(lambda: None, lambda: [None], gpu_ids=[0]).room_for("a", url("a"), model(10_000_000)):
+    budget = MemoryBudget(lambda: None, lambda: [None], gpu_ids=lambda config: [0])
+    with budget.room_for("a", url("a"), model(10_000_000)):
         pass
     machine = Machine([None])
     machine.load("a", model(10))

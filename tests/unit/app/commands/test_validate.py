@@ -11,11 +11,13 @@ import pytest
 
 from app.commands.validate import ValidateOptions, examine, golden_problems, read_validate_options, validate
 from app.settings.option import BadOption
-from core.backends.base import BackendModel, LoadContext, ModelSignature
+from core.backends.base import BackendModel, LoadContext
+from core.backends.registry import BackendRegistry
 from core.config.golden.request import GoldenRequest
 from core.config.problem import Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig, ModelInstanceGroup
+from core.config.signature import ModelSignature
 from core.errors import OutOfMemory
 from core.observability.logging import close_log
 from core.repository.layout import ModelDirectory
@@ -236,20 +238,25 @@ def test_versions_that_differ_have_no_problem(tmp_path: Path, capsys: pytest.Cap
 
 
 class Unloadable:
-    """A backend that can look at a model but not load it."""
+    """A backend that can inspect a model but not load it."""
 
-    name = "onnxruntime"
+    supports_gpus = False
 
-    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         return ModelSignature((), ())
+
+    def check(self, config: ModelConfig) -> None: ...
 
     def load(self, context: LoadContext) -> BackendModel:
         raise OutOfMemory("no memory left", hint="buy some")
 
 
 def test_a_version_that_does_not_load_has_that_as_its_problem(tmp_path: Path) -> None:
-    config = ModelConfig(name="m", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)])
+    config = ModelConfig(
+        name="m", backend="fake", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)]
+    )
     spec = resolve_model_spec(config, 1, {})
     golden = [GoldenRequest("a.json", "", (), (), ())]
-    found = golden_problems(Unloadable(), {}, tmp_path / "1", config, spec, golden)
+    backends = BackendRegistry({}, makers={"fake": lambda settings: Unloadable()})
+    found = golden_problems(backends, tmp_path / "1", config, spec, golden)
     assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]

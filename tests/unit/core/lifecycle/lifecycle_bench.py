@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.base import Backend, Execution, LoadContext, ModelSignature, Placement
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.base import Backend, Execution, LoadContext
+from core.backends.registry import BackendRegistry, installed_backends
+from core.config.placement import Placement
 from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
 from core.engine.in_process import InferenceEngine
 from core.errors import BackendFailed
 from core.inference.pending_request import PendingRequest
@@ -47,7 +49,7 @@ BROKEN = "broken"
 
 class FakeInstance:
     poisoned = False
-    bounded = True
+    may_run_inline = True
 
     def __init__(self, placement: Placement, model: FakeModel) -> None:
         self.placement = placement
@@ -96,15 +98,17 @@ class FakeModel:
 class FakeBackend:
     """`loads` lists the loads that began, as `model:version=content`; `models` those that ended well."""
 
-    name = "fake"
+    supports_gpus = False
 
     def __init__(self) -> None:
         self.loads: list[str] = []
         self.models: list[FakeModel] = []
         self._gates: dict[str, threading.Event] = {}
 
-    def inspect(self, path: Path, config: ModelConfig, settings: dict[str, str]) -> ModelSignature:
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         raise AssertionError("its configurations are complete")
+
+    def check(self, config: ModelConfig) -> None: ...
 
     def load(self, context: LoadContext) -> FakeModel:
         content = (context.path / "model.fake").read_text()
@@ -128,6 +132,11 @@ class FakeBackend:
             gate.set()
 
 
+def registry_of(backend: Backend, **settings: Mapping[str, str]) -> BackendRegistry:
+    """The backends of this installation, and `backend` as `fake`."""
+    return BackendRegistry(settings, makers={**installed_backends(), "fake": lambda settings: backend})
+
+
 OpenSource = Callable[[str], Source]
 
 
@@ -139,8 +148,7 @@ class Bench:
     def __init__(self, repositories: Sequence[Path], open_source: OpenSource, **options: object) -> None:
         self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
         self.backend = FakeBackend()
-        backends: dict[str, Backend] = {"fake": self.backend, OnnxRuntimeBackend.name: OnnxRuntimeBackend()}
-        loader = ModelLoader(self.options, backends)
+        loader = ModelLoader(self.options, registry_of(self.backend))
         self.lifecycle = Lifecycle(self.options, loader, open_source)
         hardware = HardwareGauges(interval_ms=1000)
         clouds = SourceOpener(SourceOptions(cache_directory=Path("unused"), cache_bytes=0))

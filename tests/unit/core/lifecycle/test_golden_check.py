@@ -216,7 +216,7 @@ class Echo:
 
     placement = ON_CPU
     poisoned = False
-    bounded = True
+    may_run_inline = True
 
     def __init__(self, error: BackendFailed | None = None) -> None:
         self.batches: list[list[str]] = []

@@ -28,6 +28,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     FakeBackend,
     FakeModel,
     living,
+    registry_of,
     threads,
     weight_of,
     write,
@@ -81,7 +82,7 @@ def source(tmp_path: Path) -> Iterator[CountingSource]:
 
 
 def loader_of(backend: FakeBackend, **options: object) -> ModelLoader:
-    return ModelLoader(EngineOptions(repositories=(), **options), {"fake": backend})  # type: ignore[arg-type]
+    return ModelLoader(EngineOptions(repositories=(), **options), registry_of(backend))  # type: ignore[arg-type]
 
 
 def located(source: LocalSource, name: str = "m") -> Located:

@@ -26,6 +26,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     MORE_INSTANCES,
     FakeBackend,
     put,
+    registry_of,
     threads,
     write,
 )
@@ -41,7 +42,7 @@ class Repository:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backend = FakeBackend()
-        loader = ModelLoader(EngineOptions(repositories=()), {"fake": self.backend})
+        loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend))
         self.retirement = Retirement()
         self.published: list[list[int]] = []
         self.model = Model(

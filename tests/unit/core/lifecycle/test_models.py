@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from core.backends.registry import BackendRegistry
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.model import Model
@@ -14,7 +15,7 @@ from core.repository.repositories import ModelKey
 
 
 def empty(*, namespacing: bool = False) -> Models:
-    loader = ModelLoader(EngineOptions(repositories=()), {})
+    loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}))
     return Models(lambda key, publish: Model(key, loader, Retirement(), publish), namespacing=namespacing)
 
 

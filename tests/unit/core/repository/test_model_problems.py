@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from core.config.instance_groups import GpuIds
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
@@ -21,11 +22,11 @@ def directory(tmp_path: Path) -> ModelDirectory:
 
 
 def test_model_without_a_configuration_has_no_problems(directory: ModelDirectory) -> None:
-    assert problems_of(directory, inspect=Graphs()) == []
+    assert problems_of(directory, Graphs()) == []
 
 
 def test_missing_required_configuration_is_a_problem(directory: ModelDirectory) -> None:
-    found = problems_of(directory, inspect=Graphs(), auto_complete=False)
+    found = problems_of(directory, Graphs(), auto_complete=False)
     assert [problem.path for problem in found] == [str(directory.path)]
 
 
@@ -42,70 +43,82 @@ def test_missing_required_configuration_is_a_problem(directory: ModelDirectory) 
 def test_problems_are_those_that_loading_raises(directory: ModelDirectory, content: bytes) -> None:
     write(directory, content)
     with pytest.raises(InvalidModelConfig) as caught:
-        loaded(directory, inspect=Graphs())
-    assert tuple(problems_of(directory, inspect=Graphs())) == caught.value.problems
+        loaded(directory, Graphs())
+    assert tuple(problems_of(directory, Graphs())) == caught.value.problems
 
 
 def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(directory: ModelDirectory) -> None:
     write(directory, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
-    found = problems_of(directory, inspect=Graphs())
+    found = problems_of(directory, Graphs())
     assert [problem.path for problem in found] == ["max_batch_size", "input[0].data_type"]
     write(directory, 'backend: "onnxruntime" input { name: "IN" dims: [ 4 ] }')
     (directory.path / "3" / "model.onnx").unlink()
-    found = problems_of(directory, inspect=Graphs())
+    found = problems_of(directory, Graphs())
     assert [problem.path for problem in found] == ["input[0].data_type", str(directory.path / "3")]
 
 
 def test_error_of_the_backend_is_a_problem_of_the_version(directory: ModelDirectory) -> None:
     (directory.path / "3" / "model.onnx").unlink()
-    [problem] = problems_of(directory, inspect=Graphs())
+    [problem] = problems_of(directory, Graphs())
     assert (problem.path, problem.message) == (str(directory.path / "3"), "no model in 3")
 
 
 def test_missing_version_is_a_problem(tmp_path: Path) -> None:
     directory = ModelDirectory("m", tmp_path)
     write(directory, 'backend: "onnxruntime"')
-    assert [problem.path for problem in problems_of(directory, inspect=Graphs())] == ["version_policy"]
+    assert [problem.path for problem in problems_of(directory, Graphs())] == ["version_policy"]
 
 
 def test_problems_of_files_and_graphs_are_found(directory: ModelDirectory) -> None:
     write(directory, COMPLETE + 'version_policy { all {} } model_warmup { name: "w" }')
-    assert problems_of(directory, inspect=Graphs()) == []
+    assert problems_of(directory, Graphs()) == []
     bad = COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output")
     write(directory, bad + "version_policy { all {} }")
-    found = problems_of(directory, inspect=Graphs())
+    found = problems_of(directory, Graphs())
     assert [problem.path for problem in found] == ["input[0].dims"]
     warmup = 'model_warmup { name: "w" batch_size: 1 inputs { key: "IN" value { dims: -1 } } }'
     write(directory, COMPLETE.replace('"OUT"', '"OUT" label_filename: "none.txt"') + warmup)
-    found = problems_of(directory, inspect=Graphs())
+    found = problems_of(directory, Graphs())
     assert [problem.path for problem in found] == ["output.label_filename", "model_warmup[0]"]
     (directory.path / "3" / "model.onnx").unlink()
     write(directory, COMPLETE)
-    assert [problem.message for problem in problems_of(directory, inspect=Graphs())] == ["no model in 3"]
+    assert [problem.message for problem in problems_of(directory, Graphs())] == ["no model in 3"]
 
 
-def test_each_version_is_completed_from_and_checked_against_its_own_graph(directory: ModelDirectory) -> None:
-    def inspect(path: Path, config: ModelConfig) -> ModelSignature:
+class OwnGraphs(Graphs):
+    """Each version has another graph, and only version 2 asks for nothing that the backend lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: list[str] = []
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         datatype, batch = {"1": ("INT32", 2), "2": ("FP32", -1), "3": ("INT32", -1)}[path.name]
         tensor = TensorSignature(f"IN{path.name}", datatype, (batch, 4))
         return ModelSignature((tensor,), (tensor,))
 
-    (directory.path / "2").mkdir()
-    write(directory, "version_policy { all {} }")
-    assert problems_of(directory, inspect=inspect) == []
-    write(directory, "version_policy { all {} } max_batch_size: 2")
-    (found,) = problems_of(directory, inspect=inspect)
-    assert found.path == str(directory.path / "1")
-    assert found.message.startswith("autofill failed for model 'm'")
-    checked: list[str] = []
-
-    def check(config: ModelConfig) -> None:
-        checked.append(config.input[0].name)
+    def check(self, config: ModelConfig) -> None:
+        self.checked.append(config.input[0].name)
         if config.input[0].name != "IN2":
             raise ModelLoadFailed("not here", hint="install it")
 
+
+def test_each_version_is_completed_from_and_checked_against_its_own_graph(directory: ModelDirectory) -> None:
+    (directory.path / "2").mkdir()
     write(directory, "version_policy { all {} }")
-    assert problems_of(directory, inspect=inspect, check_backend=check) == [
-        Problem("optimization.execution_accelerators", "not here", "install it")
-    ]
-    assert sorted(checked) == ["IN1", "IN2", "IN3"]
+    graphs = OwnGraphs()
+    assert problems_of(directory, graphs) == [Problem("optimization.execution_accelerators", "not here", "install it")]
+    assert sorted(graphs.checked) == ["IN1", "IN2", "IN3"]
+    write(directory, "version_policy { all {} } max_batch_size: 2")
+    found = problems_of(directory, OwnGraphs())[0]
+    assert found.path == str(directory.path / "1")
+    assert found.message.startswith("autofill failed for model 'm'")
+
+
+class MissingFramework(Graphs):
+    def gpu_ids(self, config: ModelConfig) -> GpuIds:
+        raise ModelLoadFailed("no such module", hint="install it")
+
+
+def test_backend_that_cannot_be_imported_is_a_problem(directory: ModelDirectory) -> None:
+    assert problems_of(directory, MissingFramework()) == [Problem(str(directory.path), "no such module", "install it")]

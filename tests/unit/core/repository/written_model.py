@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from core.config.backend_facts import BackendFacts
+from core.config.instance_groups import GpuIds
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import BackendFailed
@@ -19,12 +20,21 @@ COMPLETE = (
 
 
 class Graphs:
-    """The `inspect` of a backend whose graphs are all the same; it records which versions it inspected."""
+    """A BackendFacts whose graphs are all the same; it records which versions it inspected."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_ids: GpuIds = ()) -> None:
         self.inspected: list[str] = []
+        self._gpu_ids = gpu_ids
 
-    def __call__(self, path: Path, config: ModelConfig) -> ModelSignature:
+    def gpu_ids(self, config: ModelConfig) -> GpuIds:
+        return self._gpu_ids
+
+    def default_max_batch_size(self, config: ModelConfig) -> int:
+        return 4
+
+    def check(self, config: ModelConfig) -> None: ...
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         self.inspected.append(path.name)
         if not (path / config.default_model_filename).exists():
             raise BackendFailed(f"no model in {path.name}")
@@ -46,8 +56,13 @@ def write(directory: ModelDirectory, text: str | bytes, name: str = "config.pbtx
 
 
 def loaded(
-    directory: ModelDirectory, *, config_name: str = "", auto_complete: bool = True, **options: Any
+    directory: ModelDirectory,
+    backends: BackendFacts,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    version: int | None = None,
 ) -> ModelConfig:
     """The configuration in the file, completed."""
     written = read_config(directory, config_name=config_name, required=not auto_complete)
-    return load_config(directory, written, auto_complete=auto_complete, **options)
+    return load_config(directory, written, backends, auto_complete=auto_complete, version=version)

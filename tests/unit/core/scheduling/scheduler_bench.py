@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.base import Execution, Placement
+from core.backends.base import Execution
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
+from core.config.placement import Placement
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
@@ -29,7 +30,7 @@ class Stub:
     """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
 
     poisoned = False
-    bounded = True
+    may_run_inline = True
 
     def __init__(self, number: int = 0) -> None:
         self.placement = Placement(f"m_0_{number}", "CPU")

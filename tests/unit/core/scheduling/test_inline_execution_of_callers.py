@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.base import BackendInstance, Execution, Placement
+from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
@@ -258,12 +258,8 @@ def test_a_batch_much_larger_than_those_that_were_short_runs_on_the_instance_s_o
     assert set(threads) == {"trident-m_0_0"}
 
 
-@pytest.mark.parametrize("why", ["GPU", "unbounded"])
-def test_an_instance_that_runs_on_its_own_thread_always(bench: Bench, why: str) -> None:
-    if why == "GPU":
-        bench.backend.placement = Placement("m_0_0", "GPU")
-    else:
-        bench.backend.bounded = False
+def test_an_instance_that_may_not_run_inline_executes_on_its_own_thread(bench: Bench) -> None:
+    bench.backend.may_run_inline = False
     caller = Caller(bench)
     caller.submit("a")
     assert not caller.is_asked

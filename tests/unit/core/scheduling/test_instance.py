@@ -8,8 +8,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from core.backends.base import BackendInstance, Execution, Placement
+from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
 from core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -34,7 +35,7 @@ class Stub:
         self.error = error
         self.poison = poison
         self.poisoned = False
-        self.bounded = True
+        self.may_run_inline = True
         self.batches: list[str] = []
 
     def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:

@@ -1,0 +1,124 @@
+"""One loaded version of an ONNX model: its sessions, one for each device, and the instances on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from core.backends.base import BackendInstance
+from core.backends.devices.pinned_memory import PinnedMemory
+from core.backends.onnxruntime.bounded_graph import has_bounded_graph
+from core.backends.onnxruntime.instance import OnnxInstance, Run, TextRun
+from core.backends.onnxruntime.model_file import model_path
+from core.backends.onnxruntime.session import FAILURES, run_options
+from core.backends.onnxruntime.session_options import SessionSettings
+from core.backends.onnxruntime.values import BF16, ValueRun, strings_work
+from core.backends.tensors.batch_inputs import batch_inputs
+from core.backends.tensors.gather import Gatherer
+from core.backends.tensors.split import Splitter, scattered_outputs
+from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
+from core.config.schema import ModelConfig
+from core.inference.tensors import BYTES
+
+
+class OnnxModel:
+    """Implements BackendModel. Loader threads, several at once.
+
+    All instances on one device share a session, which any number of threads may run: the weights are in memory once
+    for each device. `sessions` are by device. `make_session` makes and checks one for the device of a placement; it is
+    called for a device that has none. `version` is the version directory.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: ModelConfig,
+        settings: SessionSettings,
+        sessions: dict[str, Any],
+        make_session: Callable[[Placement], Any],
+        version: Path,
+    ) -> None:
+        self._spec = spec
+        self._config = config
+        self._settings = settings
+        self._make_session = make_session
+        self._version = version
+        # The dictionary is read without the lock, so it is replaced under the lock and never changed.
+        self._changing = threading.Lock()
+        self._sessions = sessions
+        self._closed = False
+
+    def describe(self) -> dict[str, str]:
+        """`device`, `execution provider` (of each session the first, which runs all it can) and `threads`."""
+        sessions = self._sessions
+        active = {session.get_providers()[0]: None for session in sessions.values()}
+        return {
+            "device": ", ".join(sessions),
+            "execution provider": ", ".join(active),
+            "threads": self._settings.thread_plan,
+        }
+
+    def instance(self, placement: Placement) -> BackendInstance:
+        """An instance on the session of its device, which it makes if there is none. Raises a ServerError."""
+        session = self._sessions.get(placement.device) or self._session_on(placement)
+        on_gpu = placement.kind == "GPU"
+        pinned = PinnedMemory.open() if on_gpu else None
+        gatherer = Gatherer(
+            self._spec,
+            scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
+            batch_inputs=batch_inputs(self._config, self._spec.name),
+            on_buffer=pinned.replace if pinned is not None else None,
+        )
+        splitter = Splitter(self._spec, scattered_outputs(self._config))
+        options = run_options(self._settings)
+        # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
+        run, may_run_inline = self._run(session, on_gpu), not on_gpu and self._is_bounded
+        return OnnxInstance(placement, self._spec, gatherer, splitter, run, options, FAILURES, may_run_inline)
+
+    def retain(self, devices: Iterable[str]) -> None:
+        """Release the sessions on all devices except `devices`. Instances that use one keep it until they close."""
+        kept = frozenset(devices)
+        with self._changing:
+            self._sessions = {device: session for device, session in self._sessions.items() if device in kept}
+
+    def close(self) -> None:
+        """Release the sessions. ONNX Runtime frees each when the last instance on it has closed as well."""
+        with self._changing:
+            self._closed = True
+            self._sessions = {}
+
+    @cached_property
+    def _is_bounded(self) -> bool:
+        libraries = self._config.model_operations.op_library_filename
+        return not libraries and has_bounded_graph(model_path(self._version, self._config))
+
+    def _session_on(self, placement: Placement) -> Any:
+        """The session of a device that had none. If several threads ask for it, one of them makes it."""
+        device = placement.device
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("the model is closed")
+            if device not in self._sessions:
+                self._sessions = {**self._sessions, device: self._make_session(placement)}
+            return self._sessions[device]
+
+    def _run(self, session: Any, on_gpu: bool) -> Run:
+        """How an instance runs the session: on arrays where that is possible, otherwise on ONNX Runtime's values."""
+        # This is the inner method that the public `run` calls. The public one spends 3 µs on checks that the request
+        # validation has already made, and falls back to the CPU silently and permanently when a GPU fails.
+        run: Run = getattr(session, "_sess", session).run
+        spec = self._spec
+        inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
+        outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
+        used = {*inputs.values(), *outputs.values()}
+        if not on_gpu and BYTES not in used and BF16 not in used:
+            return run
+        ort_value = onnxruntime.OrtValue
+        values = ValueRun(session, ort_value, inputs, outputs, BYTES in used and strings_work(ort_value))
+        return TextRun(run, values) if BYTES in used and BF16 not in used else values

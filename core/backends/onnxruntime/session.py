@@ -1,0 +1,118 @@
+"""Makes ONNX Runtime sessions: with the execution providers that were asked for, or not at all.
+
+Source: docs/spec/onnxruntime-backend.md section 5.2.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
+
+from core.backends.devices import cuda
+from core.backends.onnxruntime.errors import failure_of
+from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
+from core.backends.onnxruntime.model_file import library_path, model_path
+from core.backends.onnxruntime.provider_library import missing_library
+from core.backends.onnxruntime.session_options import SessionSettings
+from core.config.placement import Placement
+from core.config.schema import ModelConfig
+from core.errors import ModelLoadFailed
+
+_log = logging.getLogger("trident.backends")
+
+# Levels of ONNX Runtime's own log.
+_VERBOSE, _ERROR, _FATAL = 0, 3, 4
+
+FAILURES: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    RuntimeError,
+    MemoryError,
+)
+"""ONNX Runtime's own exceptions, of which newer releases have more, and those that its bindings raise for the rest."""
+
+_LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
+
+# Some builds of ONNX Runtime collect telemetry. Nothing about the server's models may leave it.
+onnxruntime.disable_telemetry_events()
+
+# Two sessions with OpenVINO must not be made at the same time.
+_openvino_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """Everything that one session is made from. `version` is the version directory."""
+
+    config: ModelConfig
+    version: Path
+    placement: Placement
+    settings: SessionSettings
+    providers: Sequence[ProviderRequest]
+
+
+def make_session(request: SessionRequest) -> Any:
+    """A session with exactly the requested providers. Raises a ServerError with Triton's text. Blocks."""
+    config, name = request.config, request.config.name
+    on_gpu = request.placement.kind == "GPU"
+    capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
+    path = model_path(request.version, config, capability)
+    serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
+    try:
+        options = _session_options(request)
+        with serial:
+            session = onnxruntime.InferenceSession(
+                path,
+                options,
+                providers=[(provider.name, provider.options) for provider in request.providers],
+                # With the fallback ONNX Runtime drops a provider that fails, and only prints a line.
+                enable_fallback=0,
+            )
+    except FAILURES as exc:
+        raise failure_of(exc, name, ModelLoadFailed) from exc
+    active = session.get_providers()
+    missing = [provider.name for provider in request.providers if provider.name not in active]
+    library = missing_library(missing[0], _LIBRARIES) if missing else ""
+    check_active(request.providers, active, library, name)
+    for provider in request.providers:
+        if provider.log_line:
+            _log.info("%s", provider.log_line)
+    return session
+
+
+def run_options(settings: SessionSettings) -> Any:
+    """The options of every run of a model's sessions."""
+    options = onnxruntime.RunOptions()
+    # A failed run raises, and the exception is logged where the request is answered. Here it would be logged twice.
+    options.log_severity_level = _FATAL
+    for key, value in settings.run_entries.items():
+        options.add_run_config_entry(key, value)
+    return options
+
+
+def _session_options(request: SessionRequest) -> Any:
+    settings = request.settings
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, settings.graph_level)
+    options.execution_mode = getattr(onnxruntime.ExecutionMode, settings.execution_mode)
+    options.use_per_session_threads = not settings.global_thread_pool
+    options.intra_op_num_threads = settings.intra_op_threads
+    options.inter_op_num_threads = settings.inter_op_threads
+    if settings.enable_mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.enable_mem_arena
+    if settings.enable_mem_pattern is not None:
+        options.enable_mem_pattern = settings.enable_mem_pattern
+    options.logid = request.config.name
+    options.log_severity_level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _ERROR
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in request.config.model_operations.op_library_filename:
+        options.register_custom_ops_library(library_path(request.version, library))
+    return options

@@ -1,0 +1,131 @@
+"""The backends of this server, by the names that model configurations use.
+
+A backend is a package beside this module. The package's module `backend` has a function `make_backend`, which takes the
+backend's settings and returns a Backend. The package is imported when the first model asks for it: a server whose
+repositories hold no such model neither loads the framework nor needs it installed.
+Source: docs/spec/repository.md section 1.2.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+
+from core import backends
+from core.backends.base import Backend
+from core.backends.parameter_values import integer
+from core.config.instance_groups import GpuIds
+from core.config.paths import is_plain
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.errors import ConfigInvalid, ModelLoadFailed
+
+DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+"""The one setting that every backend has, so that the registry reads it."""
+
+_MAX_BATCH_SIZE = "4"
+
+Settings = Mapping[str, str]
+MakeBackend = Callable[[Settings], Backend]
+
+
+def installed_backends() -> dict[str, MakeBackend]:
+    """What makes each backend of this installation, by name. Imports no framework."""
+    packages = [module.name for module in iter_modules(backends.__path__) if module.ispkg]
+    return {name: partial(_import_and_make, name) for name in packages if find_spec(_module_of(name)) is not None}
+
+
+class BackendRegistry:
+    """Imports and makes each backend once, when a model first needs it. Loader threads, several at once.
+
+    Make it after any fork. It answers the questions of BackendFacts for the configurations of all backends.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Settings],
+        *,
+        gpu_ids: Sequence[int] = (),
+        makers: Mapping[str, MakeBackend] | None = None,
+    ) -> None:
+        """`settings` are the values of --backend-config by backend name; those under "" are for all backends.
+        `gpu_ids` are the GPUs that backends may use. `makers` are those of `installed_backends` unless given.
+        """
+        self._settings = settings
+        self._gpu_ids = tuple(gpu_ids)
+        self._makers = installed_backends() if makers is None else makers
+        self._making = threading.Lock()
+        self._made: dict[str, Backend] = {}
+
+    def find(self, config: ModelConfig) -> Backend:
+        """The backend that `config` names. Raises ConfigInvalid, and ModelLoadFailed if it cannot be imported.
+
+        Backends are not libraries here. `runtime` is accepted if it names the library that Triton would load.
+        """
+        name, runtime = config.backend, config.runtime
+        known = f"this server has the backends: {', '.join(sorted(self._makers))}"
+        if runtime and not is_plain(runtime):
+            raise ConfigInvalid(f"backend library name '{runtime}' escapes backend directory", hint="remove 'runtime'")
+        if runtime and (name not in self._makers or runtime != _library(name)):
+            hint = f"remove 'runtime', or set it to {_library(name)}" if name in self._makers else known
+            raise ConfigInvalid(f"unable to find backend library '{runtime}' for model '{config.name}'", hint=hint)
+        if name not in self._makers:
+            raise ConfigInvalid(
+                f"unable to find backend library for backend '{name}', "
+                "try specifying runtime on the model configuration.",
+                hint=known,
+            )
+        return self._backend(name)
+
+    def gpu_ids(self, config: ModelConfig) -> GpuIds:
+        """The GPUs for the instances of `config`; None if its backend cannot use GPUs."""
+        if config.backend not in self._makers:
+            return self._gpu_ids or None
+        return self._gpu_ids if self._backend(config.backend).supports_gpus else None
+
+    def default_max_batch_size(self, config: ModelConfig) -> int:
+        """The `max_batch_size` of a model that can batch and does not set one. Raises ConfigInvalid."""
+        return integer(self._settings_of(config.backend).get(DEFAULT_MAX_BATCH_SIZE, _MAX_BATCH_SIZE))
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        """The signature of the model in the version directory `path`. Raises a ServerError."""
+        return self.find(config).inspect(path, config)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError if `config` asks its backend for something that this server does not have."""
+        self.find(config).check(config)
+
+    def _backend(self, name: str) -> Backend:
+        with self._making:
+            if name not in self._made:
+                self._made[name] = self._makers[name](self._settings_of(name))
+            return self._made[name]
+
+    def _settings_of(self, name: str) -> Settings:
+        """The backend's own settings win over those for all."""
+        return {**self._settings.get("", {}), **self._settings.get(name, {})}
+
+
+def _module_of(name: str) -> str:
+    return f"{backends.__name__}.{name}.backend"
+
+
+def _import_and_make(name: str, settings: Settings) -> Backend:
+    try:
+        module = import_module(_module_of(name))
+    except ImportError as error:
+        raise ModelLoadFailed(
+            f"unable to import backend '{name}': {error}",
+            hint="install trident-inference with the extra that brings it, such as trident-inference[cpu]",
+        ) from error
+    make: MakeBackend = module.make_backend
+    return make(settings)
+
+
+def _library(backend: str) -> str:
+    return f"libtriton_{backend}.so"

@@ -1,0 +1,11 @@
+"""What is true of every session, whichever model it is made for."""
+
+from __future__ import annotations
+
+from core.backends.onnxruntime.session import FAILURES
+
+
+def test_every_exception_of_onnx_runtime_is_known() -> None:
+    names = {kind.__name__ for kind in FAILURES}
+    assert {"EPFail", "Fail", "InvalidArgument", "InvalidProtobuf", "NoSuchFile", "RuntimeException"} <= names
+    assert not {"ValueError", "UnicodeDecodeError", "Exception"} & names

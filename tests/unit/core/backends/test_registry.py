@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from core.backends.base import Backend
+from core.backends.registry import BackendRegistry, installed_backends
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, ModelLoadFailed
+from tests.project import ROOT
+from tests.unit.core.lifecycle.lifecycle_bench import FakeBackend
+
+
+class MadeBackend(FakeBackend):
+    def __init__(self, settings: Mapping[str, str], supports_gpus: bool = False) -> None:
+        super().__init__()
+        self.settings = settings
+        self.supports_gpus = supports_gpus
+
+
+class Made:
+    """A registry of the backends `fake` and, for GPUs, `other`; notes the backends that are made."""
+
+    def __init__(self, settings: Mapping[str, Mapping[str, str]] | None = None, gpu_ids: tuple[int, ...] = ()) -> None:
+        self.backends: list[MadeBackend] = []
+        makers = {"fake": self._make, "other": partial(self._make, supports_gpus=True)}
+        self.registry = BackendRegistry(settings or {}, gpu_ids=gpu_ids, makers=makers)
+
+    def _make(self, settings: Mapping[str, str], supports_gpus: bool = False) -> Backend:
+        self.backends.append(MadeBackend(settings, supports_gpus))
+        return self.backends[-1]
+
+
+def config_of(backend: str, runtime: str = "") -> ModelConfig:
+    return ModelConfig(name="m", backend=backend, runtime=runtime)
+
+
+def test_a_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> None:
+    made = Made()
+    assert made.backends == []
+    found = made.registry.find(config_of("other"))
+    assert made.backends == [found]
+    assert made.registry.find(config_of("other")) is found
+    assert made.registry.find(config_of("fake")) is made.backends[1]
+
+
+def test_threads_that_ask_for_a_backend_at_once_get_the_same_one() -> None:
+    made = Made()
+    barrier = threading.Barrier(4)
+
+    def find(number: int) -> Backend:
+        barrier.wait()
+        return made.registry.find(config_of("fake"))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(find, range(4))) == made.backends * 4
+
+
+@pytest.mark.parametrize("name", ["fake", "other"])
+def test_runtime_may_name_the_library_of_the_backend(name: str) -> None:
+    registry = Made().registry
+    assert registry.find(config_of(name, f"libtriton_{name}.so")) is registry.find(config_of(name))
+
+
+@pytest.mark.parametrize(
+    ("backend", "runtime", "message"),
+    [
+        (
+            "none",
+            "",
+            "unable to find backend library for backend 'none', try specifying runtime on the model configuration.",
+        ),
+        ("none", "libtriton_none.so", "unable to find backend library 'libtriton_none.so' for model 'm'"),
+        ("none", "libtriton_fake.so", "unable to find backend library 'libtriton_fake.so' for model 'm'"),
+        ("fake", "libtriton_other.so", "unable to find backend library 'libtriton_other.so' for model 'm'"),
+        ("fake", "model.py", "unable to find backend library 'model.py' for model 'm'"),
+        ("fake", "../libtriton_fake.so", "backend library name '../libtriton_fake.so' escapes backend directory"),
+        ("fake", "/x/libtriton_fake.so", "backend library name '/x/libtriton_fake.so' escapes backend directory"),
+    ],
+)
+def test_find_names_an_unknown_backend_or_runtime(backend: str, runtime: str, message: str) -> None:
+    made = Made()
+    with pytest.raises(ConfigInvalid) as caught:
+        made.registry.find(config_of(backend, runtime))
+    assert caught.value.message == message
+    assert caught.value.hint
+    assert made.backends == []
+
+
+def test_settings_reach_the_backend_that_they_name_and_those_without_a_name_reach_all() -> None:
+    made = Made({"": {"a": "1", "b": "1"}, "fake": {"b": "2"}, "other": {"c": "3"}})
+    for name in ("fake", "other"):
+        made.registry.find(config_of(name))
+    assert [backend.settings for backend in made.backends] == [{"a": "1", "b": "2"}, {"a": "1", "b": "1", "c": "3"}]
+
+
+def test_the_default_max_batch_size_is_a_setting_of_each_backend() -> None:
+    registry = Made({"": {"default-max-batch-size": "8"}, "fake": {"default-max-batch-size": "many"}}).registry
+    assert registry.default_max_batch_size(config_of("other")) == 8
+    with pytest.raises(ConfigInvalid, match="failed to convert 'many' to integral number"):
+        registry.default_max_batch_size(config_of("fake"))
+    assert Made().registry.default_max_batch_size(config_of("fake")) == 4
+
+
+def test_gpus_are_for_the_models_of_backends_that_support_them() -> None:
+    registry = Made(gpu_ids=(0, 1)).registry
+    assert registry.gpu_ids(config_of("fake")) is None
+    assert registry.gpu_ids(config_of("other")) == (0, 1)
+    assert registry.gpu_ids(config_of("none")) == (0, 1)
+    assert Made().registry.gpu_ids(config_of("other")) == ()
+    assert Made().registry.gpu_ids(config_of("none")) is None
+
+
+def test_every_package_of_a_backend_is_installed() -> None:
+    folders = {path.parent.name for path in (ROOT / "core" / "backends").glob("*/backend.py")}
+    assert set(installed_backends()) == folders
+    assert folders
+
+
+def test_a_backend_that_cannot_be_imported_fails_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = BackendRegistry({})
+    monkeypatch.setitem(sys.modules, "core.backends.onnxruntime.backend", None)
+    with pytest.raises(ModelLoadFailed, match="unable to import backend 'onnxruntime': ") as caught:
+        registry.find(config_of("onnxruntime"))
+    assert caught.value.hint
+
+
+def test_an_engine_without_models_imports_no_framework(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from core.engine.in_process import make_engine
+from core.lifecycle.options import EngineOptions
+engine = make_engine(EngineOptions(repositories=({str(tmp_path)!r},)))
+engine.start()
+assert engine.wait_loaded(20)
+print("onnxruntime" in sys.modules)
+engine.begin_exit()
+assert engine.finish(20)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("False\n", 0), ran.stderr
