@@ -34,5 +34,4 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         visible_gpus=settings.visible_gpus,
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
-        settings={row.name: row.value for row in settings.describe()},
     )

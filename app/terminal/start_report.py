@@ -17,6 +17,8 @@ from app.terminal.console_tables import ModelRow, addresses_table, models_table,
 from app.terminal.progress_bar import ProgressBar
 from app.worker.garbage_collector import settle_collector
 from core.engine.in_process import InferenceEngine
+from core.lifecycle.overview import VersionOverview
+from core.lifecycle.state import ModelState
 from core.observability.logging import log_table
 
 _log = logging.getLogger("trident.server")
@@ -30,7 +32,6 @@ _STARTED = {
     Service.VERTEX_AI: "Vertex AI HTTPService",
     Service.METRICS: "Metrics Service",
 }
-_READY = "READY"
 # The group of routes by which clients load models.
 _CONTROL = "model-repository"
 _NO_MODEL = (
@@ -61,10 +62,7 @@ class StartReport:
         shown.show(None)
         settle_collector()
         self._log_settings()
-        rows = [
-            ModelRow(v.model, v.version, v.state, v.device, v.execution_provider, v.reason)
-            for v in self._engine.overview()
-        ]
+        rows = [_row(line) for line in self._engine.overview()]
         log_table(_log, "models", models_table(rows))
         phase = self._engine.phase()
         if phase.name == "failed" and self._settings.exit_on_error:
@@ -94,6 +92,18 @@ class StartReport:
         return [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
 
 
+def _row(line: VersionOverview) -> ModelRow:
+    entry = line.entry
+    return ModelRow(
+        entry.name,
+        "" if entry.version is None else str(entry.version),
+        "" if entry.state is None else entry.state.value,
+        line.device,
+        line.execution_provider,
+        entry.reason,
+    )
+
+
 def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
     """Why Vertex AI's default model cannot come any more, after what `rows` shows was loaded at start; "" if it can.
 
@@ -102,7 +112,7 @@ def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) ->
     vertex = settings.vertex
     if vertex is None or not vertex.default_model:
         return ""
-    loaded = sorted({row.model for row in rows if row.state == _READY})
+    loaded = sorted({row.model for row in rows if row.state == ModelState.READY.value})
     changes = settings.allow_http or _CONTROL in vertex.public_groups
     may_come = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
     if vertex.default_model in loaded or may_come:

@@ -10,26 +10,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from core.backends.base import BackendInstance
 from core.backends.devices.cuda import gpu_ids
 from core.backends.registry import BackendRegistry
 from core.config.model_spec import ModelSpec
-from core.config.render import config_json
+from core.engine.config_message import ConfigMessage
+from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
 from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.lifecycle import metadata
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
-from core.lifecycle.metadata import VersionOverview
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.overview import VersionOverview, overview
+from core.lifecycle.repository_index import IndexEntry, repository_index
 from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.observability.gpu import GpuMeter, gpu_uuids
 from core.observability.hardware import CpuMeter, HardwareGauges
 from core.observability.metrics import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.statistics import VersionStatistics
 from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions
 
@@ -81,7 +82,7 @@ class InferenceEngine:
 
     def overview(self) -> list[VersionOverview]:
         """Every version for a person to read, and the models that have none."""
-        return metadata.overview(self._models.all())
+        return overview(self._models.all())
 
     def submit(self, pending: PendingRequest) -> None:
         request = pending.request
@@ -109,18 +110,17 @@ class InferenceEngine:
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec
 
-    def server_metadata(self) -> dict[str, Any]:
-        return metadata.server_metadata(self._options.server_id, self._options.server_version)
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata(name=self._options.server_id, version=self._options.server_version)
 
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+    def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
         found = self._models.find(name, version)
-        versions = self._models.ready_versions(name) if version == -1 else [version]
-        return metadata.model_metadata(found.spec, versions)
+        return model_metadata(found.spec, self._models.ready_versions(name) if version == -1 else [version])
 
-    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
-        return config_json(self._models.find(name, version).config)
+    def model_config(self, name: str, version: int = -1) -> ConfigMessage:
+        return ConfigMessage.of(self._models.find(name, version).config)
 
-    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+    def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
         ready = [v for v in self._models.versions() if v.is_ready]
         if name:
             ready = [v for v in ready if v.name == name]
@@ -130,11 +130,13 @@ class InferenceEngine:
             ready = [v for v in ready if v.version == version]
             if not ready:
                 raise InvalidRequest(f"requested model version is not available for model '{name}'")
-        return metadata.model_statistics(ready)
+        return [
+            VersionStatistics(name=v.name, version=v.version, statistics=v.statistics.snapshot(v.queued)) for v in ready
+        ]
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         names = {} if ready_only else self._lifecycle.repository_names()
-        return metadata.repository_index(self._models.all(), names, ready_only)
+        return repository_index(self._models.all(), names, ready_only)
 
     def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
         self._lifecycle.load(name, parameters)
@@ -171,9 +173,6 @@ class InferenceEngine:
             seconds=seen.seconds,
         )
         return replace(phase, download=download)
-
-    def settings(self) -> dict[str, object]:
-        return dict(self._options.settings)
 
     def metrics(self) -> MetricsSnapshot:
         models = [

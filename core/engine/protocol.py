@@ -1,25 +1,30 @@
-"""The one door for every front end: what it may ask of the engine, wherever that lives.
+"""The Engine protocol: everything that a front end may ask of the engine, wherever the engine runs.
 
-A front end knows a model by name and version, hands over requests and gets responses through a callback. Everything
-that crosses is plain data, so that the engine may as well live in another process: `core.remote` reads the annotations
-here to know what a call sends and what comes back. This module brings no backend in.
+A front end knows a model by name and version, submits requests and receives responses through a callback. All values
+are plain data, so that the engine can run in another process. A method marked with `call` is declared here only:
+`core.remote` derives from its annotations what crosses the process boundary. This module imports no backend.
 Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from core.config.model_spec import ModelSpec
+from core.engine.call import call
+from core.engine.config_message import ConfigMessage
+from core.engine.metadata import ModelMetadata, ServerMetadata
 from core.inference.pending_request import PendingRequest
+from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from core.observability.metrics import MetricsSnapshot
+from core.observability.statistics import VersionStatistics
 
 
 class Engine(Protocol):
-    """What a front end may ask. Unless a method says otherwise it may be called on any thread and does not block.
+    """What a front end may ask. Any thread may call any method, and no method blocks unless its docstring says so.
 
-    `handover` is how many requests, of those that come at one moment, a front end submits one right after the other.
+    `handover` is how many requests that arrive at the same moment a front end submits in a row.
     """
 
     handover: int
@@ -32,36 +37,51 @@ class Engine(Protocol):
         """The caller no longer wants an answer. A queued request leaves the queue unrun and is answered CANCELLED."""
         ...
 
+    @call()
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        """What a codec needs of the model. Raises ModelNotFound or ModelNotReady with Triton's text."""
+        """What a codec needs to know about the model. Raises ModelNotFound or ModelNotReady with Triton's text."""
         ...
 
-    def server_metadata(self) -> dict[str, Any]: ...
+    @call()
+    def server_metadata(self) -> ServerMetadata: ...
 
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]: ...
-
-    def model_config(self, name: str, version: int = -1) -> dict[str, Any]: ...
-
-    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """`{"model_stats": [...]}`, of all ready models if `name` is empty. Raises InvalidRequest for an unknown."""
+    @call()
+    def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
+        """Raises the lookup errors of `model_spec`."""
         ...
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        """Every version that is known and, unless `ready_only`, every model directory there is. Blocks on storage."""
+    @call()
+    def model_config(self, name: str, version: int = -1) -> ConfigMessage:
+        """The complete configuration. Raises the lookup errors of `model_spec`."""
         ...
 
+    @call()
+    def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
+        """One item per ready version, of all models if `name` is empty. Raises InvalidRequest if none matches."""
+        ...
+
+    @call(blocks=True)
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+        """Every known version and, unless `ready_only`, every model directory. Blocks on storage."""
+        ...
+
+    @call(blocks=True, changes_models=True)
     def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
-        """Blocks until the model serves as the repository, and `parameters`, say: `config` as text, `file:PATH` as
-        bytes. Raises a ServerError, also where the control mode does not allow it; what served before then serves on.
+        """Load or reload a model. Blocks until it serves what the repository and `parameters` hold.
+
+        `parameters` may have `config`, a configuration as JSON text, and `file:PATH`, a file's content as bytes. Raises
+        a ServerError, also if the control mode does not allow the call; the versions that serve then continue to.
         """
         ...
 
+    @call(blocks=True, changes_models=True)
     def load_directory(self, name: str, directory: str) -> None:
-        """As `load_model`, for the model in a directory of the server's disk, outside of all repositories."""
+        """As `load_model`, for the model in a directory on the server's disk, outside all repositories."""
         ...
 
+    @call(blocks=True, changes_models=True)
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        """Begin to unload; what is in flight is still answered. With `wait` blocks until all memory is free.
+        """Begin to unload; requests in flight are still answered. With `wait` blocks until all memory is free.
 
         `unload_dependents` is for ensembles.
         """
@@ -71,16 +91,14 @@ class Engine(Protocol):
 
     def is_ready(self) -> bool: ...
 
+    @call()
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Raises the lookup errors of `model_spec`."""
         ...
 
     def phase(self) -> ServingPhase:
-        """How far the server is: starting, loading, ready, failed or exiting."""
+        """How far the server's start is."""
         ...
 
-    def settings(self) -> dict[str, object]:
-        """The settings in force, by their option names; secrets masked."""
-        ...
-
+    @call()
     def metrics(self) -> MetricsSnapshot: ...

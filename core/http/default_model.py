@@ -64,7 +64,7 @@ class DefaultModel:
         # Before all are loaded the first one that is ready would look like the only one.
         self._refuse_while_loading()
         index = self._bridge.run(self._engine.repository_index, True)
-        names = sorted({item["name"] for item in index})
+        names = sorted({entry.name for entry in index})
         if not names:
             raise ModelNotReady("no model is loaded", hint="the log says why, and so does the answer to a health probe")
         if len(names) > 1:

@@ -15,7 +15,7 @@ class EngineOptions:
     cloud storage is kept in `cache_directory`, up to `cache_bytes` (0: without limit); `credential_path` names a
     file with its credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None
     where it is not set) say which GPUs count. `delay_scheduler` holds what dynamic batchers queue until that many are
-    there, once (a hook of test suites). `settings` is what the engine shows of its settings, by option name.
+    there, once (a hook of test suites).
     """
 
     repositories: tuple[str, ...]
@@ -42,4 +42,3 @@ class EngineOptions:
     metrics_interval_ms: float = 2000.0
     gpu_metrics: bool = True
     cpu_metrics: bool = True
-    settings: Mapping[str, object] = field(default_factory=dict)

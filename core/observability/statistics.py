@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from core.inference.pending_request import PendingRequest
 
@@ -26,8 +25,23 @@ class FailureReason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatistics:
+    """The executions of `batch_size` items. Durations in ns, summed over the executions."""
+
+    batch_size: int
+    execution_count: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot:
-    """What the metrics page shows of a model version at one moment. Durations in ns, of successful requests."""
+    """The counters of a model version at one moment.
+
+    Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
+    wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size.
+    """
 
     request_success: int
     request_failures: Mapping[FailureReason, int]
@@ -39,11 +53,23 @@ class StatisticsSnapshot:
     compute_infer_ns: int
     compute_output_ns: int
     pending: int
+    failure_ns: int = 0
+    last_inference_ms: int = 0
+    batches: tuple[BatchStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatistics:
+    """The statistics of one version of a model, as the statistics call of every protocol reports them."""
+
+    name: str
+    version: int
+    statistics: StatisticsSnapshot
 
 
 @dataclass(slots=True)
-class _BatchStatistics:
-    """The executions of one batch size."""
+class _ComputeCounters:
+    """Executions and their durations, summed."""
 
     count: int = 0
     compute_input_ns: int = 0
@@ -68,8 +94,8 @@ class ModelStatistics:
         self._failures = dict.fromkeys(FailureReason, 0)
         self._fail_ns = 0
         self._queue_ns = 0
-        self._compute = _BatchStatistics()
-        self._batches: dict[int, _BatchStatistics] = {}
+        self._compute = _ComputeCounters()
+        self._batches: dict[int, _ComputeCounters] = {}
 
     def record_batch(
         self,
@@ -105,7 +131,7 @@ class ModelStatistics:
             _add(self._compute, count, count * input_ns, count * infer_ns, count * output_ns)
             batch = self._batches.get(total_batch_size)
             if batch is None:
-                batch = self._batches[total_batch_size] = _BatchStatistics()
+                batch = self._batches[total_batch_size] = _ComputeCounters()
             _add(batch, 1, input_ns, infer_ns, output_ns)
 
     def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
@@ -114,34 +140,8 @@ class ModelStatistics:
             self._failures[reason] += 1
             self._fail_ns += now_ns - pending.start_ns
 
-    def as_json(self) -> dict[str, Any]:
-        """Triton's `model_stats` entry in its order of keys, without `name` and `version`, which the caller knows.
-
-        Nothing reports responses by index nor memory, and there is no response cache: those stay empty and zero.
-        """
-        with self._lock:
-            success = self._success_count
-            return {
-                "last_inference": self._last_inference_ms,
-                "inference_count": self._inference_count,
-                "execution_count": self._execution_count,
-                "inference_stats": {
-                    "success": _duration(success, self._success_ns),
-                    "fail": _duration(sum(self._failures.values()), self._fail_ns),
-                    "queue": _duration(success, self._queue_ns),
-                    **_compute_json(self._compute),
-                    "cache_hit": _duration(0, 0),
-                    "cache_miss": _duration(0, 0),
-                },
-                "response_stats": {},
-                "batch_stats": [
-                    {"batch_size": size, **_compute_json(batch)} for size, batch in sorted(self._batches.items())
-                ],
-                "memory_usage": [],
-            }
-
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
-        """The counters for the metrics page; `pending` is the number of requests queued, which the caller knows."""
+        """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
         with self._lock:
             return StatisticsSnapshot(
                 request_success=self._success_count,
@@ -154,23 +154,23 @@ class ModelStatistics:
                 compute_infer_ns=self._compute.compute_infer_ns,
                 compute_output_ns=self._compute.compute_output_ns,
                 pending=pending,
+                failure_ns=self._fail_ns,
+                last_inference_ms=self._last_inference_ms,
+                batches=tuple(
+                    BatchStatistics(
+                        batch_size=size,
+                        execution_count=batch.count,
+                        compute_input_ns=batch.compute_input_ns,
+                        compute_infer_ns=batch.compute_infer_ns,
+                        compute_output_ns=batch.compute_output_ns,
+                    )
+                    for size, batch in sorted(self._batches.items())
+                ),
             )
 
 
-def _add(batch: _BatchStatistics, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+def _add(batch: _ComputeCounters, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
     batch.count += count
     batch.compute_input_ns += input_ns
     batch.compute_infer_ns += infer_ns
     batch.compute_output_ns += output_ns
-
-
-def _duration(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": ns}
-
-
-def _compute_json(batch: _BatchStatistics) -> dict[str, dict[str, int]]:
-    return {
-        "compute_input": _duration(batch.count, batch.compute_input_ns),
-        "compute_infer": _duration(batch.count, batch.compute_infer_ns),
-        "compute_output": _duration(batch.count, batch.compute_output_ns),
-    }

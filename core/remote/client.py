@@ -8,20 +8,24 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from core.config.model_spec import ModelSpec
+from core.engine.protocol import Engine
 from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.serving_phase import ServingPhase
-from core.observability.metrics import MetricsSnapshot
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
 from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
 from core.remote.transport.connection import ENOUGH, Connection, NoRoom, gone
 from core.remote.transport.link import Link
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _log = logging.getLogger("trident.engine")
 
@@ -32,6 +36,17 @@ _CALL_SECONDS = 60.0
 _SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
 _STILL_LOADING = frozenset((ENGINE_DOWN, "starting", "loading"))
+
+
+def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+    """A method of the protocol that asks the engine and blocks until it answers. Raises as `RemoteEngine._ask` does."""
+    call = CALLS[method.__name__]
+
+    def ask(self: RemoteEngine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: R = self._ask(call, call.bind(args, kwargs))
+        return answer
+
+    return ask
 
 
 class _WaitsForRoom(NamedTuple):
@@ -194,34 +209,21 @@ class RemoteEngine:
         found = self._specs.get((name, version))
         if found is None:
             specs = self._specs
-            found = self._call("model_spec", name, version)
+            found = self._ask_model_spec(name, version)
             specs[name, version] = found  # into those of the generation in which it was asked for
         return found
 
-    def server_metadata(self) -> dict[str, Any]:
-        return self._ask("server_metadata")
-
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
-        return self._ask("model_metadata", name, version)
-
-    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
-        return self._ask("model_config", name, version)
-
-    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        return self._ask("model_statistics", name, version)
-
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        found: list[dict[str, str]] = self._call("repository_index", ready_only)
-        return found
-
-    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
-        self._call("load_model", name, parameters)
-
-    def load_directory(self, name: str, directory: str) -> None:
-        self._call("load_directory", name, directory)
-
-    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        self._call("unload_model", name, unload_dependents, wait)
+    _ask_model_spec = _asked(Engine.model_spec)
+    server_metadata = _asked(Engine.server_metadata)
+    model_metadata = _asked(Engine.model_metadata)
+    model_config = _asked(Engine.model_config)
+    model_statistics = _asked(Engine.model_statistics)
+    repository_index = _asked(Engine.repository_index)
+    load_model = _asked(Engine.load_model)
+    load_directory = _asked(Engine.load_directory)
+    unload_model = _asked(Engine.unload_model)
+    is_model_ready = _asked(Engine.is_model_ready)
+    metrics = _asked(Engine.metrics)
 
     def is_live(self) -> bool:
         return self._state.live and not self._is_exiting
@@ -229,34 +231,19 @@ class RemoteEngine:
     def is_ready(self) -> bool:
         return self._state.ready and not self._is_exiting
 
-    def is_model_ready(self, name: str, version: int = -1) -> bool:
-        found: bool = self._call("is_model_ready", name, version)
-        return found
-
     def phase(self) -> ServingPhase:
         return ServingPhase(name="exiting") if self._is_exiting else self._state.phase
 
-    def settings(self) -> dict[str, object]:
-        return self._ask("settings")
-
-    def metrics(self) -> MetricsSnapshot:
-        found: MetricsSnapshot = self._call("metrics")
-        return found
-
-    def _ask(self, name: str, *arguments: object) -> dict[str, Any]:
-        found: dict[str, Any] = self._call(name, *arguments)
-        return found
-
-    def _call(self, name: str, *arguments: object) -> Any:
-        call = CALLS[name]
+    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
+        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
         connection = self._connection
         if connection is None:
             raise self._no_engine()
         was_recovering = self._is_recovering
         result = _Result(call, self._link.gate())
-        number = connection.call(encode_call(name, arguments), result.take)
+        number = connection.call(encode_call(call.name, arguments), result.take)
         try:
-            return result.get(None if call.blocks else _CALL_SECONDS)
+            return result.get(None if call.mark.blocks else _CALL_SECONDS)
         except ModelNotFound as error:
             if not was_recovering:
                 raise

@@ -36,8 +36,6 @@ _GREETING_SECONDS = 5.0
 _GATHERING_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
 _PEER = struct.Struct("3i")
-# After these the others must know before the caller does that it is done.
-_CHANGES = frozenset({"load_model", "load_directory", "unload_model"})
 
 OnChange = Callable[[str, list[Any]], None]
 
@@ -221,7 +219,7 @@ class EngineServer:
             call, arguments = decode_call(content)
         except ValueError as error:
             raise BadFrame(f"a call that cannot be: {error}") from None
-        if call.blocks:
+        if call.mark.blocks:
             self._blocking.submit(self._run, front_end, number, call, arguments)
         else:
             self._run(front_end, number, call, arguments)
@@ -229,7 +227,8 @@ class EngineServer:
     def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
         try:
             value = call.ask(self._engine, arguments)
-            if call.name in _CHANGES:
+            if call.mark.changes_models:
+                # The other front ends must know of the change before the caller does.
                 if self._on_change is not None:
                     self._on_change(call.name, arguments)
                 self.push_state()

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.schema import ModelConfig
+from core.engine.config_message import ConfigMessage
+from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
 from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
 from core.inference.tensors import BY_NAME
+from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.state import ModelState
 from core.observability.metrics import MetricsSnapshot
+from core.observability.statistics import ModelStatistics, VersionStatistics
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:
@@ -79,22 +85,25 @@ class FakeEngine:
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return identity_spec(name, self._version(name, version))
 
-    def server_metadata(self) -> dict[str, Any]:
-        return {"name": "triton", "version": "2", "extensions": []}
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata(name="triton", version="2", extensions=("statistics",))
 
-    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
-        return {"name": name, "versions": [str(self._version(name, version))]}
+    def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
+        found = self._version(name, version)
+        return model_metadata(identity_spec(name, found), [found])
 
-    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
-        return {"name": name, "config_of": self._version(name, version)}
+    def model_config(self, name: str, version: int = -1) -> ConfigMessage:
+        return ConfigMessage.of(ModelConfig(name=name, max_batch_size=self._version(name, version)))
 
-    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+    def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
         if name and name not in self.versions:
             raise InvalidRequest(f"requested model '{name}' is not available")
-        return {"model_stats": [{"name": name or "all", "version": version}]}
+        return [VersionStatistics(name=name or "all", version=version, statistics=ModelStatistics().snapshot())]
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        return [{"name": "simple", "state": "READY"}] if ready_only else [{"name": "simple"}, {"name": "broken"}]
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+        if ready_only:
+            return [IndexEntry(name="simple", state=ModelState.READY)]
+        return [IndexEntry(name="simple"), IndexEntry(name="broken")]
 
     def load_model(self, name: str, parameters: dict[str, Any]) -> None:
         if self.refusal is not None:
@@ -123,9 +132,6 @@ class FakeEngine:
 
     def phase(self) -> ServingPhase:
         return self.serving
-
-    def settings(self) -> dict[str, object]:
-        return {"model-control-mode": "none"}
 
     def metrics(self) -> MetricsSnapshot:
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""What can be read of the server and its models: metadata, configuration, statistics.
+"""Metadata of the server and its models, their configurations and their statistics.
 
-The engine knows all of it; lookup errors are its own.
+The engine raises the lookup errors.
 Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section A.
 """
 
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.http.reply import Environ, Reply, json_reply
+from core.http.v2.metadata import model_metadata_json, server_metadata_json
+from core.http.v2.model_config import model_config_json
+from core.http.v2.statistics import model_statistics_json
 from core.http.version_text import version_number
 
 if TYPE_CHECKING:
@@ -16,17 +19,19 @@ if TYPE_CHECKING:
 
 
 def server_metadata(application: V2Application, environ: Environ) -> Reply:
-    return json_reply(application.engine.server_metadata())
+    return json_reply(server_metadata_json(application.engine.server_metadata()))
 
 
 def model_metadata(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
-    return json_reply(application.engine.model_metadata(model, version_number(version)))
+    return json_reply(model_metadata_json(application.engine.model_metadata(model, version_number(version))))
 
 
 def model_config(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
-    return json_reply(application.engine.model_config(model, version_number(version)))
+    config = application.engine.model_config(model, version_number(version))
+    # The first one imports protobuf, which would stop the hub.
+    return json_reply(application.bridge.run(model_config_json, config))
 
 
 def model_statistics(application: V2Application, environ: Environ, model: str = "", version: str = "") -> Reply:
-    """Statistics of one model or, without a name, of all that are ready."""
-    return json_reply(application.engine.model_statistics(model, version_number(version)))
+    """The statistics of one model or, without a name, of all that are ready."""
+    return json_reply(model_statistics_json(application.engine.model_statistics(model, version_number(version))))

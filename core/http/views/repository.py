@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import InvalidRequest, ModelLoadFailed, Unsupported
 from core.http.reply import JSON, Environ, Reply, empty_reply, json_reply
 from core.http.request_body import read_object, read_parameters
+from core.http.v2.repository_index import repository_index_json
 
 if TYPE_CHECKING:
     from core.http.application import V2Application
@@ -26,7 +27,7 @@ def index(application: V2Application, environ: Environ, repository: str = "") ->
     ready = read_object(environ, application.options.max_input_size).get("ready", False)
     if not isinstance(ready, bool):
         raise InvalidRequest("Invalid value for 'ready': expected a boolean")
-    return json_reply(application.bridge.run(application.engine.repository_index, ready))
+    return json_reply(repository_index_json(application.bridge.run(application.engine.repository_index, ready)))
 
 
 def load(application: V2Application, environ: Environ, model: str, repository: str = "") -> Reply:

@@ -1,17 +1,18 @@
-"""The methods of the Engine protocol that a front end calls and waits for, as JSON.
+"""The calls of the Engine protocol as JSON: every method that is marked with `core.engine.call`.
 
-A call is [name, arguments], a result [true, value] or [false, error]. What the arguments and the value are comes from
-the annotations of the protocol. Source: docs/architecture.md section 5.
+A call is [name, arguments], a result is [true, value] or [false, error]. The annotations of the protocol give the types
+of the arguments and the value. Source: docs/architecture.md section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from types import GenericAlias
 from typing import Any, get_type_hints
 
+from core.engine.call import CallMark, mark_of
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.inference.tensors import Buffer
@@ -19,64 +20,61 @@ from core.remote.calls.remote_error import error_of, error_to_plain
 from core.remote.calls.serialization import from_plain, read_plain, to_plain, write_plain
 
 _SHOWN = 60
-_AT_ONCE = (
-    "model_spec",
-    "server_metadata",
-    "model_metadata",
-    "model_config",
-    "model_statistics",
-    "is_model_ready",
-    "settings",
-    "metrics",
-)
-_BLOCKING = ("repository_index", "load_model", "load_directory", "unload_model")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One method. `parameters` and `result` are type hints; the last `keywords` parameters go by their names only.
-
-    `blocks` says that it may wait for storage, for a load or for memory to be freed.
-    """
+    """One method. `parameters` and `result` are type hints; the last `keywords` parameters are keyword-only."""
 
     name: str
+    mark: CallMark
     parameters: tuple[Any, ...]
     result: Any
-    blocks: bool
-    keywords: tuple[str, ...] = ()
+    keywords: tuple[str, ...]
+    _signature: Signature
+
+    @staticmethod
+    def of(name: str, mark: CallMark) -> Call:
+        method = getattr(Engine, name)
+        hints = get_type_hints(method)
+        taken = signature(method)
+        parameters = list(taken.parameters.values())[1:]
+        return Call(
+            name=name,
+            mark=mark,
+            parameters=tuple(hints[each.name] for each in parameters),
+            result=hints["return"],
+            keywords=tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY),
+            _signature=taken.replace(parameters=parameters),
+        )
+
+    def bind(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> list[Any]:
+        """All arguments of the method in order, defaults included. Raises TypeError if they do not fit it."""
+        bound = self._signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return list(bound.arguments.values())
 
     def ask(self, engine: Engine, arguments: Sequence[Any]) -> Any:
-        """Call the method, with all of its arguments in order; raises what it raises."""
+        """Call the method with all of its arguments in order. Raises what the method raises."""
         positional = len(self.parameters) - len(self.keywords)
         named = dict(zip(self.keywords, arguments[positional:], strict=True))
         return getattr(engine, self.name)(*arguments[:positional], **named)
 
 
-def _call(name: str) -> Call:
-    method = getattr(Engine, name)
-    hints = get_type_hints(method)
-    parameters = list(signature(method).parameters.values())[1:]
-    return Call(
-        name=name,
-        parameters=tuple(hints[each.name] for each in parameters),
-        result=hints["return"],
-        blocks=name in _BLOCKING,
-        keywords=tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY),
-    )
-
-
-CALLS: dict[str, Call] = {name: _call(name) for name in (*_AT_ONCE, *_BLOCKING)}
+CALLS: dict[str, Call] = {
+    name: Call.of(name, mark) for name, method in vars(Engine).items() if (mark := mark_of(method)) is not None
+}
 
 
 def encode_call(name: str, arguments: Sequence[object]) -> bytes:
-    """A call with all arguments of the method, in order. Raises TypeError where there are more or fewer."""
+    """A call with all arguments of the method in order. Raises TypeError if there are more or fewer."""
     if len(arguments) != len(CALLS[name].parameters):
         raise TypeError(f"{name} takes {len(CALLS[name].parameters)} arguments, not {len(arguments)}")
     return write_plain([name, to_plain(arguments)])
 
 
 def decode_call(content: Buffer) -> tuple[Call, list[Any]]:
-    """Raises ValueError for an unknown name, and for a wrong number or wrong types of arguments."""
+    """Raises ValueError for an unknown name, and for arguments of the wrong number or types."""
     name, plain = _pair(content)
     call = CALLS.get(name) if type(name) is str else None
     if call is None:
@@ -93,12 +91,12 @@ def encode_result(call: Call, value: object) -> bytes:
 
 
 def encode_failure(error: BaseException) -> bytes:
-    """As `error_to_plain`: what is no ServerError is logged."""
+    """Like `error_to_plain`, logs an error that is no ServerError."""
     return write_plain([False, error_to_plain(error)])
 
 
 def decode_result(call: Call, content: Buffer) -> Any:
-    """What the call returned. Raises the ServerError that it raised, ValueError for what is no result of it."""
+    """The value that the call returned. Raises the ServerError that it raised, ValueError for malformed content."""
     went_well, plain = _pair(content)
     if went_well is False:
         raise error_of(plain)
@@ -111,7 +109,7 @@ def decode_result(call: Call, content: Buffer) -> Any:
 
 
 def decode_failure(content: Buffer) -> ServerError:
-    """The error that `encode_failure` wrote. Raises ValueError for what is none."""
+    """The error that `encode_failure` wrote. Raises ValueError for other content."""
     went_well, plain = _pair(content)
     if went_well is not False:
         raise ValueError("a failure that is none")

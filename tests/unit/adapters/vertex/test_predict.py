@@ -15,6 +15,7 @@ from adapters.vertex.settings import PayloadKind
 from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
 from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
 from core.http.options import HttpOptions
+from core.lifecycle.repository_index import IndexEntry
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
 
 JSON = "application/json"
@@ -222,7 +223,7 @@ def test_there_need_be_no_parameters() -> None:
 
 def test_several_models_and_none_is_meant() -> None:
     bench = VertexBench()
-    bench.engine.repository_index = lambda ready_only: [{"name": "b"}, {"name": "simple"}]  # type: ignore[method-assign]
+    bench.engine.repository_index = lambda ready_only: [IndexEntry(name=name) for name in ("b", "simple")]  # type: ignore[method-assign]
     answer = bench.post(INSTANCES)
     assert (answer.status_code, answer.json) == (400, {"error": "there are several models: b, simple"})
     assert "--vertex-ai-default-model" in answer.headers[HINT_HEADER]

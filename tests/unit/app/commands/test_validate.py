@@ -19,6 +19,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.config.signature import ModelSignature
 from core.errors import OutOfMemory
+from core.lifecycle.state import ModelState
 from core.observability.logging import close_log
 from core.repository.layout import ModelDirectory
 from tests.project import ROOT
@@ -219,7 +220,7 @@ def test_it_says_what_the_server_says(tmp_path: Path, capsys: pytest.CaptureFixt
     for name, config in UNLOADABLE.items():
         onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
     with serving(tmp_path) as engine:
-        said = {entry["name"]: entry["reason"].partition(": ")[2] for entry in engine.repository_index(False)}
+        said = {entry.name: entry.reason.partition(": ")[2] for entry in engine.repository_index(False)}
     assert said.keys() == UNLOADABLE.keys()
     capsys.readouterr()
     assert validate([str(tmp_path), "--format=json"]) == 1
@@ -232,7 +233,7 @@ def test_versions_that_differ_have_no_problem(tmp_path: Path, capsys: pytest.Cap
     onnx_models.write_version(onnx_models.identity(), tmp_path, "m", "version_policy { all {} }")
     onnx_models.write(onnx_models.add_sub(), tmp_path / "m" / "2" / "model.onnx")
     with serving(tmp_path) as engine:
-        assert [entry["state"] for entry in engine.repository_index(False)] == ["READY", "READY"]
+        assert [entry.state for entry in engine.repository_index(False)] == [ModelState.READY, ModelState.READY]
     capsys.readouterr()
     assert validate([str(tmp_path)]) == 0, capsys.readouterr().out
 

@@ -23,6 +23,8 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.repository_index import IndexEntry
+from core.lifecycle.state import ModelState
 from tests.unit import onnx_models
 
 LIMIT_S = 20.0
@@ -72,13 +74,9 @@ def test_serves_a_model(tmp_path: Path) -> None:
         assert [o.name for o in response.outputs] == ["OUTPUT0", "OUTPUT1"]
         assert (response.outputs[0].array == 2).all()
         assert response.outputs[0].shape == (2, 16)
-        (entry,) = engine.model_statistics("simple")["model_stats"]
-        assert (entry["name"], entry["version"], entry["inference_count"], entry["execution_count"]) == (
-            "simple",
-            "1",
-            2,
-            1,
-        )
+        (entry,) = engine.model_statistics("simple")
+        assert (entry.name, entry.version) == ("simple", 1)
+        assert (entry.statistics.inference_count, entry.statistics.execution_count) == (2, 1)
         (line,) = engine.overview()
         assert (line.device, line.execution_provider) == ("cpu", "CPUExecutionProvider")
         (metrics,) = engine.metrics().models
@@ -98,11 +96,11 @@ def test_versions_of_a_policy(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG + "version_policy { all {} }")
     onnx_models.write(onnx_models.add_sub(), tmp_path / "simple" / "7" / "model.onnx")
     with serving(tmp_path) as engine:
-        assert engine.model_metadata("simple")["versions"] == ["1", "7"]
-        assert engine.model_metadata("simple", 1)["versions"] == ["1"]
+        assert engine.model_metadata("simple").versions == (1, 7)
+        assert engine.model_metadata("simple", 1).versions == (1,)
         assert infer(engine, "simple", ones(), ones()).model_version == 7
         assert infer(engine, "simple", ones(), ones(), version=1).model_version == 1
-        assert len(engine.model_statistics()["model_stats"]) == 2
+        assert len(engine.model_statistics()) == 2
         with pytest.raises(InvalidRequest, match=r"^requested model version is not available for model 'simple'$"):
             engine.model_statistics("simple", 5)
         with pytest.raises(InvalidRequest, match=r"^requested model 'nope' is not available$"):
@@ -119,12 +117,12 @@ def test_a_model_that_fails_says_why_and_the_others_serve(tmp_path: Path) -> Non
         assert phase.name == "failed"
         assert set(phase.failures) == {"broken", "typo"}
         assert not engine.is_ready()
-        index = {entry["name"]: entry for entry in engine.repository_index(ready_only=False)}
-        assert index["good"]["state"] == "READY"
-        assert (index["broken"]["version"], index["broken"]["state"]) == ("1", "UNAVAILABLE")
-        assert index["broken"]["reason"].startswith("Internal: onnx runtime error 7: ")
-        assert "max_batch_sise" in index["typo"]["reason"]
-        assert [entry["name"] for entry in engine.repository_index(ready_only=True)] == ["good"]
+        index = {entry.name: entry for entry in engine.repository_index(ready_only=False)}
+        assert index["good"].state is ModelState.READY
+        assert (index["broken"].version, index["broken"].state) == (1, ModelState.UNAVAILABLE)
+        assert index["broken"].reason.startswith("Internal: onnx runtime error 7: ")
+        assert "max_batch_sise" in index["typo"].reason
+        assert [entry.name for entry in engine.repository_index(ready_only=True)] == ["good"]
         assert infer(engine, "good", ones(), ones()).error is None
         with pytest.raises(ModelNotFound, match="has no available versions"):
             engine.model_spec("broken")
@@ -143,8 +141,8 @@ def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> No
     onnx_models.write_version(onnx_models.add_sub(), second, "other", CONFIG)
     with serving(first, second) as engine:
         assert engine.repository_index(ready_only=False) == [
-            {"name": "other", "version": "1", "state": "READY"},
-            {"name": "simple", "state": "UNAVAILABLE", "reason": "model appears in two or more repositories"},
+            IndexEntry(name="other", version=1, state=ModelState.READY),
+            IndexEntry(name="simple", state=ModelState.UNAVAILABLE, reason="model appears in two or more repositories"),
         ]
         assert not engine.is_ready()
 
@@ -183,10 +181,10 @@ def test_warmup_runs_before_the_model_is_ready_and_is_counted(tmp_path: Path) ->
     """
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG + warmup)
     with serving(tmp_path) as engine:
-        (entry,) = engine.model_statistics("simple")["model_stats"]
+        (entry,) = engine.model_statistics("simple")
         # Two instances, two rounds each, four items a round.
-        assert (entry["execution_count"], entry["inference_count"]) == (4, 16)
-        assert [batch["batch_size"] for batch in entry["batch_stats"]] == [4]
+        assert (entry.statistics.execution_count, entry.statistics.inference_count) == (4, 16)
+        assert [batch.batch_size for batch in entry.statistics.batches] == [4]
 
 
 def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from core.errors import ConfigInvalid, ModelNotReady
 from core.frontend.bridge import ThreadBridge
 from core.http.default_model import DefaultModel
+from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
@@ -17,10 +18,10 @@ class Index(FakeEngine):
         self.versions = dict.fromkeys(names, (1, 2))
         self.looks = 0
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         assert ready_only
         self.looks += 1
-        return [{"name": name, "version": str(n)} for name, numbers in self.versions.items() for n in numbers]
+        return [IndexEntry(name=name, version=n) for name, numbers in self.versions.items() for n in numbers]
 
 
 def default_of(engine: Index, name: str = "") -> DefaultModel:

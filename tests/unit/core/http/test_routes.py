@@ -87,12 +87,12 @@ def test_other_methods_are_405(client: FlaskClient, path: str, methods: str, mim
 
 
 def test_stats_is_never_a_model(client: FlaskClient) -> None:
-    assert client.get("/v2/models/stats").json == {"model_stats": [{"name": "all", "version": -1}]}
+    assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404
 
 
 def test_names_are_taken_as_they_were_sent(client: FlaskClient) -> None:
-    assert client.get("/v2/models/a%2Fb").json == {"name": "a%2Fb", "versions": ["1"]}
+    assert client.get("/v2/models/a%2Fb").get_json()["name"] == "a%2Fb"
     answer = client.get("/v2/models/%00")
     assert answer.json == {"error": "Request for unknown model: '%00' is not found"}
 

@@ -21,6 +21,7 @@ from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.engine.in_process import InferenceEngine
 from core.errors import BackendFailed
+from core.http.v2.repository_index import repository_index_json
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
@@ -168,7 +169,8 @@ class Bench:
 
     def index(self) -> list[str]:
         """The repository index, a line for each entry."""
-        return [" ".join(entry.values()) for entry in self.engine.repository_index(ready_only=False)]
+        index = repository_index_json(self.engine.repository_index(ready_only=False))
+        return [" ".join(entry.values()) for entry in index]
 
     def until_index(self, *lines: str) -> None:
         until(lambda: self.index() == list(lines))

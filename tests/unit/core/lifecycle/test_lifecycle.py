@@ -56,7 +56,7 @@ def polled_in_vain(name: str) -> str:
 
 
 def is_overridden(bench: Bench) -> bool:
-    return "by" in bench.engine.model_config("m")["parameters"]
+    return "by" in bench.engine.model_config("m").parse().parameters
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -342,7 +342,7 @@ def test_instances_change_in_place(tmp_path: Path) -> None:
         bench.load("m")
         assert bench.version("m") is version
         assert bench.backend.loads == ["m:1=1"]
-        assert [group["count"] for group in bench.engine.model_config("m")["instance_group"]] == [3]
+        assert [group.count for group in bench.engine.model_config("m").parse().instance_group] == [3]
         # All three execute at once.
         with bench.running("m") as first:
             others = [bench.submit("m") for _ in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.inference.pending_request import PendingRequest
-from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
+from core.observability.statistics import BatchStatistics, FailureReason, ModelStatistics, StatisticsSnapshot
 from tests.unit.pending_requests import pending_request
 
 
@@ -25,66 +25,23 @@ def statistics() -> ModelStatistics:
     return statistics
 
 
-def test_a_new_model_has_counted_nothing() -> None:
-    zero = {"count": 0, "ns": 0}
-    parts = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
-    assert ModelStatistics().as_json() == {
-        "last_inference": 0,
-        "inference_count": 0,
-        "execution_count": 0,
-        "inference_stats": dict.fromkeys(parts, zero),
-        "response_stats": {},
-        "batch_stats": [],
-        "memory_usage": [],
-    }
-
-
-def test_the_order_of_keys_is_triton_s(statistics: ModelStatistics) -> None:
-    page = statistics.as_json()
-    assert " ".join(page) == (
-        "last_inference inference_count execution_count inference_stats response_stats batch_stats memory_usage"
+def test_a_new_version_has_counted_nothing() -> None:
+    snapshot = ModelStatistics().snapshot()
+    assert snapshot == StatisticsSnapshot(
+        request_success=0,
+        request_failures=dict.fromkeys(FailureReason, 0),
+        inference_count=0,
+        execution_count=0,
+        request_ns=0,
+        queue_ns=0,
+        compute_input_ns=0,
+        compute_infer_ns=0,
+        compute_output_ns=0,
+        pending=0,
     )
-    assert " ".join(page["inference_stats"]) == (
-        "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"
-    )
-    assert " ".join(page["batch_stats"][0]) == "batch_size compute_input compute_infer compute_output"
 
 
-def test_counts_and_durations(statistics: ModelStatistics) -> None:
-    page = statistics.as_json()
-    assert page["last_inference"] == 1_700_000_000_123  # it only moves forward
-    assert page["inference_count"] == 4
-    assert page["execution_count"] == 2
-    assert page["inference_stats"] == {
-        "success": {"count": 3, "ns": 160 + 140 + 106},
-        "fail": {"count": 2, "ns": 180 + 1},
-        "queue": {"count": 3, "ns": 80 + 60 + 90},
-        "compute_input": {"count": 3, "ns": 2 * 10 + 1},
-        "compute_infer": {"count": 3, "ns": 2 * 40 + 2},
-        "compute_output": {"count": 3, "ns": 2 * 20 + 3},
-        "cache_hit": {"count": 0, "ns": 0},
-        "cache_miss": {"count": 0, "ns": 0},
-    }
-
-
-def test_batches_by_ascending_size(statistics: ModelStatistics) -> None:
-    assert statistics.as_json()["batch_stats"] == [
-        {
-            "batch_size": 2,
-            "compute_input": {"count": 1, "ns": 1},
-            "compute_infer": {"count": 1, "ns": 2},
-            "compute_output": {"count": 1, "ns": 3},
-        },
-        {
-            "batch_size": 3,
-            "compute_input": {"count": 1, "ns": 10},
-            "compute_infer": {"count": 1, "ns": 40},
-            "compute_output": {"count": 1, "ns": 20},
-        },
-    ]
-
-
-def test_the_snapshot_agrees_with_the_page(statistics: ModelStatistics) -> None:
+def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) -> None:
     assert statistics.snapshot(pending=7) == StatisticsSnapshot(
         request_success=3,
         request_failures={
@@ -95,12 +52,22 @@ def test_the_snapshot_agrees_with_the_page(statistics: ModelStatistics) -> None:
         },
         inference_count=4,
         execution_count=2,
-        request_ns=406,
-        queue_ns=230,
-        compute_input_ns=21,
-        compute_infer_ns=82,
-        compute_output_ns=43,
+        request_ns=160 + 140 + 106,
+        queue_ns=80 + 60 + 90,
+        compute_input_ns=2 * 10 + 1,
+        compute_infer_ns=2 * 40 + 2,
+        compute_output_ns=2 * 20 + 3,
         pending=7,
+        failure_ns=180 + 1,
+        last_inference_ms=1_700_000_000_123,  # the second execution's clock stands before it: it never moves back
+        batches=(
+            BatchStatistics(
+                batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3
+            ),
+            BatchStatistics(
+                batch_size=3, execution_count=1, compute_input_ns=10, compute_infer_ns=40, compute_output_ns=20
+            ),
+        ),
     )
 
 

@@ -63,7 +63,6 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
         ("repository_index", (True,)),
         ("repository_index", (False,)),
         ("is_model_ready", ("simple", 1)),
-        ("settings", ()),
         ("metrics", ()),
     ],
 )
@@ -256,7 +255,7 @@ def test_models_that_run(tmp_path: Path) -> None:
             with pytest.raises(ModelNotFound):
                 remote.model_spec("text")
             assert remote.model_statistics("sums") == engine.model_statistics("sums")
-            assert remote.model_statistics("sums")["model_stats"][0]["inference_count"] == 200
+            assert remote.model_statistics("sums")[0].statistics.inference_count == 200
     finally:
         engine.begin_exit()
         assert engine.finish(LIMIT_S)

@@ -16,6 +16,7 @@ from core.errors import ModelNotFound, ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.lifecycle.serving_phase import ServingPhase
+from core.observability.metrics import MetricsSnapshot
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
@@ -144,10 +145,10 @@ def test_one_that_does_not_answer(engine: ServedEngine, tmp_path: Path, monkeypa
     """A thread of the engine that is stuck must not take the front end's threads with it."""
     monkeypatch.setattr(engine_client, "_CALL_SECONDS", 0.05)
     may_go_on = threading.Event()
-    engine.settings = lambda: may_go_on.wait(LIMIT_S) and {}  # type: ignore[method-assign,return-value]
+    engine.metrics = lambda: may_go_on.wait(LIMIT_S) and MetricsSnapshot()  # type: ignore[method-assign,return-value]
     with served(tmp_path, engine) as (path, _), connected(path) as remote:
-        with pytest.raises(EngineGone, match=r"did not answer 'settings' within 0.05 seconds"):
-            remote.settings()
+        with pytest.raises(EngineGone, match=r"did not answer 'metrics' within 0.05 seconds"):
+            remote.metrics()
         may_go_on.set()
         monkeypatch.setattr(engine_client, "_CALL_SECONDS", LIMIT_S)
         assert remote.server_metadata() == engine.server_metadata()

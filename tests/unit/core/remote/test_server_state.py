@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from core.errors import ModelLoadFailed
+from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.state import ModelState
 from core.remote.calls.calls import CALLS, decode_result, encode_call
 from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.serialization import from_plain, read_plain
@@ -105,7 +107,7 @@ def test_what_failed_is_not_noted(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine, on_change=lambda *change: noted.append(change)) as (path, _), connected(path) as one:
         with pytest.raises(ModelLoadFailed, match="no"):
             one.load_model("simple", {})
-        assert one.repository_index(True) == [{"name": "simple", "state": "READY"}]
+        assert one.repository_index(True) == [IndexEntry(name="simple", state=ModelState.READY)]
     assert noted == []
 
 

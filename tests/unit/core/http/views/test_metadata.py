@@ -15,22 +15,39 @@ def client() -> FlaskClient:
 
 
 @pytest.mark.parametrize(
-    ("path", "document"),
+    ("path", "chosen"),
     [
-        ("/v2", {"name": "triton", "version": "2", "extensions": []}),
+        ("/v2", {"name": "triton", "version": "2"}),
         ("/v2/models/simple", {"name": "simple", "versions": ["3"]}),
         ("/v2/models/simple/versions/1", {"name": "simple", "versions": ["1"]}),
-        ("/v2/models/simple/config", {"name": "simple", "config_of": 3}),
-        ("/v2/models/simple/versions/1/config", {"name": "simple", "config_of": 1}),
-        ("/v2/models/stats", {"model_stats": [{"name": "all", "version": -1}]}),
-        ("/v2/models/simple/stats", {"model_stats": [{"name": "simple", "version": -1}]}),
-        ("/v2/models/simple/versions/1/stats", {"model_stats": [{"name": "simple", "version": 1}]}),
+        ("/v2/models/simple/config", {"name": "simple", "max_batch_size": 3}),
+        ("/v2/models/simple/versions/1/config", {"name": "simple", "max_batch_size": 1}),
     ],
 )
-def test_what_the_engine_knows(client: FlaskClient, path: str, document: object) -> None:
+def test_the_route_asks_for_its_model_and_version(client: FlaskClient, path: str, chosen: dict[str, object]) -> None:
     answer = client.get(path)
-    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", document)
+    assert (answer.status_code, answer.content_type) == (200, "application/json")
+    assert answer.json is not None
+    assert answer.json | chosen == answer.json
     assert b" " not in answer.data
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "version"),
+    [
+        ("/v2/models/stats", "all", "-1"),
+        ("/v2/models/simple/stats", "simple", "-1"),
+        ("/v2/models/simple/versions/1/stats", "simple", "1"),
+    ],
+)
+def test_the_statistics_route_asks_for_its_model_and_version(
+    client: FlaskClient, path: str, name: str, version: str
+) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.content_type) == (200, "application/json")
+    assert answer.json is not None
+    (item,) = answer.json["model_stats"]
+    assert (item["name"], item["version"]) == (name, version)
 
 
 @pytest.mark.parametrize("tail", ["", "/config"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
@@ -22,6 +22,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.repository_index import IndexEntry
 from core.observability.gpu import GpuReading
 from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
 from core.observability.metrics import DownloadMetrics, MetricsSnapshot
@@ -56,14 +57,12 @@ metric_tags { key: "team" value: "a" }
 
 @contextmanager
 def engine_of(repository: Path) -> Iterator[InferenceEngine]:
-    settings: Mapping[str, object] = {"model-control-mode": "explicit", "http-port": "8000"}
     engine = make_engine(
         EngineOptions(
             repositories=(str(repository),),
             control_mode="explicit",
             load_models=("*",),
             gpu_metrics=False,
-            settings=settings,
         )
     )
     engine.start()
@@ -89,7 +88,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
         assert responses.get(timeout=LIMIT_S).error is None
         # Counted for the whole batch, after its requests were answered.
-        until(lambda: engine.model_statistics("simple")["model_stats"][0]["inference_count"] == 2)
+        until(lambda: engine.model_statistics("simple")[0].statistics.inference_count == 2)
         yield engine
 
 
@@ -124,7 +123,7 @@ def test_a_call_is_what_the_protocol_says(call: Call) -> None:
 
 
 def test_what_waits_for_storage_or_loads_blocks() -> None:
-    blocking = {name for name, call in CALLS.items() if call.blocks}
+    blocking = {name for name, call in CALLS.items() if call.mark.blocks}
     assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
 
 
@@ -138,7 +137,6 @@ QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("repository_index", (False,)),
     ("repository_index", (True,)),
     ("is_model_ready", ("simple", 1)),
-    ("settings", ()),
 )
 
 
@@ -218,7 +216,7 @@ def test_large_files_and_any_text_are_sent_as_they_are() -> None:
 
 def test_names_that_are_no_unicode_do_not_spoil_a_list() -> None:
     call = CALLS["repository_index"]
-    index = [{"name": "fine"}, {"name": "\udcff", "reason": "no \udcfe"}]
+    index = [IndexEntry(name="fine"), IndexEntry(name="\udcff", reason="no \udcfe")]
     assert decode_result(call, padded(encode_result(call, index))) == index
 
 
@@ -261,7 +259,7 @@ def test_a_caller_gives_all_arguments(arguments: Sequence[object]) -> None:
         (["model_spec", ["m", "1"]], r"arguments of model_spec: \[1\] is no int"),
         (["model_spec", ["m", True]], r"arguments of model_spec: \[1\] is no int"),
         (["model_spec", {"name": "m"}], "arguments of model_spec: the value is no list of 2"),
-        (["settings", [1]], "arguments of settings: the value is no list of 0"),
+        (["metrics", [1]], "arguments of metrics: the value is no list of 0"),
         (["load_model", ["m", {"file:1/x": {"base64": "?"}}]], r"\[1\]\['file:1/x'\] is no str \| bytes"),
         (["load_model", ["m", {"config": {}}]], r"\[1\]\['config'\] is no str \| bytes"),
         (["submit", []], "no call 'submit'"),
@@ -270,10 +268,10 @@ def test_a_caller_gives_all_arguments(arguments: Sequence[object]) -> None:
         (["x" * 10_000, []], "no call 'x{60}'$"),
         ([["model_spec"], []], "no call"),
         ([None, []], "no call"),
-        (["settings"], "neither a call nor a result"),
-        (["settings", [], []], "neither a call nor a result"),
-        ({"settings": []}, "neither a call nor a result"),
-        ("settings", "neither a call nor a result"),
+        (["metrics"], "neither a call nor a result"),
+        (["metrics", [], []], "neither a call nor a result"),
+        ({"metrics": []}, "neither a call nor a result"),
+        ("metrics", "neither a call nor a result"),
         (None, "neither a call nor a result"),
     ],
 )
@@ -282,9 +280,9 @@ def test_what_is_no_call_is_refused(content: Any, text: str) -> None:
         decode_call(orjson.dumps(content))
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["settings", []', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["metrics", []', b"\xff", b"[" * 100_000])
 def test_what_is_no_json_is_refused(content: bytes) -> None:
-    call = CALLS["settings"]
+    call = CALLS["metrics"]
     with pytest.raises(ValueError, match=r".+"):
         decode_call(content)
     with pytest.raises(ValueError, match=r".+"):
@@ -311,9 +309,9 @@ def test_what_is_no_result_is_refused(content: Any, text: str) -> None:
 
 def test_a_result_is_no_failure() -> None:
     with pytest.raises(ValueError, match="a failure that is none"):
-        decode_failure(encode_result(CALLS["settings"], {}))
+        decode_failure(encode_result(CALLS["metrics"], []))
 
 
 def test_a_value_that_cannot_be_sent_is_the_engines_fault() -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
-        encode_result(CALLS["settings"], {"a": object()})
+        encode_result(CALLS["metrics"], {"a": object()})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from core.lifecycle.state import UNLOADED, ModelState
 from core.repository.sources.local import LocalSource
 from core.repository.sources.single_model import SingleModelSource
 from tests.unit import onnx_models
@@ -49,7 +50,7 @@ def test_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
     (tmp_path / "bare" / "config.pbtxt").write_text(output + CONFIG)
     with serving(tmp_path / "bare", any_layout=True) as engine:
         assert engine.phase().failures == {}
-        assert engine.model_config("model")["output"][0]["label_filename"] == "labels.txt"
+        assert engine.model_config("model").parse().output[0].label_filename == "labels.txt"
 
 
 def test_missing_folder_is_no_model(tmp_path: Path) -> None:
@@ -69,5 +70,5 @@ def test_engine_serves_a_directory_under_the_given_name(tmp_path: Path, config: 
         assert response.error is None
         assert response.model_name == "cat"
         engine.unload_model("cat", False, wait=True)
-        (item,) = engine.repository_index(False)
-        assert (item["state"], item["reason"]) == ("UNAVAILABLE", "unloaded")
+        (entry,) = engine.repository_index(False)
+        assert (entry.state, entry.reason) == (ModelState.UNAVAILABLE, UNLOADED)

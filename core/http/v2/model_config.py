@@ -1,7 +1,7 @@
-"""A model configuration as the config API prints it.
+"""A model configuration as v2 JSON.
 
-Unlike protobuf's own JSON it keeps the order of declaration, prints scalars that have their default value, and prints
-64-bit integers as numbers, but for the few fields that Triton forgets.
+Unlike protobuf's own JSON it keeps the order of declaration and prints scalars that have their default value. It prints
+64-bit integers as numbers, except for the few fields that Triton forgets.
 Source: docs/spec/model-config.md introduction; recorded `GET …/config` answers of Triton 2.51.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping, MutableSequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
-from core.config.schema import ModelConfig
+from core.engine.config_message import ConfigMessage
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 Json = dict[str, Any]
 
@@ -29,9 +30,12 @@ _STRING_FIELDS = frozenset(
 )
 
 
-def config_json(config: ModelConfig) -> Json:
-    """`config` as plain JSON values, in Triton's order, ready for a JSON encoder."""
-    return _message(config)
+def model_config_json(config: ConfigMessage) -> Json:
+    """Plain JSON values in Triton's order, ready for a JSON encoder.
+
+    The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
+    """
+    return _message(config.parse())
 
 
 def _message(message: Message) -> Json:
@@ -68,6 +72,6 @@ def _number(field: Any, value: float) -> float | str:
     """A float as protobuf's JSON has it: the shortest digits that a float32 needs, names for what JSON cannot write."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if field.type == FieldDescriptor.TYPE_FLOAT:
+    if field.type == field.TYPE_FLOAT:
         return float(str(np.float32(value)))
     return value

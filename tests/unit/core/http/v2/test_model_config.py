@@ -8,9 +8,10 @@ from google.protobuf import text_format
 
 from core.config.autocomplete import auto_complete
 from core.config.normalize import fill_identity, normalize
-from core.config.render import config_json
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
+from core.engine.config_message import ConfigMessage
+from core.http.v2.model_config import model_config_json
 
 SIMPLE = (
     '{"name":"simple","platform":"onnxruntime_onnx","backend":"onnxruntime","runtime":"",'
@@ -69,7 +70,7 @@ def rendered(name: str, text: str, signature: ModelSignature | None = None) -> s
     if signature is not None:
         auto_complete(config, signature, 4)
         normalize(config, ())
-    return json.dumps(config_json(config), separators=(",", ":"))
+    return json.dumps(model_config_json(ConfigMessage.of(config)), separators=(",", ":"))
 
 
 def fp32(in_shape: tuple[int, ...]) -> ModelSignature:
@@ -100,7 +101,7 @@ def test_the_integers_that_triton_prints_as_strings() -> None:
         "instance_group { secondary_devices { device_id: 5 } }",
         ModelConfig(),
     )
-    printed = config_json(config)
+    printed = model_config_json(ConfigMessage.of(config))
     assert printed["input"][0]["dims"] == [9007199254740993]
     state = printed["sequence_batching"]["state"][0]
     assert (state["dims"], state["initial_state"][0]["dims"]) == ([2], ["3"])
@@ -117,7 +118,7 @@ def test_maps_floats_and_chosen_fields() -> None:
         "input { data_type: 77 }",
         ModelConfig(),
     )
-    printed = config_json(config)
+    printed = model_config_json(ConfigMessage.of(config))
     assert printed["dynamic_batching"]["priority_queue_policy"] == {
         "2": {
             "timeout_action": "REJECT",
@@ -135,4 +136,4 @@ def test_maps_floats_and_chosen_fields() -> None:
 
 def test_a_float32_is_printed_in_the_digits_it_has() -> None:
     config = text_format.Parse("sequence_batching { direct { minimum_slot_utilization: 0.1 } }", ModelConfig())
-    assert config_json(config)["sequence_batching"]["direct"]["minimum_slot_utilization"] == 0.1
+    assert model_config_json(ConfigMessage.of(config))["sequence_batching"]["direct"]["minimum_slot_utilization"] == 0.1

@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+from core.config.schema import ModelConfig
+from core.engine.config_message import ConfigMessage
+
+
+def test_a_message_survives_the_way_to_a_front_end() -> None:
+    config = ModelConfig(name="m", max_batch_size=8)
+    assert ConfigMessage.of(config).parse() == config

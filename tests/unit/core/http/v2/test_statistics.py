@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from core.http.v2.statistics import model_statistics_json
+from core.observability.statistics import (
+    BatchStatistics,
+    FailureReason,
+    ModelStatistics,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
+
+COUNTED = StatisticsSnapshot(
+    request_success=3,
+    request_failures={FailureReason.BACKEND: 1, FailureReason.REJECTED: 1},
+    inference_count=4,
+    execution_count=2,
+    request_ns=406,
+    queue_ns=230,
+    compute_input_ns=21,
+    compute_infer_ns=82,
+    compute_output_ns=43,
+    pending=7,
+    failure_ns=2**63,
+    last_inference_ms=1_700_000_000_123,
+    batches=(
+        BatchStatistics(batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3),
+    ),
+)
+
+
+@pytest.fixture
+def item() -> dict[str, object]:
+    (item,) = model_statistics_json([VersionStatistics(name="m", version=7, statistics=COUNTED)])["model_stats"]
+    return item
+
+
+def test_counts_and_durations_are_where_triton_has_them(item: dict[str, object]) -> None:
+    assert item == {
+        "name": "m",
+        "version": "7",
+        "last_inference": 1_700_000_000_123,
+        "inference_count": 4,
+        "execution_count": 2,
+        "inference_stats": {
+            "success": {"count": 3, "ns": 406},
+            "fail": {"count": 2, "ns": 2**63},
+            "queue": {"count": 3, "ns": 230},
+            "compute_input": {"count": 3, "ns": 21},
+            "compute_infer": {"count": 3, "ns": 82},
+            "compute_output": {"count": 3, "ns": 43},
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": 2,
+                "compute_input": {"count": 1, "ns": 1},
+                "compute_infer": {"count": 1, "ns": 2},
+                "compute_output": {"count": 1, "ns": 3},
+            }
+        ],
+        "memory_usage": [],
+    }
+
+
+def test_keys_have_the_order_that_triton_gives_them(item: dict[str, dict[str, object]]) -> None:
+    assert " ".join(item) == (
+        "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
+        "memory_usage"
+    )
+    assert " ".join(item["inference_stats"]) == (
+        "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"
+    )
+
+
+def test_a_new_version_has_zeros() -> None:
+    new = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot())
+    (item,) = model_statistics_json([new])["model_stats"]
+    assert set(map(str, item["inference_stats"].values())) == {"{'count': 0, 'ns': 0}"}
+    assert item["batch_stats"] == []
