@@ -1,4 +1,4 @@
-"""What the documents name is there: where links lead, settings, routes, make targets, pinned packages."""
+"""The documents name only things that exist: link targets, settings, routes, make targets, pinned packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def anchors(markdown: str) -> set[str]:
-    """The anchors that a heading gets: lower case, hyphens for spaces, no punctuation."""
+    """The anchors of all headings: lower case, hyphens for spaces, no punctuation."""
     texts = HEADING.findall(re.sub(r"```.*?```", "", markdown, flags=re.DOTALL))
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
 
@@ -37,35 +37,35 @@ def broken_links(document: Path) -> list[str]:
 
 
 def without_brackets(route: str) -> set[str]:
-    """A route of the documents with and without what stands in its square brackets."""
+    """A documented route with and without the parts in square brackets."""
     return {re.sub(r"\[.*?\]", "", route), re.sub(r"[\[\]]", "", route)}
 
 
 def as_documented(rule: str) -> str:
-    """A Werkzeug rule in the form of the documents: `<digits:version>` becomes `{version}`."""
+    """A Werkzeug rule in the notation of the documents: `<digits:version>` becomes `{version}`."""
     return re.sub(r"<(?:[^<>]*:)?(\w+)>", r"{\1}", rule)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     assert broken_links(document) == []
 
 
-def test_every_setting_is_documented() -> None:
+def test_the_settings_page_names_every_setting() -> None:
     settings = (ROOT / "docs" / "settings.md").read_text()
     flags = {f"`--{each.flag}" for each in SERVER_OPTIONS.values() if each.flag}
     variables = {f"`{each.variable}`" for each in SERVER_OPTIONS.values()}
     assert {name for name in flags | variables if name not in settings} == set()
 
 
-def test_routes_are_documented_and_no_others() -> None:
+def test_the_http_page_names_exactly_the_routes() -> None:
     document = (ROOT / "docs" / "http.md").read_text()
     named = re.findall(r"^\| `(/[^`]*)`", document, re.MULTILINE)
     documented = {form for route in named for form in without_brackets(route)}
     assert documented == {as_documented(rule) for route in ROUTES for rule in route.rules}
 
 
-def test_make_targets_exist() -> None:
+def test_every_make_target_in_the_documents_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     documents = "".join(document.read_text() for document in DOCUMENTS)
@@ -73,12 +73,12 @@ def test_make_targets_exist() -> None:
     assert {"serve", "test"} <= named <= targets
 
 
-def test_quick_start_is_two_commands() -> None:
+def test_the_quick_start_consists_of_two_commands() -> None:
     commands = COMMAND_BLOCK.findall((ROOT / "README.md").read_text())[0].splitlines()
     assert [command.split("#")[0].strip() for command in commands] == ["make serve", "make test"]
 
 
-def test_lock_pins_what_the_project_requires() -> None:
+def test_the_lock_file_pins_every_required_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["cpu"], *extras["test"], *extras["train"]]
@@ -89,7 +89,7 @@ def test_lock_pins_what_the_project_requires() -> None:
     assert {re.split(r"[\[<>=]", name)[0] for name in wanted} <= pinned
 
 
-def test_changelog_has_a_place_for_the_next_change() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     assert re.search(r"^## \[Unreleased\]$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
@@ -105,7 +105,7 @@ def test_changelog_has_a_place_for_the_next_change() -> None:
         ("[x](other.md#none)", ["other.md#none"]),
     ],
 )
-def test_broken_links(text: str, broken: list[str], tmp_path: Path) -> None:
+def test_broken_links_are_found(text: str, broken: list[str], tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# A heading\n")
     document = tmp_path / "document.md"
     document.write_text(text)

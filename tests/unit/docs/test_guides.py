@@ -1,6 +1,6 @@
-"""docs/coming-from-triton.md and docs/tuning.md are true: options, commands, names, figures and texts.
+"""docs/coming-from-triton.md and docs/tuning.md agree with the product: options, commands, names, figures, texts.
 
-The table of options is made from the product's own: `python -m tests.unit.docs.test_guides` prints it.
+The table of options is generated: `python -m tests.unit.docs.test_guides` prints it.
 Source of Triton's options: docs/spec/server-options.md section 2.
 """
 
@@ -54,7 +54,7 @@ def names_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# tritonserver's, but for --help.
+# The options of tritonserver, except --help.
 TRITONS = names_of(
     """
     id exit-timeout-secs model-repository model-store exit-on-error disable-auto-complete-config
@@ -79,18 +79,18 @@ TRITONS = names_of(
 )
 NOTES = {
     "model-repository": "folders, `s3://`, `gs://`; no `as://`",
-    "http-thread-count": "threads for large bodies and repository control; requests need none",
+    "http-thread-count": "threads for large bodies and repository control; other requests need none",
     "sagemaker-thread-count": "the same",
     "vertex-ai-thread-count": "the same",
     "log-format": "and `json`",
-    "backend-config": "read are `default-max-batch-size`, and of `onnxruntime` also `enable-global-threadpool`, "
+    "backend-config": "only `default-max-batch-size`, and for `onnxruntime` also `enable-global-threadpool`, "
     "`intra_op_thread_count`, `inter_op_thread_count`",
     "allow-client-shm": "no shared memory yet: the routes answer as with `false`",
     "backend-directory": "the backend is built in",
     "repoagent-directory": "no repository agents",
     "model-load-gpu-limit": "no limit",
     "enable-peer-access": "",
-    "metrics-config": "`counter_latencies`; summaries and histogram are not there",
+    "metrics-config": "`counter_latencies`; no summaries and no histogram",
     "cache-config": "no response cache",
     "cache-directory": "no response cache",
     "response-cache-byte-size": "no response cache",
@@ -104,7 +104,7 @@ NOTES = {
 }
 SECTION_NOTES = {"gRPC": "no gRPC yet", "Tracing": "no tracing yet"}
 
-# What is in backticks in tuning.md and is a name of something else: of the protocol, of a client, of a value.
+# Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
 OTHER_NAMES = names_of(
     """
     inference_count execution_count queue compute_infer ns count auto instances 0 FP32 FP16 BF16 INT8 tensorrt
@@ -125,13 +125,13 @@ def options_table() -> str:
 
 
 def code(page: str) -> list[str]:
-    """What is in backticks, also where a line breaks in between, but for fenced blocks."""
+    """The texts in backticks, including those that span lines, outside fenced blocks."""
     text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     return [" ".join(quote.split()) for quote in re.findall(r"`([^`]+)`", text)]
 
 
 def commands(page: str) -> list[list[str]]:
-    """The command lines of `trident` on a page, without that word; in a container it is the image's own."""
+    """The command lines of `trident` on a page, without that word; for a container the command of the image."""
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     lines = [*code(page), *(line for block in blocks for line in block.splitlines())]
     in_container = [
@@ -147,26 +147,26 @@ def commands(page: str) -> list[list[str]]:
 # --- coming from Triton
 
 
-def test_the_table_of_options_is_what_the_product_says() -> None:
+def test_the_table_of_options_is_up_to_date() -> None:
     written = TABLE.search(TRITON)
     assert written is not None
     assert written[1] == options_table(), "run: python -m tests.unit.docs.test_guides"
 
 
-def test_the_table_has_each_option_of_triton_and_no_other() -> None:
+def test_the_table_lists_exactly_the_options_of_triton() -> None:
     assert set(re.findall(r"`--([\w-]+)`", options_table())) == TRITONS
 
 
-def test_notes_are_of_options_of_the_table() -> None:
+def test_every_note_belongs_to_an_option_of_the_table() -> None:
     assert NOTES.keys() <= TRITONS
 
 
-def test_an_option_without_effect_is_accepted_and_said_to_be_so() -> None:
+def test_an_option_without_effect_is_accepted_and_reported() -> None:
     settings = read_settings(["--model-repository=/models", "--allow-grpc=true", "--rate-limit=off"], {})
     assert set(settings.without_effect) == {"--allow-grpc", "--rate-limit"}
 
 
-def test_commands_are_understood() -> None:
+def test_the_product_understands_every_command_of_the_guides() -> None:
     found = [command for page in GUIDES for command in commands(page) if "--help" not in command]
     assert len(found) > 5
     for command, *arguments in found:
@@ -178,14 +178,14 @@ def test_commands_are_understood() -> None:
             assert command == "emulate"
 
 
-def test_what_is_not_here_yet_says_what_the_page_says() -> None:
+def test_missing_features_answer_with_the_texts_on_the_page() -> None:
     texts = [text for cells in rows(TRITON, "feature") for text in QUOTE.findall(cells[2])]
     assert len(texts) > 5
     assert [text for text in texts if not in_source(text)] == []
 
 
-def test_metrics_that_are_said_to_be_missing_are() -> None:
-    missing = re.search(r"Not there: (.*?)\. For a mean", TRITON, re.DOTALL)
+def test_the_product_lacks_the_metrics_that_the_page_calls_missing() -> None:
+    missing = re.search(r"Not available: (.*?)\. For a mean", TRITON, re.DOTALL)
     assert missing is not None
     fragments = [name.strip("…") for name in QUOTE.findall(missing[1])]
     assert len(fragments) == 3
@@ -194,7 +194,7 @@ def test_metrics_that_are_said_to_be_missing_are() -> None:
 
 @contextmanager
 def served(repository: Path) -> Iterator[str]:
-    """The address of a server with the models of `repository`."""
+    """Serve `repository`; the value is the server's address."""
     with serving(repository) as engine:
         application = V2Application(engine, HttpOptions(), ThreadBridge())
         server = make_server("127.0.0.1", 0, application, threaded=True)
@@ -208,7 +208,7 @@ def served(repository: Path) -> Iterator[str]:
             server.server_close()
 
 
-def test_answers_of_a_server_become_golden_requests(tmp_path: Path) -> None:
+def test_the_script_turns_answers_into_golden_requests(tmp_path: Path) -> None:
     script = re.search(r"^```python\n(.*?)^```$", TRITON, re.MULTILINE | re.DOTALL)
     assert script is not None
     (tmp_path / "golden.py").write_text(script[1])
@@ -246,7 +246,7 @@ def config_fields(message: Descriptor = ModelConfig.DESCRIPTOR, seen: frozenset[
 
 
 def is_option(text: str) -> bool:
-    """Whether it is one or more options with their values, which are read."""
+    """Tell whether a text consists of one or more options with values that parse."""
     line = CommandLine([*SERVER_OPTIONS.values(), *UNUSED_OPTIONS])
     given = line.given([text]) if "=" in text else [(each, "") for each in _options_named(text)]
     for option, value in given:
@@ -260,7 +260,7 @@ def _options_named(text: str) -> list[Option]:
 
 
 def known(text: str) -> bool:
-    """Whether a text in backticks is a name of the product."""
+    """Tell whether a text in backticks is a name of the product."""
     metrics = {row.name for row in metric_rows()}
     if text.startswith("rate("):
         return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= metrics
@@ -276,7 +276,7 @@ def known(text: str) -> bool:
     return text in metrics | variables | config_fields() | OTHER_NAMES or in_source(text)
 
 
-def test_every_name_in_the_tuning_page_is_one_of_the_product() -> None:
+def test_the_product_has_every_name_in_the_tuning_page() -> None:
     names = code(TUNING)
     assert len(names) > 80
     assert [name for name in names if not known(name)] == []
@@ -285,7 +285,7 @@ def test_every_name_in_the_tuning_page_is_one_of_the_product() -> None:
 @pytest.mark.parametrize(
     "name", ["--no-such-option", "nv_no_such_metric", "max_batch_sice", "rate(nv_none[5m])", "thread plan: 1 core"]
 )
-def test_a_name_that_is_none_is_noticed(name: str) -> None:
+def test_an_unknown_name_is_found(name: str) -> None:
     assert not known(name)
 
 
@@ -293,12 +293,12 @@ FIGURES = re.compile(r"Figures from \[[^\]]*\]\(\.\./bench/results/([^)]+)\)[^\n
 
 
 def figures(page: str) -> list[tuple[str, str]]:
-    """Of each table of figures: the file that it is from, and its rows."""
+    """For each table of figures, the file that it comes from and its rows."""
     return [(file, table.split("\n", 2)[2]) for file, table in FIGURES.findall(page)]
 
 
 def strange_figures(page: str) -> list[str]:
-    """The numbers of a page's tables of figures that are not in the file that is named."""
+    """The numbers in the tables of figures that the named file does not contain."""
     strange = []
     for file, table in figures(page):
         measured = set(NUMBER.findall((ROOT / "bench" / "results" / file).read_text()))
@@ -306,17 +306,17 @@ def strange_figures(page: str) -> list[str]:
     return strange
 
 
-def test_every_figure_is_in_the_file_that_is_named() -> None:
+def test_the_named_file_contains_every_figure() -> None:
     assert len(figures(TUNING)) == TUNING.count("Figures from")
     assert len(figures(TUNING)) > 5
     assert strange_figures(TUNING) == []
 
 
-def test_a_figure_that_nobody_measured_is_noticed() -> None:
+def test_an_invented_figure_is_found() -> None:
     assert strange_figures(TUNING.replace("| 10,614 |", "| 99,614 |")) == ["99,614"]
 
 
-def test_validate_is_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reports_a_right_repository_with_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", "max_batch_size: 8")
     assert main(["validate", str(tmp_path)]) == 0
     assert capsys.readouterr().out

@@ -1,7 +1,7 @@
-"""docs/troubleshooting.md is whole and true: every error class with its statuses, and texts that the server says.
+"""docs/troubleshooting.md is complete and correct: every error class with its statuses, and the server's real texts.
 
-What the page quotes is looked for in what real parts say here when they are given what is wrong; what takes a crash, a
-GPU or a cloud to be said is looked for in the source, and is in ONLY_IN_SOURCE.
+The tests provoke faults in real parts of the server and look for every quoted text in the output. Texts that need a
+crash, a GPU or a cloud are in ONLY_IN_SOURCE; the tests look for them in the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANY = "…"
 CELLS = re.compile(r"(?<!\\)\|")
 QUOTE = re.compile(r"`([^`]+)`")
 
-# What takes a crash, a lost GPU, a cloud, a full disk or a race to be said.
+# Texts that appear only after a crash, a lost GPU or a race, with a cloud, or on a full disk.
 ONLY_IN_SOURCE = {
     "the directory that HTTP workers and engine share …",
     "cannot share … bytes of memory with the engine: …",
@@ -91,7 +91,7 @@ def rows(page: str, first: str) -> Iterator[list[str]]:
 
 
 def quotes(page: str) -> list[str]:
-    """What the tables of messages quote."""
+    """The quotes in the tables of messages."""
     return [quote for cells in rows(page, "message") for quote in QUOTE.findall(cells[0])]
 
 
@@ -104,7 +104,7 @@ def pattern(quote: str) -> re.Pattern[str]:
 
 @cache
 def source_texts() -> str:
-    """Every text in the source, one a line, with … for what is put into it."""
+    """Every text in the source, one per line, with … in place of inserted values."""
     texts = []
     for package in ("core", "adapters", "app"):
         for path in (ROOT / package).rglob("*.py"):
@@ -132,18 +132,18 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     return everything(tmp_path_factory.mktemp("said"))
 
 
-def test_every_quoted_message_is_one_that_the_server_says(said: str) -> None:
+def test_the_server_says_every_quoted_message(said: str) -> None:
     unsaid = {quote for quote in quotes(PAGE) if not pattern(quote).search(said)}
     assert unsaid - ONLY_IN_SOURCE == set()
     assert unsaid == ONLY_IN_SOURCE
 
 
 @pytest.mark.parametrize("quote", sorted(ONLY_IN_SOURCE))
-def test_what_is_not_said_here_is_in_the_source(quote: str) -> None:
+def test_the_source_contains_the_messages_that_need_a_disaster(quote: str) -> None:
     assert in_source(quote)
 
 
-def test_a_quote_finds_its_text_and_no_other() -> None:
+def test_a_quote_matches_its_text_and_no_other() -> None:
     assert pattern("model '…' has …").search("model 'm' has 3 in-flight")
     assert not pattern("model '…' has …").search("model m has 3 in-flight")
     assert not in_source("a text that nobody says")
@@ -162,27 +162,27 @@ def error_classes() -> set[type[ServerError]]:
 
 
 def documented_class(kind: type[ServerError]) -> list[str]:
-    """The row that the page must have of a class."""
+    """The row that the page must have for a class."""
     ports: tuple[type[V2Application], ...] = (V2Application, SageMakerApplication, VertexApplication)
     error = kind.__new__(kind)
-    # Neither is made whole: a status depends on nothing but the class of the error.
+    # Neither object is initialised: a status depends only on the class of the error.
     statuses = [str(port.__new__(port).status_of(error)) for port in ports]
     return [f"`{kind.__name__}`", kind.code.value, *(["start"] * 3 if kind.__module__.startswith("app.") else statuses)]
 
 
-def test_every_error_class_is_on_the_page_with_its_statuses() -> None:
+def test_the_page_lists_every_error_class_with_its_statuses() -> None:
     documented = sorted(cells[:5] for cells in rows(PAGE, "class"))
     expected = {tuple(documented_class(kind)) for kind in error_classes()}
     assert [tuple(cells) for cells in documented] == sorted(expected)
 
 
-def test_statuses_are_those_that_the_server_answers() -> None:
+def test_the_page_lists_the_statuses_that_the_server_answers() -> None:
     answered = {int(status) for cells in rows(PAGE, "class") for status in cells[2:5] if status.isdigit()}
     answered |= set(refusal._REASONS)
     documented = {int(cells[0]): cells[1] for cells in rows(PAGE, "status")}
     assert {status for status, answer in documented.items() if answer == "yes"} == answered
 
 
-def test_every_row_says_what_it_means_and_what_to_do() -> None:
+def test_every_row_gives_a_meaning_and_a_cure() -> None:
     for heading in ("message", "what you see"):
         assert [cells for cells in rows(PAGE, heading) if len(cells) != 3 or not all(cells)] == []

@@ -1,4 +1,4 @@
-"""docs/vertex.md: its tables of variables, options, parameters and targets are those of the code."""
+"""docs/vertex.md: its tables of variables, options, parameters and redirect targets agree with the code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 
 DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
-# The options of the emulator's own command are no options of the server.
-SERVER = DOCUMENT.replace(DOCUMENT[DOCUMENT.index("## On a laptop") : DOCUMENT.index("## What differs")], "")
+# The emulator's own command has other options than the server.
+SERVER = DOCUMENT.replace(DOCUMENT[DOCUMENT.index("## On a laptop") : DOCUMENT.index("## Differences")], "")
 VERTEX_OPTIONS = [each for each in SERVER_OPTIONS.values() if each.flag.startswith("vertex-ai-")]
 
 
 def rows(first_column: str) -> list[list[str]]:
-    """The rows of the tables whose first column is called so; cells without their back-ticks."""
+    """The rows of the tables with this heading over their first column; cells without back-ticks."""
     found: list[list[str]] = []
     for table in re.findall(r"(?:^\|.*\n)+", SERVER, re.MULTILINE):
         lines = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
@@ -36,34 +36,34 @@ def rows(first_column: str) -> list[list[str]]:
     return found
 
 
-def test_every_variable_is_documented_and_no_others() -> None:
+def test_the_page_documents_exactly_the_variables_that_the_adapter_reads() -> None:
     documented = {name for row in rows("variable") for name in row[0].split(", ")}
     read = {text for name, text in vars(variables).items() if name.isupper() and str(text).startswith("AIP_")}
     assert documented == read | set(variables._OLD_NAMES.values())
 
 
-def test_the_variables_are_the_options_that_they_are_said_to_be() -> None:
+def test_the_page_names_the_option_that_each_variable_sets() -> None:
     given = {
         each.source: each.flag
         for each in server_options({"AIP_HTTP_PORT": "1", "AIP_STORAGE_URI": "x"}, on_platform=False)
     }
-    said = {row[0]: row[2] for row in rows("variable")}
-    assert all(said[name].startswith(f"--{flag}") for name, flag in given.items())
+    documented = {row[0]: row[2] for row in rows("variable")}
+    assert all(documented[name].startswith(f"--{flag}") for name, flag in given.items())
     assert len(given) == 2
 
 
-def test_the_missing_routes_are_what_they_are_said_to_be() -> None:
+def test_the_page_gives_the_default_routes() -> None:
     predict, health, _ = variables.read_routes({"AIP_ENDPOINT_ID": "E", "AIP_DEPLOYED_MODEL_ID": "D"})
-    said = {row[0]: row[1] for row in rows("variable")}
-    assert (said["AIP_PREDICT_ROUTE"], said["AIP_HEALTH_ROUTE"]) == (predict, health)
+    documented = {row[0]: row[1] for row in rows("variable")}
+    assert (documented["AIP_PREDICT_ROUTE"], documented["AIP_HEALTH_ROUTE"]) == (predict, health)
 
 
-def test_the_platforms_own_defaults() -> None:
+def test_the_page_gives_the_defaults_on_the_platform() -> None:
     given = {f"--{each.flag}": each.text for each in server_options({}, on_platform=True)}
     assert {row[0]: row[1] for row in rows("setting")} == given
 
 
-def test_every_option_is_documented_with_its_default_and_no_others() -> None:
+def test_the_page_documents_exactly_the_options_with_their_defaults() -> None:
     documented = {row[0]: row[1] for row in rows("option")}
     expected = {
         f"--{each.flag}": each.shown_default or f"{each.default:g}"
@@ -71,26 +71,26 @@ def test_every_option_is_documented_with_its_default_and_no_others() -> None:
         else str(each.default)
         for each in VERTEX_OPTIONS
     }
-    expected["--vertex-ai-default-model"] = "the only one there is"
+    expected["--vertex-ai-default-model"] = "the only model"
     expected["--public-routes"] = str(SERVER_OPTIONS["public_routes"].default)
     assert documented == expected
 
 
-def test_every_flag_that_is_named_exists() -> None:
+def test_every_flag_on_the_page_exists() -> None:
     flags = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)}
     assert {name for name in re.findall(r"--([a-z][a-z-]+)", SERVER) if name not in flags} == set()
 
 
 @pytest.mark.parametrize("member", [field.name for field in fields(Target)])
-def test_every_reserved_parameter_is_documented(member: str) -> None:
+def test_the_page_documents_each_reserved_parameter(member: str) -> None:
     assert member in {row[0] for row in rows("member")}
 
 
-def test_no_other_parameter_is_said_to_be_reserved() -> None:
+def test_the_page_reserves_no_other_parameter() -> None:
     assert {row[0] for row in rows("member")} == {field.name for field in fields(Target)}
 
 
-def test_the_groups_of_routes() -> None:
+def test_the_page_names_the_public_and_the_hidden_groups_of_routes() -> None:
     section = DOCUMENT[DOCUMENT.index("## Invoke mode") : DOCUMENT.index("## Limits")]
     public = split_groups(SERVER_OPTIONS["public_routes"].default)
     assert all(f"`{group}`" in section for group in (*public, *GROUPS))
@@ -117,11 +117,11 @@ def test_the_groups_of_routes() -> None:
         ("v2/anything", 400),
     ],
 )
-def test_the_targets_of_the_header(target: str, status: int) -> None:
+def test_the_redirect_header_reaches_the_targets_on_the_page(target: str, status: int) -> None:
     assert VertexBench().redirect(target).status_code == status
 
 
-def test_what_else_is_named_is_called_so() -> None:
+def test_the_page_names_header_content_type_and_payloads() -> None:
     assert f"`{HEADER}`" in DOCUMENT
     assert f"`{BINARY.prefix}N`" in DOCUMENT
     defaults = VertexSettings(predict_route="/", health_route="/")
