@@ -14,7 +14,7 @@ from types import TracebackType
 
 import boto3
 
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 from tests.project import ROOT
 
 BUCKET = "bench"

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from bench.repository.emulators import ENVIRONMENT
 from bench.servers.server import Server
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 
 READY_LIMIT_S = 600.0
 # Ten milliseconds are half a percent of the shortest start.

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from bench.cases import Array, Case
 from bench.servers.server import Server, resident_mb_of
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.session import TRIDENT, session_members
 
 ANSWER_LIMIT_S = 60.0

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.machine_load import tree_seconds
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
 

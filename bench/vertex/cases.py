@@ -18,7 +18,7 @@ from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.servers.server import Server
 from bench.turns import Load, Turn, Turns
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 
 _TRIDENT = str(Path(sys.executable).with_name("trident"))
 _BINARY_PREFIX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

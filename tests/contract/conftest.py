@@ -1,8 +1,12 @@
-"""The two shapes of the server, and the server that more than one test file uses.
+"""The shape of the servers that contract tests start, and the server that several test files share.
 
-A test of what clients see takes the fixture `http_workers`, itself or through the fixture of its server, and is then
-run once for each shape. A fixture of a module that starts a server must take it too: else the server of the first shape
-would be the second one's as well.
+A server answers HTTP in one process with its engine, or in front ends before an engine process. Tests of what clients
+see take the fixture `http_workers`, directly or through the fixture of their server, and run in one process. The marker
+`shapes` chooses otherwise, for a file or for one test:
+
+    @pytest.mark.shapes("one-process", "front-ends")
+
+A test that does not take the fixture leaves the choice to the server.
 """
 
 from __future__ import annotations
@@ -14,10 +18,24 @@ import pytest
 
 from tests.contract.servers.server import HTTP_WORKERS, ServerProcess
 
+# What --http-workers is in each shape.
+SHAPES = {"one-process": "0", "front-ends": "2"}
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one-process", "front-ends"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "http_workers" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("shapes")
+        shapes = marker.args if marker else ("one-process",)
+        numbers = [SHAPES[shape] for shape in shapes]
+        metafunc.parametrize("http_workers", numbers, indirect=True, scope="module", ids=shapes)
+
+
+@pytest.fixture(scope="module")
 def http_workers(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What --http-workers is for the servers that start meanwhile, whoever starts them: 0 or 2."""
+    """The value of --http-workers for every server that is started while the fixture is in use: 0 or 2.
+
+    A module's fixture that starts a server must take it. Otherwise that server would outlive the change of shape.
+    """
     number: str = request.param
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(HTTP_WORKERS, number)
@@ -26,7 +44,7 @@ def http_workers(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _own_choice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that takes no `http_workers` leaves the choice to the server, whatever ran before it in its module."""
+    """Remove the variable for a test that does not take `http_workers`, whatever ran before it in its module."""
     if "http_workers" not in request.fixturenames:
         monkeypatch.delenv(HTTP_WORKERS, raising=False)
 
@@ -35,6 +53,6 @@ def _own_choice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def server(
     http_workers: str, shipped_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """The real server over the shipped models, ready; one per test file, stopped with SIGTERM after its last test."""
+    """A server of the shipped models, ready; one for each test file, stopped with SIGTERM after the last test."""
     with ServerProcess(shipped_models, tmp_path_factory.mktemp("server") / "log") as running:
         yield running

@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.contract.deploy.external_tool import external_tool
-from tests.contract.servers.server import HOST, ROOT, environment_without, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import kill_session, start_session
+from tests.project import ROOT
 from tests.waiting import until
 
 COMPOSE = ROOT / "deploy" / "compose"

@@ -16,7 +16,7 @@ import yaml
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
 from tests.contract.deploy.external_tool import external_tool
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")

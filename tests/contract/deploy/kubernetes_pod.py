@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.contract.deploy.compose_stack import image_words
 from tests.contract.deploy.kubernetes_manifests import Manifests
-from tests.contract.servers.server import HOST, ServerProcess, environment_without
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess, environment_without
 
 # What KServe puts in the place of `{{.Name}}`.
 SERVICE = "digits"

@@ -17,7 +17,9 @@ from core.observability.exposition import render
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
-from tests.contract.servers.server import HOST, ROOT, ServerProcess
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
 

@@ -17,7 +17,8 @@ from urllib.parse import urlencode
 import yaml
 
 from tests.contract.deploy.external_tool import external_tool
-from tests.contract.servers.server import HOST, ROOT, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.project import ROOT
 from tests.waiting import until
 
 MONITORING = ROOT / "deploy" / "monitoring"

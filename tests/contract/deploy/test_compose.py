@@ -22,7 +22,8 @@ from tests.contract.deploy.compose_stack import (
     resolved,
 )
 from tests.contract.deploy.prometheus import Prometheus, finite, shipped_config
-from tests.contract.servers.server import HOST, ROOT
+from tests.contract.servers.ports import HOST
+from tests.project import ROOT
 from tests.waiting import until
 
 LIMIT_S = 60.0

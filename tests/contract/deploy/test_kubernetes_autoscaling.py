@@ -10,7 +10,7 @@ import yaml
 
 from app.docs.metrics_page import metric_rows
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, manifests, validate
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 

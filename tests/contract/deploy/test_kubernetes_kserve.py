@@ -9,7 +9,7 @@ import yaml
 
 from app.docs.metrics_page import metric_rows
 from tests.contract.deploy.kubernetes_manifests import Object, manifests, validate
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tests.contract.deploy.kubernetes_manifests import (
     size_of,
     validate,
 )
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 

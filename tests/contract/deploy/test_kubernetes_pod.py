@@ -13,7 +13,9 @@ from tests.contract.deploy.kubernetes_manifests import Manifests, manifests
 from tests.contract.deploy.kubernetes_pod import KubernetesPod
 from tests.contract.deploy.prometheus import Prometheus, finite
 from tests.contract.repository.s3_emulator import S3Emulator
-from tests.contract.servers.server import HOST, ROOT, ServerProcess
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.sagemaker.sagemaker_archives import pack
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import Result, run
 
 pytestmark = pytest.mark.slow

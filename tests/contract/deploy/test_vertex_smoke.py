@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
-from tests.contract.servers.server import ROOT
 from tests.contract.servers.simple_model import good_document
 from tests.contract.vertex.vertex_container import environment
+from tests.project import ROOT
 
 MODELS = ROOT / "deploy" / "models"
 DIGIT = ROOT / "deploy" / "digits" / "7.json"

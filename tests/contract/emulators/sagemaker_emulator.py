@@ -1,4 +1,4 @@
-"""`trident emulate sagemaker` as a person starts it, the real SDK as its caller, and what must be gone at its end."""
+"""`trident emulate sagemaker` as a process, called by the real SDK, and the check that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.contract.emulators.emulator_thread import container_members
 from tests.contract.sagemaker.sagemaker_archives import CSV
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
 from tests.contract.servers.session import TRIDENT, start_session
@@ -35,15 +36,15 @@ _URL = re.compile(r"the runtime API is at (\S+)\n")
 
 
 class SageMakerEmulator:
-    """A context manager: its API is open on entry (unless `ready` is false); on exit it ends, if it has not.
+    """A context manager: its API is open on entry, unless `ready` is false. On exit it ends.
 
-    The exit status must be 1 if a limit was broken, else 0; or `status`, where a test says so. What it starts and
-    writes must be gone then: its container and its temporary files. `folder` takes what it says.
+    The exit status must be 1 if a limit was broken, else 0, or `status` where a test sets it. Its container and its
+    temporary files must be gone by then. The log is in `folder`.
     """
 
     def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True, nohup: bool = False) -> None:
         self.status: int | None = None
-        # Not in `folder`: the addresses of sockets have room for short paths only.
+        # Not in `folder`: the address of a socket is short.
         self._temporary = tempfile.TemporaryDirectory()
         self.temporary = Path(self._temporary.name)
         self._log = folder / "log"
@@ -53,7 +54,7 @@ class SageMakerEmulator:
 
     def __enter__(self) -> SageMakerEmulator:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        # Whether it is ignored is inherited, and whoever runs the tests may do so.
+        # Whether SIGHUP is ignored is inherited, and the test run itself may ignore it.
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN if self._is_nohup else signal.SIG_DFL)
         try:
             self.process = self._started()
@@ -82,7 +83,7 @@ class SageMakerEmulator:
                 self.client.close()
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """What Ctrl-C does; the exit status."""
+        """Send the signal of Ctrl-C, or another. Returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.wait()
@@ -91,17 +92,17 @@ class SageMakerEmulator:
         return self.process.wait(LIMIT_S)
 
     def text(self) -> str:
-        """What it and its container have written."""
+        """The output of the emulator and its container."""
         return self._log.read_text(errors="replace")
 
     def report(self) -> list[str]:
-        """The breaches that it names at its end."""
+        """The breaches in the report at its end."""
         found = _REPORT.search(self.text())
         assert found is not None, self.text()
         return [line.strip() for line in (found["lines"] or "").splitlines()]
 
     def breaches(self) -> list[str]:
-        """Those that are not of time, of which a machine that others use as well has none of its own."""
+        """The breaches except those of time limits, which a busy machine may cause."""
         return [line for line in self.report() if not any(words in line for words in _LATE)]
 
     def wait_for_text(self, text: str) -> None:
@@ -109,43 +110,19 @@ class SageMakerEmulator:
         assert text in self.text(), self.text()
 
     def container_members(self) -> list[int]:
-        """The processes of its container, also when it is gone itself: they have the folder for their files from it."""
-        mark = f"TMPDIR={self.temporary}\0".encode()
-        members = []
-        for environment in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # gone, or somebody else's
-                if mark in environment.read_bytes():
-                    members.append(int(environment.parent.name))
-        return [member for member in members if member != self.process.pid]
-
-    def signal_container(self, number: int) -> None:
-        for member in self.container_members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, number)
-
-    @contextlib.contextmanager
-    def frozen_container(self) -> Iterator[None]:
-        """Its container does nothing meanwhile; what comes for it waits."""
-        self.signal_container(signal.SIGSTOP)
-        try:
-            until(lambda: self._container_states() == {"T"}, lambda: f"{self._container_states()}\n{self.text()}")
-            yield
-            assert self._container_states() == {"T"}
-        finally:
-            self.signal_container(signal.SIGCONT)
-
-    def _container_states(self) -> set[str]:
-        stats = [Path(f"/proc/{member}/stat").read_text() for member in self.container_members()]
-        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+        """The processes of its container."""
+        return [member for member in container_members(self.temporary) if member != self.process.pid]
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # ONNX Runtime would leave a file of its own there.
+        # ONNX Runtime would write a file there.
         variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
         command = [TRIDENT, "emulate", "sagemaker", *self._arguments]
         return start_session(command, self._log, env=platform_environment(variables))
 
     def _clear(self) -> None:
-        self.signal_container(signal.SIGKILL)
+        for member in self.container_members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -153,7 +130,7 @@ class SageMakerEmulator:
 
 
 def sdk(url: str) -> Any:
-    """The real SDK's client, as the README says."""
+    """The real SDK's client, made as the README shows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
         return boto3.client(
@@ -167,14 +144,14 @@ def sdk(url: str) -> Any:
 
 
 def call(emulator: SageMakerEmulator, body: bytes = ROW, **more: str) -> Any:
-    """The SDK's answer, with the body read."""
+    """The SDK's answer. `Body` is the content."""
     given = {"EndpointName": "any", "ContentType": CSV, "Accept": CSV, **more}
     answer = emulator.client.invoke_endpoint(Body=body, **given)
     return {**answer, "Body": answer["Body"].read()}
 
 
 def refusal(emulator: SageMakerEmulator, kind: str, body: bytes = ROW, **more: str) -> Any:
-    """What the SDK tells of the error that it raises, which must be of the class `kind`."""
+    """The response of the error that the SDK must raise. Its class is `kind`."""
     with pytest.raises(ClientError) as raised:
         call(emulator, body, **more)
     assert type(raised.value).__name__ in (kind, "ClientError")
@@ -184,6 +161,6 @@ def refusal(emulator: SageMakerEmulator, kind: str, body: bytes = ROW, **more: s
 
 
 def response(error: ClientError) -> Mapping[str, Any]:
-    """What the SDK tells of an error beside its class: `status` is that of the API."""
+    """The response of an error. `status` is the HTTP status of the API, `text` the message."""
     found: dict[str, Any] = {**error.response}
     return {**found, "status": found["ResponseMetadata"]["HTTPStatusCode"], "text": found["Error"]["Message"]}

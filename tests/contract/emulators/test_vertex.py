@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
+import io
 import json
-import os
 import signal
 import struct
 from pathlib import Path
@@ -15,10 +14,15 @@ import requests
 from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
-from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
+from app.commands.emulate.options import CONTAINER_COMMAND
+from app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from app.emulators.vertex.limits import PlatformLimits
+from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
+from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sdk_client
 from tests.contract.repository.gcs_emulator import GcsEmulator
-from tests.contract.servers.server import ROOT
-from tests.contract.servers.simple_model import GOLDEN_MODELS, WIDTH, good_document, link_models
+from tests.contract.servers.simple_model import WIDTH, good_document, link_models
+from tests.contract.vertex.vertex_container import environment
+from tests.project import ROOT
 from tests.waiting import until
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
@@ -44,7 +48,7 @@ def binary_request(numbers: list[float]) -> tuple[bytes, str]:
     return head + packed, f"{BINARY}{len(head)}"
 
 
-def test_the_generated_client(tmp_path: Path) -> None:
+def test_generated_client_is_answered(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE) as emulator:
         endpoint = emulator.endpoint
         with emulator.client() as client:
@@ -80,7 +84,7 @@ def test_the_generated_client(tmp_path: Path) -> None:
         assert "explain: the platform computes attributions itself" in emulator.log_text()
 
 
-def test_the_sdks_own_class(tmp_path: Path) -> None:
+def test_sdks_endpoint_class_is_answered(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE) as emulator:
         endpoint = emulator.sdk_endpoint()
         assert [model.display_name for model in endpoint.list_models()] == ["simple"]
@@ -98,7 +102,7 @@ def test_the_sdks_own_class(tmp_path: Path) -> None:
         assert emulator.stop(signal.SIGINT) == 0, emulator.log_text()
 
 
-def test_with_an_invoke_route_prefix_every_path_is_open_and_nothing_else(tmp_path: Path) -> None:
+def test_invoke_route_prefix_opens_every_path_and_closes_predict(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE, "--invoke-route-prefix=/*") as emulator:
         endpoint = emulator.sdk_endpoint()
         body = json.dumps(good_document()).encode()
@@ -113,7 +117,7 @@ def test_with_an_invoke_route_prefix_every_path_is_open_and_nothing_else(tmp_pat
         assert emulator.stop() == 0, emulator.log_text()
 
 
-def test_limits_of_a_shared_endpoint_and_the_routes_and_arguments_of_a_model(tmp_path: Path) -> None:
+def test_shared_endpoint_has_its_limits_and_the_models_routes_and_arguments(tmp_path: Path) -> None:
     models = link_models(tmp_path / "models", "identity_fp32", "simple")
     arguments = [
         "--endpoint-type=shared",
@@ -137,7 +141,7 @@ def test_limits_of_a_shared_endpoint_and_the_routes_and_arguments_of_a_model(tmp
         assert refused.status_code == 400
         assert refused.json()["error"]["message"] == f"The request size ({len(large)} bytes) exceeds 1.500MB limit."
 
-        short = ",".join(["1e5"] * 300_000)  # in the answer they are longer
+        short = ",".join(["1e5"] * 300_000)  # the answer is longer
         refused = requests.post(f"{emulator.address}:predict", f'{{"instances": [[{short}]]}}', timeout=LIMIT_S)
         assert refused.status_code == 400
         assert "Response size too large" in refused.json()["error"]["message"]
@@ -148,7 +152,7 @@ def test_limits_of_a_shared_endpoint_and_the_routes_and_arguments_of_a_model(tmp
         assert "POST /v2/models/identity_fp32/infer: the container answered with more than 1.5 MB" in report
 
 
-def test_artifacts_in_a_storage(tmp_path: Path) -> None:
+def test_artifacts_come_from_cloud_storage(tmp_path: Path) -> None:
     content = (SIMPLE / "1" / "model.onnx").read_bytes()
     with GcsEmulator() as storage:
         storage.put("artifacts", "some/model/model.onnx", content)
@@ -160,27 +164,27 @@ def test_artifacts_in_a_storage(tmp_path: Path) -> None:
             assert emulator.stop() == 0, emulator.log_text()
 
 
-def test_a_container_that_dies_is_started_again(tmp_path: Path) -> None:
-    with VertexEmulator(tmp_path, SIMPLE) as emulator:
-        first = emulator.container()
-        os.killpg(first, signal.SIGKILL)
-        until(lambda: "healthy again" in emulator.log_text(), emulator.log_text)
-        assert emulator.container() != first
-        with emulator.client() as client:
-            assert len(client.predict(endpoint=emulator.endpoint, instances=[INSTANCE]).predictions) == 1
-        assert emulator.stop() == 1
-        assert "the container ended by itself, with status -9, and was started again" in emulator.log_text()
-
-
-def test_between_its_end_and_its_next_start_calls_answer_503(tmp_path: Path) -> None:
-    with VertexEmulator(tmp_path, SIMPLE) as emulator, emulator.client() as client:
-        os.killpg(emulator.container(), signal.SIGKILL)
+def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Path, temporary: Path) -> None:
+    said = io.StringIO()
+    options = EmulatorOptions(
+        model=str(SIMPLE),
+        command=[*CONTAINER_COMMAND, "serve"],
+        environment=environment({"HOME": str(tmp_path)}),
+        variables={"TRIDENT_SHUTDOWN_GRACE_SECS": "0", "TMPDIR": str(temporary)},
+        limits=PlatformLimits(health_interval_s=1.0),
+    )
+    emulator, endpoint = Emulator(options, said), options.deployment.endpoint
+    with EmulatorThread(emulator) as running, sdk_client(running.url) as client:
+        signal_members(temporary, signal.SIGKILL)
         with pytest.raises(ServiceUnavailable):
-            client.predict(endpoint=emulator.endpoint, instances=[INSTANCE])
-        assert emulator.stop() == 1
+            client.predict(endpoint=endpoint, instances=[INSTANCE])
+        until(lambda: "healthy again" in said.getvalue(), said.getvalue)
+        assert len(client.predict(endpoint=endpoint, instances=[INSTANCE]).predictions) == 1
+        assert running.end() == 1
+    assert "the container ended by itself, with status -9, and was started again" in emulator.report.breaches
 
 
-def test_a_container_that_cannot_start_is_a_failed_deployment(tmp_path: Path) -> None:
+def test_container_that_cannot_start_fails_the_deployment(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE, "--", "--no-such-option", ready=False) as emulator:
         assert emulator.wait() == 1
         assert "breach: the container ended by itself, with status 1" in emulator.log_text()
@@ -190,7 +194,7 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_batch_job_with_a_key_field(tmp_path: Path) -> None:
+def test_batch_job_labels_predictions_with_the_key_field(tmp_path: Path) -> None:
     rows = [{"id": f"row {n}", "INPUT0": [n] * WIDTH, "INPUT1": [1] * WIDTH} for n in range(10)]
     rows[4]["INPUT0"] = [1]
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
@@ -206,27 +210,3 @@ def test_a_batch_job_with_a_key_field(tmp_path: Path) -> None:
     errors = lines(output / "errors_0001.jsonl")
     assert [line["key"] for line in errors] == ["row 4", "row 5"]
     assert "instance 0" in errors[0]["error"]["message"]
-
-
-def test_a_batch_job_over_a_table(tmp_path: Path) -> None:
-    source, output = tmp_path / "in.csv", tmp_path / "out"
-    source.write_text("a,b\n1,2.5\n3,4\n")
-    with VertexEmulator(
-        tmp_path, GOLDEN_MODELS / "identity_fp32", f"--batch={source}", f"--output={output}", ready=False
-    ) as emulator:
-        assert emulator.wait() == 0, emulator.log_text()
-    rows = [[1.0, 2.5], [3.0, 4.0]]
-    assert lines(output / "predictions_0001.jsonl") == [{"instance": row, "prediction": row} for row in rows]
-
-
-def test_a_batch_job_over_files(tmp_path: Path) -> None:
-    packed = struct.pack("<3f", 1.0, 2.0, 3.0)
-    (tmp_path / "numbers").write_bytes(packed)
-    source, output = tmp_path / "list.txt", tmp_path / "out"
-    source.write_text("numbers\n")
-    with VertexEmulator(
-        tmp_path, GOLDEN_MODELS / "identity_fp32", f"--batch={source}", f"--output={output}", ready=False
-    ) as emulator:
-        assert emulator.wait() == 0, emulator.log_text()
-    instance = {"b64": base64.b64encode(packed).decode()}
-    assert lines(output / "predictions_0001.jsonl") == [{"instance": instance, "prediction": [1.0, 2.0, 3.0]}]

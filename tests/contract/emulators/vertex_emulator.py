@@ -1,4 +1,4 @@
-"""`trident emulate vertex` as a process, and the real SDK before it."""
+"""`trident emulate vertex` as a process, called by the real SDK."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _READY = re.compile(r"the container is ready; (?P<endpoint>\S+) is at (?P<url>ht
 
 
 class VertexEmulator:
-    """A context manager: ready on entry (unless `ready` is false), and nothing is left of it on exit.
+    """A context manager: ready on entry, unless `ready` is false. On exit nothing of it may be left.
 
-    Its output is in `folder / "log"`. `variables` are its environment's.
+    The log is `folder / "log"`. `variables` are added to the environment.
     """
 
     def __init__(self, folder: Path, model: Path | str, *arguments: str, ready: bool = True, **variables: str) -> None:
-        # Not in `folder`: the addresses of sockets have room for short paths only.
+        # Not in `folder`: the address of a socket is short.
         self._temporary = tempfile.TemporaryDirectory()
         self._log = folder / "log"
         self._ready = ready
-        # Before the container's own arguments, which may be among them.
+        # Options go before the container's arguments, which `arguments` may contain.
         self._arguments = [str(model), "--env=TRIDENT_SHUTDOWN_GRACE_SECS=0", *arguments]
         self._variables = {"HOME": str(folder), "TMPDIR": self._temporary.name, **variables}
 
@@ -105,13 +105,11 @@ class VertexEmulator:
         return f"{self.url}/v1/{self.endpoint}"
 
     def client(self) -> Any:
-        """The generated client of the SDK."""
-        return aiplatform_v1.PredictionServiceClient(
-            transport="rest", client_options={"api_endpoint": self.url}, credentials=AnonymousCredentials()
-        )
+        """The SDK's generated client."""
+        return sdk_client(self.url)
 
     def sdk_endpoint(self) -> Any:
-        """The endpoint as the SDK's own class; what this sends to a dedicated endpoint it sends without TLS."""
+        """The SDK's endpoint class. It talks to a dedicated endpoint without TLS."""
         aiplatform.init(
             project="any",
             location="us-central1",
@@ -131,13 +129,20 @@ class VertexEmulator:
         return _READY.search(self.log_text())
 
     def _kill(self) -> None:
-        """The container is in a session of its own, and its end is the emulator's work, unless that has none left."""
+        """Kill the emulator, and its container, which has its own session."""
         if self.process.poll() is None:
             with contextlib.suppress(ValueError, ProcessLookupError):
                 for member in session_members(self.container()):
                     os.kill(member, signal.SIGKILL)
             self.process.kill()
             self.process.wait()
+
+
+def sdk_client(url: str) -> Any:
+    """The SDK's generated client for the API at `url`."""
+    return aiplatform_v1.PredictionServiceClient(
+        transport="rest", client_options={"api_endpoint": url}, credentials=AnonymousCredentials()
+    )
 
 
 class _WithoutTls(HTTPAdapter):

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.probe_site import Client, Reply
 from tests.contract.servers.processes import connected_front_ends, memory_bound, open_files
-from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import (
     PATH,
     assert_still_serves,

@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import workers_of
-from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import (
     HEADER_LENGTH,
     PATH,
@@ -35,7 +36,7 @@ from tests.contract.servers.simple_model import (
     raw_post,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 PATIENCE_S = 30.0
 STATUSES = frozenset({200, 400, 404, 405, 501, 503})

@@ -1,4 +1,4 @@
-"""NVIDIA's own client, `tritonclient.http` and its asyncio form, against the real server.
+"""NVIDIA's client, `tritonclient.http` and its asyncio form.
 
 Source: docs/spec/http.md sections 3 to 6 and 10; docs/spec/statistics-and-metrics.md section A.
 """
@@ -22,7 +22,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import add_sub, identity, write_version
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 TYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -64,7 +64,7 @@ def client(server: ServerProcess) -> Iterator[Any]:
 
 
 def values_of(datatype: str) -> Array:
-    """Six values of a datatype, its extremes among them, as a batch of two."""
+    """Six values of a datatype with its extremes, as a batch of two."""
     dtype = np.dtype(TYPES[datatype])
     if datatype == "BYTES":
         flat = np.array(STRINGS, np.object_)
@@ -103,7 +103,7 @@ def assert_simple(result: Any, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("datatype", TYPES)
-def test_every_datatype_comes_back_as_it_went(client: Any, datatype: str) -> None:
+def test_every_datatype_passes_in_binary(client: Any, datatype: str) -> None:
     values = values_of(datatype)
     result = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)])
     answer = result.as_numpy("OUTPUT0")
@@ -113,23 +113,21 @@ def test_every_datatype_comes_back_as_it_went(client: Any, datatype: str) -> Non
         assert answer.tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("binary_out", [True, False])
-@pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("datatype", [name for name in TYPES if name not in NOT_IN_JSON])
-def test_every_datatype_comes_and_goes_as_json(client: Any, datatype: str, binary_in: bool, binary_out: bool) -> None:
+def test_every_datatype_passes_as_json(client: Any, datatype: str) -> None:
     values = values_of(datatype)
     if datatype == "BYTES":
         values = np.array([[text.encode() for text in ("", "a\0", 'ü"\\', "漢", "/", "z")]], np.object_).reshape(2, 3)
-    outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=binary_out)]
-    result = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype, binary=binary_in)], outputs=outputs)
+    outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=False)]
+    result = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype, binary=False)], outputs=outputs)
     answer = result.as_numpy("OUTPUT0")
-    if datatype == "BYTES" and not binary_out:  # the client gives texts of JSON as str
+    if datatype == "BYTES":  # the client returns str for strings in JSON
         answer = np.array([text.encode() for text in answer.reshape(-1)], np.object_).reshape(2, 3)
     assert answer.tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("datatype", NOT_IN_JSON)
-def test_half_precision_does_not_fit_into_json(client: Any, datatype: str) -> None:
+def test_half_precision_is_refused_in_json(client: Any, datatype: str) -> None:
     outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=False)]
     with pytest.raises(InferenceServerException) as caught:
         client.infer(f"same_{datatype}", [tensor("INPUT0", values_of(datatype), datatype)], outputs=outputs)
@@ -146,15 +144,15 @@ def test_json_and_binary_tensors_mix(client: Any, binary: tuple[bool, bool]) -> 
     assert_simple(client.infer("simple", simple_inputs(binary=binary), outputs=outputs))
 
 
-def test_only_the_outputs_asked_for_are_sent_in_that_form(client: Any) -> None:
+def test_response_has_the_requested_outputs_only(client: Any) -> None:
     outputs = [triton.InferRequestedOutput("OUTPUT1", binary_data=True)]
     response = client.infer("simple", simple_inputs(), outputs=outputs).get_response()
     assert [output["name"] for output in response["outputs"]] == ["OUTPUT1"]
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
-def test_large_tensor(client: Any, datatype: str) -> None:
-    """10 MB there and back."""
+def test_large_tensor_passes(client: Any, datatype: str) -> None:
+    """10 MB both ways."""
     rng = np.random.default_rng(1)
     if datatype == "FP32":
         values = rng.standard_normal((1, 2_621_440), np.float32)
@@ -164,9 +162,8 @@ def test_large_tensor(client: Any, datatype: str) -> None:
     assert np.array_equal(answer, values)
 
 
-@pytest.mark.parametrize("response", [None, "gzip", "deflate"])
-@pytest.mark.parametrize("request_by", [None, "gzip", "deflate"])
-def test_compression_both_ways(client: Any, request_by: str | None, response: str | None) -> None:
+@pytest.mark.parametrize(("request_by", "response"), [("gzip", "deflate"), ("deflate", "gzip"), ("gzip", None)])
+def test_bodies_are_compressed_both_ways(client: Any, request_by: str, response: str | None) -> None:
     for inputs in (simple_inputs(), simple_inputs(binary=(False, False))):
         result = client.infer(
             "simple", inputs, request_compression_algorithm=request_by, response_compression_algorithm=response
@@ -186,7 +183,7 @@ def test_raw_bytes_are_a_request(server: ServerProcess, client: Any) -> None:
 # --- the rest of a request
 
 
-def test_classification_with_labels(client: Any) -> None:
+def test_classification_returns_labels(client: Any) -> None:
     values = np.array([[0.1, 0.7, 0.2, 0.9], [4, 3, 2, 1]], np.float32)
     outputs = [triton.InferRequestedOutput("OUT", class_count=2)]
     answer = client.infer("cls", [tensor("IN", values, "FP32")], outputs=outputs).as_numpy("OUT")
@@ -205,7 +202,7 @@ def test_request_id_is_returned(client: Any) -> None:
     assert "id" not in client.infer("simple", simple_inputs()).get_response()
 
 
-def test_parameters_are_taken(client: Any) -> None:
+def test_parameters_are_accepted(client: Any) -> None:
     parameters = {"text": "x", "whole": -3, "flag": True, "real": 1.5}
     options: dict[str, Any] = {"priority": 3, "timeout": 5_000_000, "sequence_id": 7, "sequence_start": True}
     assert_simple(client.infer("simple", simple_inputs(), parameters=parameters, **options))
@@ -224,10 +221,10 @@ def test_concurrent_requests_get_their_own_answers(client: Any) -> None:
         assert_simple(request.get_result(), seed)
 
 
-# --- what is known of server and models
+# --- metadata
 
 
-def test_health_and_metadata(client: Any) -> None:
+def test_health_and_metadata_are_reported(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("simple")
@@ -247,7 +244,7 @@ def test_health_and_metadata(client: Any) -> None:
     assert client.get_model_metadata("multi_v", "1")["versions"] == ["1"]
 
 
-def test_configuration(client: Any) -> None:
+def test_configuration_is_reported(client: Any) -> None:
     config = client.get_model_config("simple")
     assert (config["name"], config["backend"], config["max_batch_size"]) == ("simple", "onnxruntime", 8)
     assert [(entry["name"], entry["data_type"], entry["dims"]) for entry in config["input"]] == [
@@ -256,14 +253,14 @@ def test_configuration(client: Any) -> None:
     ]
 
 
-def test_repository_index(client: Any) -> None:
+def test_repository_index_lists_models(client: Any) -> None:
     index = client.get_model_repository_index()
     assert {"name": "simple", "version": "1", "state": "READY"} in index
     assert len([entry for entry in index if entry["name"] == "multi_v"]) == 2
 
 
 def test_statistics_count_requests_inferences_and_executions(client: Any) -> None:
-    """Three requests, one of them of two items; without a dynamic batcher each is an execution."""
+    """Of three requests one has two items. Without a dynamic batcher each request is an execution."""
     for batch in (1, 1, 2):
         inputs = [tensor(f"INPUT{n}", np.zeros((batch, 16), np.int32), "INT32") for n in range(2)]
         client.infer("counted", inputs)
@@ -308,7 +305,7 @@ def test_errors_carry_tritons_text(client: Any) -> None:
         assert (error.status(), text in error.message()) == (status, True), error
 
 
-def test_features_that_are_off_say_so(client: Any) -> None:
+def test_disabled_features_are_refused_with_the_reason(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
         client.load_model("simple")
     with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
@@ -348,7 +345,7 @@ def test_restricted_apis_open_with_their_header(server: ServerProcess, tmp_path:
         assert client.get_model_metadata("simple")["name"] == "simple"
 
 
-def test_headers_with_underscores_are_told_from_those_with_hyphens(server: ServerProcess, tmp_path: Any) -> None:
+def test_headers_with_underscores_differ_from_those_with_hyphens(server: ServerProcess, tmp_path: Any) -> None:
     options = (
         "--http-restricted-api=statistics:x_key=secret",
         "--http-header-forward-pattern=_",
@@ -364,7 +361,7 @@ def test_headers_with_underscores_are_told_from_those_with_hyphens(server: Serve
             client.get_inference_statistics(headers={"X-Key": "secret"})
         error = refused(client, "simple", simple_inputs(), headers={"sequence_id": "1"})
         assert error.message() == "Header 'sequence_id' is reserved for Triton usage and cannot be forwarded."
-        chunked = {"Transfer-Encoding": "chunked", "triton_x": "1"}  # read by the other parser
+        chunked = {"Transfer-Encoding": "chunked", "triton_x": "1"}  # such a request goes to the other parser
         body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [0], "data": []}]}).encode()
         parts = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         _, _, answer = closed.request("POST", "/v2/models/simple/infer", parts, chunked)
@@ -392,5 +389,5 @@ async def by_asyncio(address: str) -> None:
             await client.infer("none", simple_inputs())
 
 
-def test_asyncio_client(server: ServerProcess) -> None:
+def test_asyncio_client_is_answered(server: ServerProcess) -> None:
     asyncio.run(by_asyncio(server.address))

@@ -16,7 +16,7 @@ from tests.contract.lifecycle.changing_models import OVERRIDE, add_scaled, base6
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers"), pytest.mark.shapes("front-ends")]
 
 FILE = "file:1/model.onnx"
 

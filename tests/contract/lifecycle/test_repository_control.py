@@ -44,7 +44,7 @@ from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 READY = {"version": "1", "state": "READY"}
 GONE = {"version": "1", **UNLOADED}

@@ -31,7 +31,8 @@ from tests.contract.lifecycle.changing_models import (
     unload,
     unload_and_wait,
 )
-from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
@@ -160,6 +161,7 @@ def served_dir(server: ServerProcess) -> Path:
 # --- explicit: the answer to a load request says that the new weights serve
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
     now = factor_of(explicit, SERVED)
     with under_load(explicit, now) as clients:
@@ -172,6 +174,7 @@ def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
     until(lambda: state(explicit, SERVED) == "READY", "not ready")
 
 
+@pytest.mark.shapes("front-ends")
 def test_the_new_weights_are_built_aside(explicit: ServerProcess) -> None:
     """The old ones serve for as long as the load of the new ones lasts, which is as long as the test wants."""
     gate = Gate(explicit.repository, "aside", 20.0)
@@ -200,6 +203,7 @@ def test_the_new_weights_are_built_aside(explicit: ServerProcess) -> None:
     unload_and_wait(explicit, gate.model.name)
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_a_reload_that_fails_changes_nothing_for_the_clients(explicit: ServerProcess) -> None:
     old = factor_of(explicit, SERVED)
     file = served_dir(explicit) / "1" / "model.onnx"
@@ -238,6 +242,7 @@ def _breakages(file: Path, config: Path) -> list[tuple[Callable[[], object], int
     ]
 
 
+@pytest.mark.shapes("front-ends")
 def test_versions_come_and_go_under_load(explicit: ServerProcess) -> None:
     name = served_dir(explicit)
     old = factor_of(explicit, SERVED)
@@ -263,6 +268,7 @@ def test_versions_come_and_go_under_load(explicit: ServerProcess) -> None:
     )
 
 
+@pytest.mark.shapes("front-ends")
 def test_other_models_come_and_go_under_load(explicit: ServerProcess) -> None:
     others = [add_scaled(explicit.repository, f"other_{number}", float(number)).name for number in range(4)]
     (explicit.repository / "other_bad" / "1").mkdir(parents=True)

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import engine_of, front_ends_of
-from tests.contract.servers.server import HOST, STOP_LIMIT_S, ServerProcess, environment_without
+from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess, environment_without
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, is_good_answer
 from tests.waiting import until

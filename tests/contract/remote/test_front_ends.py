@@ -33,14 +33,19 @@ from tests.contract.lifecycle.changing_models import (
     ones_body,
     unload_and_wait,
 )
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import front_ends_of, only, stopped
-from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import HEADER_LENGTH, PATH, good_body, link_models
 from tests.unit.onnx_models import build, constant, tensor
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("http_workers"),
+    pytest.mark.shapes("one-process", "front-ends"),
+]
 
 SCALED = "scaled"
 INFER = f"/v2/models/{SCALED}/infer"
@@ -159,9 +164,9 @@ def test_each_front_ends_requests_are_on_each_ones_page(server: ServerProcess) -
     assert from_each(server, counts) == [after] * len(front_ends_of(server))
 
 
-def test_what_a_front_end_counted_stays_when_it_dies(server: ServerProcess, http_workers: str) -> None:
-    if http_workers == "0":
-        pytest.skip("in one process the counts go with the engine's")
+@pytest.mark.shapes("front-ends")
+def test_counts_of_a_front_end_survive_its_death(server: ServerProcess) -> None:
+    """In one process the counts go with the engine's."""
     front_ends = front_ends_of(server)
     before = metadata_requests(server)
     with only(server, front_ends[0]):

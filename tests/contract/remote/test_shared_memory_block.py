@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, pending, resident_kb, undisturbed
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit.onnx_models import identity, write_version
 from tests.waiting import until

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from http import HTTPStatus
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 
 _LIMIT_S = 20.0
 _PIECE_BYTES = 1 << 16

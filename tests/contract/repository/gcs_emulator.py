@@ -21,7 +21,7 @@ from core.repository.location import parse_location
 from core.repository.stores.cloud_credentials import GcsCredential
 from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
 
 _STOP_LIMIT_S = 10.0

@@ -18,7 +18,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
 
 STOP_LIMIT_S = 10.0

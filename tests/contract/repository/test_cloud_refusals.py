@@ -19,7 +19,7 @@ from tests.contract.servers.processes import connected_front_ends
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers"), pytest.mark.shapes("front-ends")]
 
 KEY_ID = "AKIAIOSFODNN7ALLOWED"
 SECRET = "wJalrXUtnFEMI-secret-of-the-file"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import session_members, start_session
 from tests.project import ROOT
 from tests.waiting import until

@@ -21,7 +21,8 @@ from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import store_at
-from tests.contract.servers.server import HOST, ROOT, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.project import ROOT
 from tests.waiting import until
 
 EMAIL = "loader@project.iam.gserviceaccount.com"

@@ -21,7 +21,7 @@ from core.repository.stores.object_store import Checksum, ObjectStore, StoredObj
 from core.repository.stores.s3.store import S3Store
 from tests.contract.repository.fault_proxy import Answer, Corrupt, FaultProxy, Reset, Truncate
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
-from tests.contract.servers.server import ROOT
+from tests.project import ROOT
 
 MIB = 1 << 20
 PART = 5 * MIB

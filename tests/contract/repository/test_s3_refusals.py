@@ -18,7 +18,7 @@ from core.repository.stores.cloud_credentials import S3Credential
 from core.repository.stores.object_store import ObjectStore, StoredObject, TransientError
 from core.repository.stores.s3.store import S3Store
 from tests.contract.repository.s3_emulator import leave_aws
-from tests.contract.servers.server import HOST, free_ports
+from tests.contract.servers.ports import HOST, free_ports
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from app.emulators.common.container_client import ContainerAnswer, ContainerClient
 from app.emulators.sagemaker.limits import PlatformLimits
-from tests.contract.servers.server import HOST, environment_without, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.waiting import until
 

@@ -16,7 +16,7 @@ import pytest
 
 from core.http.payloads.arrays.npy import write_npy
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import identity, write_version
 from tests.unit.onnx_serving import identity_config
 

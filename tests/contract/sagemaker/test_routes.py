@@ -1,6 +1,6 @@
-"""The platform's calls against real models, through the bridge of the real worker; without its sockets.
+"""The platform's calls of the WSGI application with real models, through the worker's bridge; without HTTP sockets.
 
-Before an engine in place, and before one that is reached as a front end reaches it.
+The engine is in this process, or is reached as a front end reaches it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
 
 LIMIT_S = 20.0
+BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")
 BINARY = "application/vnd.sagemaker-triton.binary+json"
 JSON = "application/json"
 CSV = "text/csv"
@@ -79,7 +80,7 @@ def write_repository(folder: Path) -> None:
 
 @contextmanager
 def at_a_distance(engine: InferenceEngine, path: Path) -> Iterator[RemoteEngine]:
-    """The engine, as a front end knows it that finds it at the socket `path`."""
+    """The engine as a front end sees it, through the socket `path`."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -153,18 +154,38 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("model", ["batching", "single"])
-@pytest.mark.parametrize("accept", [JSON, CSV, LINES, NPY])
-@pytest.mark.parametrize("content_type", BODIES)
-def test_every_format_into_every_other(platform: Platform, model: str, content_type: str, accept: str) -> None:
-    call = platform.calls(default_model=model)
+# Each format is read once and written at least once; reading knows nothing of writing.
+PAIRS = [
+    (JSON, CSV),
+    (f"{JSON};charset=utf-8", NPY),
+    (CSV, JSON),
+    (LINES, CSV),
+    (NPY, LINES),
+    ("application/octet-stream", JSON),
+    ("", NPY),
+]
+
+
+@BOTH_SHAPES
+@pytest.mark.parametrize(("content_type", "accept"), PAIRS)
+def test_formats_are_read_and_written(platform: Platform, content_type: str, accept: str) -> None:
+    assert_answered(platform.calls(default_model="batching"), content_type, accept)
+
+
+@pytest.mark.parametrize(("content_type", "accept"), [(CSV, NPY), (NPY, JSON)])
+def test_model_that_does_not_batch_answers_every_row(platform: Platform, content_type: str, accept: str) -> None:
+    assert_answered(platform.calls(default_model="single"), content_type, accept)
+
+
+def assert_answered(call: Call, content_type: str, accept: str) -> None:
     headers = {"Accept": accept, **({"Content-Type": content_type} if content_type else {})}
     answer = call("/invocations", method="POST", data=BODIES[content_type], headers=headers)
     assert answer.mimetype == accept
     assert np.array_equal(read(answer), ROWS)
 
 
-def test_two_inputs(platform: Platform) -> None:
+@BOTH_SHAPES
+def test_instances_name_two_inputs(platform: Platform) -> None:
     call = platform.calls(default_model="add_sub")
     instances = [{"INPUT0": [n] * 16, "INPUT1": [1] * 16} for n in range(20)]
     answer = call("/invocations", method="POST", json={"instances": instances})
@@ -173,16 +194,16 @@ def test_two_inputs(platform: Platform) -> None:
     assert answer.json["predictions"] == [{"OUTPUT0": [n + 1] * 16, "OUTPUT1": [n - 1] * 16} for n in range(20)]
 
 
-def test_strings(platform: Platform) -> None:
+@BOTH_SHAPES
+def test_strings_pass(platform: Platform) -> None:
     call = platform.calls(default_model="strings")
     answer = call("/invocations", method="POST", data=b'a\n"b,c"\n', content_type=CSV, headers={"Accept": CSV})
     assert (answer.status_code, answer.data) == (200, b'a\n"b,c"\n')
 
 
-@pytest.mark.parametrize("model", ["batching", "single"])
-@pytest.mark.parametrize("content_type", [CSV, LINES])
+@pytest.mark.parametrize(("model", "content_type"), [("batching", CSV), ("single", LINES)])
 def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model: str, content_type: str) -> None:
-    """Chunked, and large enough for the native threads; without Accept."""
+    """The body is chunked, and large enough for native threads. There is no Accept header."""
     rows = np.arange(15_000, dtype=np.float32).reshape(5_000, 3)
     body = text(rows) if content_type == CSV else lines(rows)
     call = platform.calls(default_model=model, batch=True)
@@ -194,7 +215,7 @@ def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model:
 
 
 def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
-    """The request as a server hands it over that took the chunks apart."""
+    """The request as a server passes it on after it has joined the chunks."""
     return {
         "method": "POST",
         "input_stream": builder.input_stream,
@@ -204,7 +225,8 @@ def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
     }
 
 
-def test_the_row_that_is_wrong_is_named(platform: Platform) -> None:
+@BOTH_SHAPES
+def test_wrong_row_is_named(platform: Platform) -> None:
     call = platform.calls(default_model="batching")
     for body, content_type, words in (
         (b"1,2,3\n1,2\n", CSV, "row 2"),
@@ -230,7 +252,8 @@ def test_objects_are_never_unpickled(platform: Platform) -> None:
     assert "nothing is ever unpickled" in answer.json["error"]
 
 
-def test_binary_tensors_both_ways(platform: Platform) -> None:
+@BOTH_SHAPES
+def test_binary_tensors_pass_both_ways(platform: Platform) -> None:
     call = platform.calls(default_model="batching")
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}
     header = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]})
@@ -241,7 +264,7 @@ def test_binary_tensors_both_ways(platform: Platform) -> None:
     assert answer.data[size:] == ROWS[:1].tobytes()
 
 
-def test_several_models_and_none_named(platform: Platform) -> None:
+def test_several_models_need_a_name(platform: Platform) -> None:
     answer = platform.calls()("/invocations", method="POST", data=b"1,2,3", content_type=CSV)
     assert answer.status_code == 400
     assert answer.json == {"error": "there are several models: add_sub, batching, single, strings"}
@@ -251,13 +274,14 @@ def test_several_models_and_none_named(platform: Platform) -> None:
 
 
 def unpack(root: Path, name: str, scale: int) -> dict[str, str]:
-    """A model as the platform leaves it there: a model folder in a folder of an opaque name."""
+    """Write a model where the platform unpacks it, and return the load request."""
     folder = root / name / "model"
     onnx_models.write(onnx_models.identity("FP32", ["n", scale]), folder / "called_the_same" / "1" / "model.onnx")
     return {"model_name": name, "url": str(folder)}
 
 
-def test_the_life_of_models(platform: Platform, tmp_path: Path) -> None:
+@BOTH_SHAPES
+def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "models"
     call = platform.calls(
         memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE
@@ -279,7 +303,7 @@ def test_the_life_of_models(platform: Platform, tmp_path: Path) -> None:
     assert call("/models").json == {"models": []}
 
 
-def test_a_model_that_does_not_fit_is_507_and_fits_when_another_has_gone(platform: Platform, tmp_path: Path) -> None:
+def test_model_without_room_is_a_507_until_another_is_unloaded(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "models"
     rooms = [MemoryRoom(1 << 30, 1 << 30)]
     call = platform.calls(memory=MemoryBudget(lambda: rooms[0]), multi_model=True, models_root=str(root))
@@ -297,7 +321,7 @@ def test_a_model_that_does_not_fit_is_507_and_fits_when_another_has_gone(platfor
     assert call("/models/second", method="DELETE").status_code == 200
 
 
-def test_an_archive_that_holds_no_model_is_400(platform: Platform, tmp_path: Path) -> None:
+def test_folder_without_a_model_is_a_400(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "models"
     document = unpack(root, "broken", 1)
     (root / "broken" / "model" / "called_the_same" / "1" / "model.onnx").write_bytes(b"not onnx")

@@ -16,7 +16,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.contract.servers.server import HOST, HTTP_WORKERS, environment_without, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.servers.server import HTTP_WORKERS, environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, start_session
 from tests.project import ROOT
 from tests.waiting import until

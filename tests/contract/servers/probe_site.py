@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.request import urlopen
 
+from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -195,14 +196,6 @@ def main() -> int:
 
 
 # --- the other side
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 class Server:

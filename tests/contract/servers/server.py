@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -16,26 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
 from tests.waiting import until
 
-HOST = "127.0.0.1"
 STOP_LIMIT_S = 45.0
 # What decides whether the engine has a process of its own, in the environment of the server; set by a fixture.
 HTTP_WORKERS = "TRIDENT_HTTP_WORKERS"
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on now; distinct, because all are held until all are known."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def environment_without(*prefixes: str) -> dict[str, str]:

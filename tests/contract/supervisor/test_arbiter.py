@@ -15,8 +15,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.servers.probe_site import ROOT, Client, Server, free_ports, served
+from tests.contract.servers.ports import free_ports
+from tests.contract.servers.probe_site import Client, Server, served
 from tests.contract.servers.session import session_members
+from tests.project import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

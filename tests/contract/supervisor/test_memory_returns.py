@@ -103,6 +103,7 @@ class Held:
         )
 
 
+@pytest.mark.shapes("front-ends")
 @pytest.mark.parametrize(
     ("action", "times"),
     [(load_and_unload, 50), (fail_to_load, 25), (refuse_files, 12), (replace, 20)],
@@ -119,6 +120,7 @@ def test_nothing_is_kept(server: ServerProcess, action: Callable[[ServerProcess]
     assert_still_serves(server)
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("name", [STARTED, NAME])
 def test_the_weights_go_with_the_model(server: ServerProcess, name: str) -> None:
     """Those of the start as well, whose objects the collector has been told to leave alone."""

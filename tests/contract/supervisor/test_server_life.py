@@ -16,9 +16,10 @@ import tritonclient.http
 
 from tests.contract.remote.remote_server import readiness
 from tests.contract.servers.processes import engine_of, front_ends_of, workers_of
-from tests.contract.servers.server import ROOT, ServerProcess
+from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.waiting import until
 
@@ -40,6 +41,7 @@ def answers(server: ServerProcess, path: str) -> bool:
     return True
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_the_port_is_open_at_once_and_readiness_says_how_far_it_is(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 400)
@@ -111,6 +113,7 @@ def test_the_start_names_models_and_addresses(tmp_path: Path) -> None:
     assert "thread plan: " in log
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
     with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
         until(lambda: "Started Metrics Service" in server.log_text(), "never said to have started")
@@ -125,6 +128,7 @@ def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
             assert log.count(line) == 1, line
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_json_log_has_one_object_a_line(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     options = ("--log-format=json", "--log-access=true", "--shutdown-grace-secs=0")
@@ -158,6 +162,7 @@ def test_metrics_count_what_was_served(tmp_path: Path) -> None:
     assert any(line.startswith("flask_http_request_duration_seconds_count{") and "/v2" in line for line in lines)
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("role", [engine_of, lambda server: front_ends_of(server)[0]], ids=["engine", "front end"])
 def test_a_killed_process_comes_back_ready(role: Callable[[ServerProcess], int], tmp_path: Path) -> None:
     with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
@@ -176,6 +181,7 @@ def unready_body(server: ServerProcess) -> bytes:
     return body if status == 503 else b""
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("to_all", [False, True], ids=["to-main", "to-all"])
 def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
     """Some send it to the main process, others to every process of the server at once (systemd, dumb-init)."""
@@ -224,6 +230,7 @@ class StockServer(ServerProcess):
         return [sys.executable, str(ROOT / "tests/contract/servers/served_models.py"), "gthread", *super().command[2:]]
 
 
+@pytest.mark.shapes("one-process", "front-ends")
 def test_the_application_serves_under_the_stock_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with StockServer(link_models(tmp_path / "m", "simple", "str_id"), tmp_path / "log") as server:

@@ -1,4 +1,4 @@
-"""Requests that are wrong in some way: one error for the whole of them that says where, and a server that lives on."""
+"""Bad requests: one error says where the mistake is, and the server goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def module_container(http_workers: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def container(module_container: VertexContainer) -> Iterator[VertexContainer]:
-    """Whatever a test sends: afterwards it serves, and is the process that it was."""
+    """After each test the container serves, in the same process."""
     pid = module_container.process.pid
     yield module_container
     assert module_container.health_status() == 200
@@ -79,11 +79,11 @@ def assert_refused(answer: Answer, text: str = "", status: int = 400) -> None:
         (b'{"instances":true}', "'instances': expected a list of instances, got true"),
     ],
 )
-def test_what_is_no_document_of_instances(container: VertexContainer, body: bytes, text: str) -> None:
+def test_bad_document_is_refused(container: VertexContainer, body: bytes, text: str) -> None:
     assert_refused(container.post(body), text)
 
 
-@pytest.mark.parametrize("depth", [200, 1000, 20_000, 2_000_000])
+@pytest.mark.parametrize("depth", [200, 2_000_000])
 @pytest.mark.parametrize(
     ("before", "opening", "closing", "after"),
     [
@@ -94,17 +94,17 @@ def test_what_is_no_document_of_instances(container: VertexContainer, body: byte
         (b"", b'{"instances":', b"", b""),
     ],
 )
-def test_deep_nesting(
+def test_deep_nesting_is_refused(
     container: VertexContainer, depth: int, before: bytes, opening: bytes, closing: bytes, after: bytes
 ) -> None:
     middle = b"1" if closing else b""
     assert_refused(container.post(before + opening * depth + middle + closing * depth + after))
 
 
-@pytest.mark.parametrize("parameters", [True, 1, 1.5, "text", [], [1], [{}]])
-def test_parameters_that_are_no_object(container: VertexContainer, parameters: object) -> None:
-    answer = container.post({"instances": [ROW], "parameters": parameters})
-    assert_refused(answer, "'parameters': expected an object, got ")
+def test_parameters_must_be_an_object(container: VertexContainer) -> None:
+    for parameters in (True, 1, 1.5, "text", [], [1], [{}]):
+        answer = container.post({"instances": [ROW], "parameters": parameters})
+        assert_refused(answer, "'parameters': expected an object, got ")
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_parameters_that_are_no_object(container: VertexContainer, parameters: o
         ("other", [None, [], {}, [1]]),
     ],
 )
-def test_parameters_of_every_wrong_type(container: VertexContainer, name: str, values: list[Any]) -> None:
+def test_parameter_of_a_wrong_type_is_named(container: VertexContainer, name: str, values: list[Any]) -> None:
     for value in values:
         answer = container.post({"instances": [ROW], "parameters": {name: value}})
         if value == 10**400:
-            assert_refused(answer)  # no parser reads it
+            assert_refused(answer)  # no parser reads such a number
         else:
             assert_refused(answer, name.partition("_x")[0])
 
@@ -162,9 +162,10 @@ def test_parameters_of_every_wrong_type(container: VertexContainer, name: str, v
         ([ROW, [*ROW[:-1], {"b64": "AACAPw=="}]], "instance 1, input 'INPUT0', element [29]"),
     ],
 )
-def test_one_instance_is_wrong(container: VertexContainer, instances: list[Any], text: str) -> None:
+def test_wrong_instance_is_named(container: VertexContainer, instances: list[Any], text: str) -> None:
     assert_refused(container.post({"instances": instances}), text)
-    assert_refused(container.post({"instances": instances + [instances[0]] * 500}), text)  # by the way of large bodies
+    # Another parser reads large bodies.
+    assert_refused(container.post({"instances": instances + [instances[0]] * 500}), text)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_one_instance_is_wrong(container: VertexContainer, instances: list[Any],
         (["AAAA"], "expected a string of base64, got a list"),
     ],
 )
-def test_base64_that_is_none_or_of_another_length(container: VertexContainer, text: object, message: str) -> None:
+def test_bad_base64_is_named(container: VertexContainer, text: object, message: str) -> None:
     good = {"b64": base64.b64encode(b"\0" * 120).decode()}
     for instances in ([good, {"b64": text}], [{"INPUT0": good}, {"INPUT0": {"b64": text}}]):
         answer = container.post({"instances": instances})
@@ -195,13 +196,13 @@ def test_base64_that_is_none_or_of_another_length(container: VertexContainer, te
         assert message in answer.error
 
 
-def test_an_object_with_more_than_base64_in_it(container: VertexContainer) -> None:
+def test_base64_object_has_one_member(container: VertexContainer) -> None:
     assert_refused(
         container.post({"instances": [{"b64": "AAAA", "more": 1}]}), "instance 0: 'b64' is not an input of model 'rows'"
     )
 
 
-def test_a_name_is_not_repeated_at_length(container: VertexContainer) -> None:
+def test_long_names_are_not_repeated(container: VertexContainer) -> None:
     assert_refused(container.post({"instances": [{"x" * 100_000: 1}]}), "is not an input of model 'rows'")
     assert_refused(container.post({"instances": ["x" * 100_000]}), "instance 0")
     assert_refused(container.post({"instances": [ROW], "y" * 100_000: 1}), "unknown member")
@@ -212,7 +213,7 @@ def test_a_name_is_not_repeated_at_length(container: VertexContainer) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_ten_megabytes_of_instances(container: VertexContainer, named: bool) -> None:
+def test_ten_megabytes_of_instances_are_answered(container: VertexContainer, named: bool) -> None:
     numbers = random.Random(3)
     rows = [[numbers.random() for _ in range(ROWS)] for _ in range(17_000)]
     body = json.dumps({"instances": [{"INPUT0": row} for row in rows] if named else rows}).encode()
@@ -225,19 +226,19 @@ def test_ten_megabytes_of_instances(container: VertexContainer, named: bool) -> 
     assert_refused(container.post({"instances": instances}), "instance 16999, input 'INPUT0', element [29]")
 
 
-def test_ten_megabytes_of_a_single_string(container: VertexContainer) -> None:
+def test_string_of_ten_megabytes_is_answered(container: VertexContainer) -> None:
     text = "é" * 5_000_000
     assert container.predictions([text], model="text") == [[text]]
     assert_refused(container.post({"instances": [text]}), "instance 0, input 'INPUT0': expected a list of 30")
 
 
-def test_ten_megabytes_of_nothing(container: VertexContainer) -> None:
+def test_ten_megabytes_of_empty_instances_are_refused(container: VertexContainer) -> None:
     assert_refused(container.post(b'{"instances":[' + b" " * 10_000_000 + b"]}"), "there are no instances")
     assert_refused(container.post(b'{"instances":[' + b"[]," * 3_000_000 + b"[]]}"), "instance 0, input 'INPUT0'")
     assert_refused(container.post(b'{"instances":[' + b"{}," * 3_000_000 + b"{}]}"), "instance 0: input 'INPUT0'")
 
 
-def test_more_than_the_server_takes(container: VertexContainer) -> None:
+def test_body_over_the_limit_is_refused(container: VertexContainer) -> None:
     answer = container.post(b'{"instances":[' + b" " * (65 << 20) + b"]}")
     assert answer.status in (400, 413)
     assert answer.error
@@ -246,11 +247,11 @@ def test_more_than_the_server_takes(container: VertexContainer) -> None:
 # --- around the body
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_wrong_verbs(container: VertexContainer, method: str) -> None:
+def test_other_methods_are_405(container: VertexContainer) -> None:
     body = json.dumps({"instances": [ROW]}).encode()
-    answer = container.ask(method, PREDICT, body, Content_Type="application/json")
-    assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "Method Not Allowed", "POST")
+    for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        answer = container.ask(method, PREDICT, body, Content_Type="application/json")
+        assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "Method Not Allowed", "POST")
     assert container.ask("POST", HEALTH, body).status == 405
 
 
@@ -268,20 +269,20 @@ def test_wrong_verbs(container: VertexContainer, method: str) -> None:
         ("application/x-npy", 400),
     ],
 )
-def test_wrong_types(container: VertexContainer, content_type: str, status: int) -> None:
+def test_wrong_content_type_is_refused(container: VertexContainer, content_type: str, status: int) -> None:
     body = json.dumps([ROW]).encode()
     assert_refused(container.post(body, Content_Type=content_type), status=status)
 
 
 @pytest.mark.parametrize("content_type", ["application/octet-stream", ""])
-def test_octets_are_json_or_of_the_size_of_the_input(container: VertexContainer, content_type: str) -> None:
+def test_octet_stream_is_json_or_has_the_size_of_the_input(container: VertexContainer, content_type: str) -> None:
     headers = {"Content_Type": content_type} if content_type else {}
     answer = container.post(json.dumps([ROW]).encode(), **headers)
     assert (answer.status, len(answer.document)) == (200, 1)
     assert_refused(container.post(json.dumps([ROW]).encode()[:-1], **headers), status=400)
 
 
-def test_bad_and_good_requests_at_the_same_time_do_not_touch_each_other(container: VertexContainer) -> None:
+def test_bad_requests_do_not_disturb_good_ones(container: VertexContainer) -> None:
     bodies: list[Any] = [
         {"instances": [ROW, ROW[:-1]]},
         {"instances": [PAIR], "parameters": {"model": "add_sub", "version": 9}},

@@ -1,6 +1,6 @@
-"""Batch prediction: what the platform makes of each kind of input file, and what it can write of the answers.
+"""Batch prediction: the requests that the platform makes of each kind of input file, and the answers it can write.
 
-The platform reads the files, the container only ever sees predict requests. Source: docs/spec/vertex.md section A5.
+The platform reads the files; the container gets predict requests only. Source: docs/spec/vertex.md section A5.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def predict(container: VertexContainer, instances: list[Any], **parameters: Any) -> list[Any]:
-    """The job: a request for each batch, some at a time; the predictions in the order of the instances."""
+    """Send a request for each batch, four at a time. Returns the predictions in the order of the instances."""
     batches = [instances[start : start + BATCH] for start in range(0, len(instances), BATCH)]
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda batch: container.predictions(batch, **parameters), batches)
@@ -41,13 +41,13 @@ def predict(container: VertexContainer, instances: list[Any], **parameters: Any)
 
 
 def jsonl(lines: Iterable[Any]) -> list[Any]:
-    """A jsonl file, as the job reads it: a line is an instance."""
+    """The instances of a jsonl file: one for each line."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     return [json.loads(line) for line in text.splitlines()]
 
 
 def csv_rows(header: list[str], rows: Iterable[Iterable[Any]]) -> list[list[Any]]:
-    """A csv file, as the job reads it: what is not quoted is a number, a row is an array."""
+    """The instances of a csv file: a row is an array, and a value without quotes is a number."""
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(header)
@@ -57,20 +57,20 @@ def csv_rows(header: list[str], rows: Iterable[Iterable[Any]]) -> list[list[Any]
 
 
 def file_list(contents: Iterable[bytes]) -> list[dict[str, str]]:
-    """The files of a file list, or the records of a TFRecord file, as the job hands them over."""
+    """The instances of a file list or a TFRecord file."""
     return [{"b64": base64.b64encode(content).decode()} for content in contents]
 
 
-def test_jsonl_lines_that_are_arrays(container: VertexContainer) -> None:
+def test_jsonl_lines_may_be_arrays(container: VertexContainer) -> None:
     assert np.array_equal(predict(container, jsonl(TABLE.tolist())), TABLE)
 
 
-def test_jsonl_lines_that_are_objects(container: VertexContainer) -> None:
+def test_jsonl_lines_may_be_objects(container: VertexContainer) -> None:
     assert np.array_equal(predict(container, jsonl({"INPUT0": row} for row in TABLE.tolist())), TABLE)
 
 
-def test_a_key_beside_the_inputs(container: VertexContainer) -> None:
-    """The platform strips its key field, unless it was told of none."""
+def test_key_beside_the_inputs_is_ignored(container: VertexContainer) -> None:
+    """The platform strips the key field only if the job names it."""
     lines = jsonl({"key": f"id-{n}", "INPUT0": row} for n, row in enumerate(TABLE.tolist()))
     assert np.array_equal(predict(container, lines), TABLE)
 
@@ -79,19 +79,19 @@ def test_csv_rows_are_arrays_in_the_order_of_the_columns(container: VertexContai
     assert np.array_equal(predict(container, csv_rows(COLUMNS, TABLE.tolist())), TABLE)
 
 
-def test_csv_rows_with_text(container: VertexContainer) -> None:
+def test_csv_rows_may_have_text(container: VertexContainer) -> None:
     rows = csv_rows(["a", "b", "c"], [["x", "y, z", 'q"r'], ["", "é", "\n"]])
     assert predict(container, rows, model=identity_name("BYTES")) == [["x", "y, z", 'q"r'], ["", "é", "\n"]]
 
 
-def test_csv_numbers_are_doubles_also_for_a_model_of_integers(container: VertexContainer) -> None:
+def test_csv_numbers_are_doubles_even_for_a_model_of_integers(container: VertexContainer) -> None:
     rows = csv_rows(["a", "b", "c"], [[1, 2, 3], [-4, 5, 6]])
     assert rows == [[1.0, 2.0, 3.0], [-4.0, 5.0, 6.0]]
     assert predict(container, rows, model=identity_name("INT32")) == [[1, 2, 3], [-4, 5, 6]]
 
 
-def test_table_rows_as_objects(container: VertexContainer) -> None:
-    """BigQuery, and `instanceType: object`: a member for each column; `includedFields` leaves the inputs alone."""
+def test_table_rows_are_objects(container: VertexContainer) -> None:
+    """BigQuery and `instanceType: object` send a member for each column."""
     table = [{"INPUT0": [n] * 4, "INPUT1": [1] * 4} for n in range(200)]
     answered = predict(container, table, model="add_sub")
     assert answered == [{"OUTPUT0": [n + 1] * 4, "OUTPUT1": [n - 1] * 4} for n in range(200)]
@@ -107,20 +107,20 @@ def test_files_are_raw_numbers_for_a_model_that_takes_numbers(container: VertexC
     assert np.array_equal(predict(container, file_list(row.astype("<f4").tobytes() for row in TABLE)), TABLE)
 
 
-def test_files_under_a_name(container: VertexContainer) -> None:
+def test_files_may_have_a_name(container: VertexContainer) -> None:
     instances = [{"INPUT0": content} for content in file_list([b"a", b"b"])]
     assert predict(container, instances, model="text") == [["a"], ["b"]]
 
 
-def test_parameters_of_the_job_come_with_each_request(container: VertexContainer) -> None:
+def test_jobs_parameters_are_in_each_request(container: VertexContainer) -> None:
     assert (
         predict(container, jsonl([[1.0, 2.0, 3.0, 4.0]] * 200), model="versions", version=1) == [[10, 20, 30, 40]] * 200
     )
 
 
-@pytest.mark.parametrize("at", [0, 31, 63])
-def test_a_record_that_is_wrong_fails_its_request_and_names_itself(container: VertexContainer, at: int) -> None:
-    """The job writes such a request to its errors file, and goes on with the others."""
+@pytest.mark.parametrize("at", [0, 63])
+def test_wrong_record_fails_its_request_and_is_named(container: VertexContainer, at: int) -> None:
+    """The job writes such a request to its errors file and continues."""
     rows: list[Any] = TABLE[:BATCH].tolist()
     rows[at] = rows[at][:-1]
     answer = container.post({"instances": rows})
@@ -129,8 +129,8 @@ def test_a_record_that_is_wrong_fails_its_request_and_names_itself(container: Ve
     assert np.array_equal(container.predictions(TABLE[BATCH : 2 * BATCH].tolist()), TABLE[BATCH : 2 * BATCH])
 
 
-def test_a_missing_number_is_a_string(container: VertexContainer) -> None:
-    """The convention of the platform's own containers for tables."""
+def test_missing_number_is_a_string(container: VertexContainer) -> None:
+    """The convention of the platform's containers for tables."""
     row = ["NaN", *TABLE[0].tolist()[1:]]
     assert predict(container, jsonl([row])) == [row]
 

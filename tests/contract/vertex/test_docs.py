@@ -1,4 +1,4 @@
-"""The requests of docs/vertex.md, run against the container that its first command starts."""
+"""The requests of docs/vertex.md, sent to the container that its first command starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> It
     (command,) = _COMMAND.findall(DOCUMENT)
     variables, _, arguments = command.replace("\\\n", "").partition("trident serve")
     given = dict(word.split("=", 1) for word in variables.split())
-    assert given.pop("AIP_HTTP_PORT") == "8080"  # which others may use here
+    assert given.pop("AIP_HTTP_PORT") == "8080"  # another program may use this port here
     storage = ROOT / given.pop("AIP_STORAGE_URI")
     folder = tmp_path_factory.mktemp("container")
     made = VertexContainer(folder, storage, *arguments.split(), probe=given["AIP_HEALTH_ROUTE"], **given)
@@ -41,7 +41,7 @@ def test_example_answers_as_written(example: Example, container: VertexContainer
     assert same(answer, example.answer), answer
 
 
-def test_the_promised_calls_are_there() -> None:
+def test_document_shows_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
     assert sum('"instances"' in text for text in texts) == 3
     assert sum("X-Vertex-Ai-Triton-Redirect" in text for text in texts) == 1

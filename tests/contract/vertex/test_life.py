@@ -1,4 +1,4 @@
-"""A container under load: the platform's probes, its limits, callers who leave, and SIGTERM.
+"""A container under load: probes, limits, callers that disconnect, and SIGTERM.
 
 Source: docs/spec/vertex.md sections A2 and A4, D points 6 and 10.
 """
@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import add_scaled
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.unit.onnx_serving import identity_config
@@ -29,14 +28,14 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 WARNING = "more than the 1500000 that a shared public endpoint lets through"
-# Rounds of the model `waiting`: nothing, part of a second of one core, and more than a second on any machine.
+# Rounds of the model `waiting`: no time, a part of a second, and more than a second on any machine.
 QUICK, MEDIUM, LONG = 1, 300_000, 1_000_000
 _ALONE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 
 
 @contextmanager
 def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[VertexContainer]:
-    """`waiting`, which works as long as it is asked to and on one request at a time, and `text`, an echo."""
+    """A container of `waiting`, which runs one request at a time for the rounds it asks for, and `text`, an echo."""
     write_version(waiting(), folder / "models", "waiting", _ALONE)
     write_version(identity("BYTES", ["batch", 1]), folder / "models", "text", identity_config("BYTES", [1]))
     default = "--vertex-ai-default-model=waiting"
@@ -49,14 +48,14 @@ def rounds(count: int) -> bytes:
 
 
 def counts(container: VertexContainer) -> int:
-    """How often the model `waiting` has run."""
+    """The executions of the model `waiting`."""
     (statistics,) = container.redirected("v2/models/waiting/stats").document["model_stats"]
     executions: int = statistics["execution_count"]
     return executions
 
 
 def pending(container: VertexContainer) -> int:
-    """How many requests wait for the model `waiting` to have finished another."""
+    """The requests in the queue of the model `waiting`."""
     page = container.redirected("metrics").body.decode()
     found = re.search(r'^nv_inference_pending_request_count{model="waiting",version="1"} (\d+)', page, re.MULTILINE)
     assert found, page
@@ -66,8 +65,8 @@ def pending(container: VertexContainer) -> int:
 # --- probes
 
 
-def test_probes_are_in_time_under_load(tmp_path: Path) -> None:
-    """A probe's limit, 10 seconds, is that of `health`; large bodies come from more callers than there are cores."""
+def test_probes_are_answered_in_time_under_load(tmp_path: Path) -> None:
+    """`health` fails after the 10 seconds of a probe. There are more callers with large bodies than cores."""
     with serving(tmp_path) as container:
         body = json.dumps({"instances": ["x" * 100] * 20_000, "parameters": {"model": "text"}}).encode()
         over = threading.Event()
@@ -95,7 +94,7 @@ def test_probes_are_in_time_under_load(tmp_path: Path) -> None:
 # --- limits
 
 
-def test_what_is_too_large_is_refused_either_way(tmp_path: Path) -> None:
+def test_size_limits_refuse_requests_and_responses(tmp_path: Path) -> None:
     arguments = ("--vertex-ai-max-request-size=10000", "--vertex-ai-max-response-size=5000")
     with serving(tmp_path, *arguments) as container:
 
@@ -110,11 +109,11 @@ def test_what_is_too_large_is_refused_either_way(tmp_path: Path) -> None:
         item = {"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["x" * 9000]}
         body = json.dumps({"inputs": [item]}).encode()
         assert container.redirected("v2/models/text/infer", body).status == 400
-        assert container.post(body, "/v2/models/text/infer").status == 200  # a limit of the predict route alone
+        assert container.post(body, "/v2/models/text/infer").status == 200  # the limit holds for the predict route only
         assert WARNING not in container.log_text()
 
 
-def test_what_a_shared_endpoint_would_not_let_through_is_warned_of_once(tmp_path: Path) -> None:
+def test_sizes_over_a_shared_endpoints_limit_are_warned_of_once(tmp_path: Path) -> None:
     with serving(tmp_path, "--http-workers=0") as container:
         for length in (1_000, 1_400_000):
             assert container.predictions(["x" * length], model="text") == [["x" * length]]
@@ -127,7 +126,7 @@ def test_what_a_shared_endpoint_would_not_let_through_is_warned_of_once(tmp_path
         assert "a response of" in lines[1]
 
 
-def test_an_answer_that_takes_too_long_is_a_503_and_what_waits_behind_it_does_not_run(tmp_path: Path) -> None:
+def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:
     with serving(tmp_path, "--vertex-ai-timeout-secs=0.5") as container:
         until(lambda: container.post(rounds(QUICK)).status == 200, container.log_text)
         with ThreadPoolExecutor(5) as pool:
@@ -137,17 +136,17 @@ def test_an_answer_that_takes_too_long_is_a_503_and_what_waits_behind_it_does_no
         for answer in answers:
             assert (answer.status, answer.error) == (503, "there was no answer within 0.5 seconds")
             assert "--vertex-ai-timeout-secs" in answer.headers["Trident-Hint"]
-        # What ran when its time was over runs to its end, and nothing that waited is begun.
+        # The request that runs at the timeout finishes; queued requests do not start.
         until(lambda: container.post(rounds(QUICK)).status == 200, container.log_text)
         assert counts(container) < 12  # of 24
         assert container.health_status() == 200
 
 
-# --- callers who leave
+# --- callers that disconnect
 
 
 def leave_behind(container: VertexContainer, body: bytes) -> None:
-    """A request whose caller does not wait for the answer."""
+    """Send a request and disconnect."""
     head = (
         f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
@@ -155,12 +154,12 @@ def leave_behind(container: VertexContainer, body: bytes) -> None:
         connection.sendall(head.encode() + body)
 
 
-@pytest.mark.parametrize("instances", [1, 50])
-def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path, instances: int) -> None:
+@pytest.mark.shapes("front-ends")
+def test_requests_of_callers_that_disconnect_do_not_run(tmp_path: Path) -> None:
     with serving(tmp_path) as container, ThreadPoolExecutor(2) as pool:
         waited_for = [pool.submit(container.post, rounds(LONG)) for _ in range(2)]
         until(lambda: pending(container) == 1, container.log_text)
-        for _ in range(3):
+        for instances in (1, 50, 1, 50):
             leave_behind(container, json.dumps({"instances": [[LONG]] * instances}).encode())
         assert [each.result(LIMIT_S).status for each in waited_for] == [200, 200]
         assert container.predictions([[QUICK]]) == [[QUICK]]
@@ -171,7 +170,7 @@ def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path, instances: in
 
 
 def call_until_refused(container: VertexContainer, body: bytes, answered: threading.Event) -> list[int | str]:
-    """The statuses of one request after the other, and how the last one found nobody there."""
+    """The statuses of requests that are sent one after the other, and the error of the one that found no server."""
     found: list[int | str] = []
     while True:
         try:
@@ -181,7 +180,7 @@ def call_until_refused(container: VertexContainer, body: bytes, answered: thread
         answered.set()
 
 
-def test_sigterm_under_load_answers_what_was_taken(tmp_path: Path) -> None:
+def test_sigterm_lets_requests_in_flight_finish(tmp_path: Path) -> None:
     with serving(tmp_path) as container:
         answered = threading.Event()
         with ThreadPoolExecutor(6) as pool:
@@ -194,9 +193,9 @@ def test_sigterm_under_load_answers_what_was_taken(tmp_path: Path) -> None:
         assert last in ("ConnectionRefusedError", "ConnectionResetError", "RemoteDisconnected")
 
 
-def test_sigterm_is_an_unhealthy_probe_at_once_while_the_rest_is_answered(tmp_path: Path) -> None:
-    """Some requests run, others wait for their turn, and new ones still come until the ports are closed."""
-    with serving(tmp_path, TRIDENT_SHUTDOWN_GRACE_SECS="5") as container:
+def test_sigterm_fails_the_probe_at_once_and_serves_through_the_grace(tmp_path: Path) -> None:
+    """Some requests run, others are queued, and new ones are accepted until the ports close."""
+    with serving(tmp_path, TRIDENT_SHUTDOWN_GRACE_SECS="2") as container:
         with ThreadPoolExecutor(4) as pool:
             taken: list[Future[Any]] = [pool.submit(container.predictions, [[MEDIUM]]) for _ in range(3)]
             until(lambda: pending(container) >= 2, container.log_text)
@@ -206,11 +205,3 @@ def test_sigterm_is_an_unhealthy_probe_at_once_while_the_rest_is_answered(tmp_pa
             assert container.accepts()
             assert [each.result(LIMIT_S) for each in taken] == [[[MEDIUM]]] * 3
         assert container.stop() == 0, container.log_text()
-
-
-def test_sigterm_while_nothing_happens(tmp_path: Path) -> None:
-    add_scaled(tmp_path / "models", "cat", 3)
-    with VertexContainer(tmp_path, tmp_path / "models") as container:
-        assert container.stop() == 0
-        with pytest.raises(ConnectionRefusedError):
-            container.health()

@@ -1,4 +1,4 @@
-"""What can be reached of a container: by the redirect header, by an invoke route prefix; over its socket.
+"""The routes of a container that the redirect header and an invoke route prefix reach.
 
 Source: docs/spec/vertex.md sections A3 (invoke), B3, D points 9 and 11.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import add_scaled
-from tests.contract.servers.server import HOST
+from tests.contract.servers.ports import HOST
 from tests.contract.vertex.vertex_container import HEALTH, LIMIT_S, PREDICT, Answer, VertexContainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
@@ -23,7 +23,7 @@ INSTANCES = {"instances": [[1, 2, 3, 4]]}
 V2 = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
 CONTROL = "v2/repository/models/cat/unload"
 KEY = "x-control-key"
-# What changes the server, or tells how it is run.
+# Routes that change the server or show how it runs.
 HIDDEN = [
     ("POST", "/v2/repository/index"),
     ("POST", "/v2/repository/models/cat/load"),
@@ -54,7 +54,7 @@ SHOWN = [
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[VertexContainer]:
-    """Its models may be loaded and unloaded, by whoever gets through to that; it ends with all that it began with."""
+    """A container whose model a request could unload. The model must still be loaded at the end."""
     add_scaled(folder / "models", "cat", 3)
     arguments = ("--model-control-mode=explicit", "--load-model=*", *arguments)
     with VertexContainer(folder, folder / "models", *arguments) as container:
@@ -69,7 +69,7 @@ def assert_serves(container: VertexContainer) -> None:
 
 @pytest.fixture(scope="module")
 def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
-    """Some groups are restricted, and no key opens what the header cannot reach."""
+    """A container with restricted groups."""
     restricted = f"--http-restricted-api=model-repository,shared-memory,logging:{KEY}=secret"
     with serving(tmp_path_factory.mktemp("container"), restricted) as made:
         yield made
@@ -82,7 +82,7 @@ def plain(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def raw(container: VertexContainer, *lines: bytes, body: bytes = b"") -> bytes:
-    """The status line of the answer to a request that is sent byte by byte as it stands here."""
+    """Send a request of these header lines. Returns the status line of the answer."""
     head = [b"POST " + PREDICT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body)]
     with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
         connection.sendall(b"\r\n".join([*head, b"Connection: close", *lines, b"", b""]) + body)
@@ -95,7 +95,7 @@ def raw(container: VertexContainer, *lines: bytes, body: bytes = b"") -> bytes:
 # --- the redirect header
 
 
-def test_what_only_looks_is_reached(plain: VertexContainer) -> None:
+def test_redirect_reaches_routes_that_only_read(plain: VertexContainer) -> None:
     def document(target: str, body: bytes | None = None) -> object:
         answer = plain.redirected(target, body)
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
@@ -126,26 +126,21 @@ def test_metrics_are_those_of_the_metrics_port(plain: VertexContainer) -> None:
 
 
 @pytest.mark.parametrize("key", [{}, {"X_Control_Key": "secret"}])
-@pytest.mark.parametrize(
-    "target",
-    [
+def test_redirect_reaches_no_route_that_changes_the_server(container: VertexContainer, key: dict[str, str]) -> None:
+    for target in (
         CONTROL,
         "v2/repository/models/cat/load",
         "v2/systemsharedmemory/region/x/register",
         "v2/systemsharedmemory/unregister",
         "v2/cudasharedmemory/region/x/unregister",
-    ],
-)
-def test_what_changes_the_server_is_forbidden_to_everybody(
-    container: VertexContainer, target: str, key: dict[str, str]
-) -> None:
-    answer = container.redirected(target, b"{}", **key)
-    assert answer.status == 403
-    assert target in answer.error
+    ):
+        answer = container.redirected(target, b"{}", **key)
+        assert answer.status == 403
+        assert target in answer.error
     assert_serves(container)
 
 
-def test_a_restricted_group_wants_its_key_behind_the_header(container: VertexContainer) -> None:
+def test_redirect_to_a_restricted_group_needs_its_key(container: VertexContainer) -> None:
     answer = container.redirected("v2/repository/index")
     assert (answer.status, KEY in answer.error) == (403, True)
     assert container.redirected("v2/repository/index", X_Control_Key="wrong").status == 403
@@ -156,7 +151,7 @@ def test_a_restricted_group_wants_its_key_behind_the_header(container: VertexCon
 @pytest.mark.parametrize(
     "target", ["v2/models/cat/generate", "v2/models/cat/generate_stream", "v2/trace/setting", "v2/logging", "v1", "/v2"]
 )
-def test_all_else_is_no_target(plain: VertexContainer, target: str) -> None:
+def test_other_targets_are_refused(plain: VertexContainer, target: str) -> None:
     answer = plain.redirected(target, b"{}")
     assert (answer.status, target in answer.error) == (400, True)
 
@@ -184,7 +179,7 @@ def test_all_else_is_no_target(plain: VertexContainer, target: str) -> None:
         b"v2/repository/models/cat/unload\xc2\xa0",
     ],
 )
-def test_no_spelling_reaches_a_control_route(plain: VertexContainer, value: bytes) -> None:
+def test_no_spelling_of_a_target_reaches_a_control_route(plain: VertexContainer, value: bytes) -> None:
     assert raw(plain, b"X-Vertex-Ai-Triton-Redirect: " + value, body=b"{}").split()[1] == b"400"
     assert_serves(plain)
 
@@ -198,20 +193,21 @@ def test_no_spelling_reaches_a_control_route(plain: VertexContainer, value: byte
         [b"X-Vertex-Ai-Triton-Redirect: v2", b"X_Vertex_Ai_Triton_Redirect: " + CONTROL.encode()],
     ],
 )
-def test_a_header_that_comes_twice_reaches_nothing(plain: VertexContainer, lines: list[bytes]) -> None:
+def test_repeated_redirect_header_is_refused(plain: VertexContainer, lines: list[bytes]) -> None:
     status = raw(plain, *lines, body=b"{}").split()[1]
-    assert status == b"400" or (b"X_Vertex" in lines[1] and status == b"200")  # the other is no such header
+    # A name with underscores is another header.
+    assert status == b"400" or (b"X_Vertex" in lines[1] and status == b"200")
     assert_serves(plain)
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"])
-def test_only_a_post_is_redirected(plain: VertexContainer, method: str) -> None:
-    for target in ("v2", "metrics", CONTROL):
-        answer = plain.ask(method, PREDICT, X_Vertex_Ai_Triton_Redirect=target)
-        assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+def test_only_a_post_is_redirected(plain: VertexContainer) -> None:
+    for method in ("GET", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"):
+        for target in ("v2", "metrics", CONTROL):
+            answer = plain.ask(method, PREDICT, X_Vertex_Ai_Triton_Redirect=target)
+            assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
-# --- all paths, as an invoke route prefix lets them through
+# --- paths of an invoke route prefix
 
 
 def statuses(container: VertexContainer, requests: list[tuple[str, str]]) -> set[int]:
@@ -223,13 +219,13 @@ def ask(container: VertexContainer, method: str, path: str, **headers: str) -> A
     return container.ask(method, path, body, **headers)
 
 
-def test_by_default_what_looks_and_infers_is_public(plain: VertexContainer) -> None:
+def test_routes_that_read_and_infer_are_public_by_default(plain: VertexContainer) -> None:
     assert statuses(plain, SHOWN) == {200}
     assert statuses(plain, HIDDEN) == {404}
     assert_serves(plain)
 
 
-def test_none(tmp_path: Path) -> None:
+def test_public_routes_may_be_none(tmp_path: Path) -> None:
     with serving(tmp_path, "--public-routes=none") as container:
         assert statuses(container, SHOWN + HIDDEN) == {404}
         assert "(none)" in ask(container, "GET", "/v2").error
@@ -237,7 +233,7 @@ def test_none(tmp_path: Path) -> None:
         assert container.redirected("v2/models/cat").status == 200
 
 
-def test_all_if_they_are_asked_for(tmp_path: Path) -> None:
+def test_all_routes_may_be_public(tmp_path: Path) -> None:
     groups = "health,metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging,metrics"
     restricted = f"--http-restricted-api=model-repository:{KEY}=secret"
     with serving(tmp_path, f"--public-routes={groups}", restricted) as container:
@@ -247,22 +243,21 @@ def test_all_if_they_are_asked_for(tmp_path: Path) -> None:
         assert ask(container, "POST", path).status == 403
         assert_serves(container)
         assert ask(container, "POST", path, X_Control_Key="secret").status == 200
-        assert container.redirected(CONTROL, X_Control_Key="secret").status == 403  # by the header it is as ever
-        assert container.health_status() == 200  # what is missing can be loaded again through this port
+        # The redirect header still does not reach it.
+        assert container.redirected(CONTROL, X_Control_Key="secret").status == 403
+        assert container.health_status() == 200  # the model can be loaded again through this port
         assert ask(container, "POST", "/v2/repository/models/cat/load", X_Control_Key="secret").status == 200
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/v1", "/predict", "/v2/", "//v2", "/%76%32", "/v2/../v2", f"{PREDICT}/", f"{HEALTH}/", f"/{HEALTH}"]
-)
-def test_what_is_no_route_says_what_is(plain: VertexContainer, path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "//v2", "/%76%32", "/v2/../v2", f"{PREDICT}/"])
+def test_unknown_route_lists_the_routes(plain: VertexContainer, path: str) -> None:
     for method in ("GET", "POST"):
         answer = plain.ask(method, path, b"{}")
         assert answer.status == 404
         assert f"GET {HEALTH}, POST {PREDICT}" in answer.error
 
 
-def test_the_platforms_own_routes_answer_no_other_method(plain: VertexContainer) -> None:
+def test_platforms_routes_answer_one_method(plain: VertexContainer) -> None:
     for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"):
         answer = plain.ask(method, PREDICT)
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")

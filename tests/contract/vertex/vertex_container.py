@@ -1,4 +1,4 @@
-"""The container as Vertex AI starts it, with nothing but its variables; asks it by the routes that it was given."""
+"""A container as Vertex AI starts it, with environment variables only, and the platform's calls of it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.contract.servers.server import HOST, environment_without, free_ports
+from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.waiting import until
 
 LIMIT_S = 60.0
-# The platform's own: a probe has 10 seconds, and only exactly 200 is healthy.
+# The platform's limit for a probe. Only status 200 is healthy.
 PROBE_S = 10.0
 STOP_LIMIT_S = 45.0
 HEALTH = "/v1/endpoints/1234567890/deployedModels/9876543210"
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The text of an answer that must be `{"error": text}` and nothing else."""
+        """The text of an answer that must be `{"error": text}`."""
         document = self.document
         assert list(document) == ["error"], document
         text: str = document["error"]
@@ -44,15 +45,15 @@ class Answer(NamedTuple):
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """What a container finds set: nothing for servers or clouds but `variables`."""
+    """This process's environment without the variables of servers and clouds, with `variables`."""
     return {**environment_without(*_OTHERS), "NO_GCE_CHECK": "true", **variables}
 
 
 class VertexContainer:
-    """A context manager: listens on entry (and is healthy, unless `ready` is false), stopped and gone on exit.
+    """A context manager: listens on entry, and is healthy unless `ready` is false. On exit nothing of it may be left.
 
-    `storage` is AIP_STORAGE_URI. `variables` are added to those that the platform always sets, or take their place; an
-    empty one is not set. `arguments` are those of the container, behind `trident serve`.
+    `storage` is AIP_STORAGE_URI. `variables` are added to those that the platform sets, or replace them; an empty one
+    is not set. `arguments` follow `trident serve`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class VertexContainer:
     def __enter__(self) -> VertexContainer:
         self.start()
         try:
-            # What listens answers a probe; before that the connection is refused.
+            # Until the container listens, the connection is refused.
             until(lambda: self.health_status() in ((200,) if self._ready else (200, 503)), self.log_text)
         except BaseException:
             self.kill()
@@ -133,7 +134,7 @@ class VertexContainer:
     # --- the platform
 
     def accepts(self) -> bool:
-        """The liveness probe: whether the port takes a connection."""
+        """Make the liveness probe. Returns whether the port accepts a connection."""
         try:
             socket.create_connection((HOST, self.port), PROBE_S).close()
         except ConnectionRefusedError:
@@ -144,7 +145,7 @@ class VertexContainer:
         return self.ask("GET", self._probe if path is None else path, within_s=PROBE_S)
 
     def health_status(self) -> int:
-        """The status of a probe; 0 where nobody listens."""
+        """The status of a health probe; 0 if the port refuses the connection."""
         assert self.process.poll() is None, self.log_text()
         with contextlib.suppress(ConnectionError):
             return self.health().status
@@ -160,7 +161,7 @@ class VertexContainer:
         within_s: float = LIMIT_S,
         **headers: str,
     ) -> Answer:
-        """One exchange on a connection of its own. `Content_Type` is the header Content-Type."""
+        """Send a request on a new connection. `Content_Type` is the header Content-Type."""
         connection = http.client.HTTPConnection(HOST, port or self.port, timeout=within_s)
         with contextlib.closing(connection):
             connection.request(method, path, body, {key.replace("_", "-"): text for key, text in headers.items()})
@@ -168,12 +169,12 @@ class VertexContainer:
             return Answer(response.status, response.headers, response.read())
 
     def post(self, document: Any, path: str = PREDICT, **headers: str) -> Answer:
-        """A predict request, as the platform passes it on."""
+        """Send a predict request as the platform passes it on."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         return self.ask("POST", path, body, **{"Content_Type": "application/json", **headers})
 
     def predictions(self, instances: list[Any], path: str = PREDICT, **parameters: Any) -> list[Any]:
-        """What a request that must succeed is answered."""
+        """The predictions of a request that must succeed."""
         answer = self.post({"instances": instances, "parameters": parameters}, path)
         assert answer.status == 200, answer.body
         found: list[Any] = answer.document["predictions"]

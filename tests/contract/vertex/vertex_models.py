@@ -1,4 +1,4 @@
-"""The models that the tests of Vertex AI's container ask, in one repository."""
+"""A repository of models for the tests of Vertex AI's container."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def identity_name(datatype: str) -> str:
 
 
 def write_datatypes(repository: Path) -> None:
-    """For each datatype a model that answers with its input, three elements a row, eight rows at once."""
+    """Write an identity model of three elements for each datatype. Its maximum batch size is 8."""
     for datatype in DATATYPES:
         model = onnx_models.identity(datatype, ["batch", WIDTH])
         onnx_models.write_version(model, repository, identity_name(datatype), identity_config(datatype, [WIDTH]))
 
 
 def write_shapes(repository: Path) -> None:
-    """`rows` takes 30 numbers a row and is the default model of `serving`; the others differ in how they batch."""
+    """Write `rows`, the default model of `serving` with 30 numbers a row, and models that batch in other ways."""
     write = onnx_models.write_version
     identity = onnx_models.identity
     write(identity("FP32", ["batch", ROWS]), repository, "rows", identity_config("FP32", [ROWS], 256))
@@ -50,7 +50,7 @@ def write_shapes(repository: Path) -> None:
 
 @contextmanager
 def serving(factory: pytest.TempPathFactory, *arguments: str, **variables: str) -> Iterator[VertexContainer]:
-    """A container of all of these, whose default model is `rows`."""
+    """A container of all these models. The default model is `rows`."""
     folder = factory.mktemp("container")
     write_datatypes(folder / "models")
     write_shapes(folder / "models")
