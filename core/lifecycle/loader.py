@@ -35,7 +35,7 @@ from core.repository.repositories import Located
 from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
 from core.repository.versions import version_directories, version_path
-from core.scheduling.batcher import DynamicBatcher
+from core.scheduling.factory import make_scheduler
 from core.scheduling.instance import run_once
 
 _log = logging.getLogger("trident.lifecycle")
@@ -193,11 +193,11 @@ class ModelLoader:
         except BaseException:
             _close(model, instances)
             raise
-        scheduler = DynamicBatcher(
+        scheduler = make_scheduler(
             version.spec,
             instances,
             version.statistics,
-            delay_until=self._options.delay_scheduler if version.spec.batching is not None else 0,
+            delay_until=self._options.delay_scheduler,
             on_poisoned=self._on_poisoned,
         )
         version.gpu_uuid = self._gpu_uuid(placed)

@@ -18,7 +18,7 @@ from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.statistics import ModelStatistics
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
-from core.scheduling.batcher import DynamicBatcher
+from core.scheduling.protocol import Scheduler
 
 
 class ModelVersion:
@@ -45,7 +45,7 @@ class ModelVersion:
         self.ran_out_of_memory = False
         self.gone = threading.Event()
         self._validator: RequestValidator | None = None
-        self._scheduler: DynamicBatcher | None = None
+        self._scheduler: Scheduler | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
         self._fetched: Fetched | None = None
@@ -88,7 +88,7 @@ class ModelVersion:
         self,
         model: BackendModel,
         instances: Sequence[BackendInstance],
-        scheduler: DynamicBatcher,
+        scheduler: Scheduler,
         fetched: Fetched,
     ) -> None:
         """LOADING -> READY: from now on requests are taken. The files of `fetched` are held until the end."""

@@ -1,0 +1,30 @@
+"""Makes the scheduler that a model's configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.backends.base import BackendInstance
+from core.config.model_spec import ModelSpec
+from core.observability.statistics import ModelStatistics
+from core.scheduling.batcher import DynamicBatcher
+from core.scheduling.instance import OnPoisoned
+from core.scheduling.protocol import Scheduler
+
+
+def make_scheduler(
+    spec: ModelSpec,
+    instances: Sequence[BackendInstance],
+    statistics: ModelStatistics,
+    *,
+    delay_until: int = 0,
+    on_poisoned: OnPoisoned | None = None,
+) -> Scheduler:
+    """The scheduler of a loaded version, not started.
+
+    A model without `dynamic_batching` gets a dynamic batcher whose batches hold one request. `delay_until` is the
+    number of requests for which dynamic batching waits, once, before the first batch. `on_poisoned` is called on the
+    thread that executes, with an instance that can execute nothing again; it must not raise.
+    """
+    held = delay_until if spec.batching is not None else 0
+    return DynamicBatcher(spec, instances, statistics, delay_until=held, on_poisoned=on_poisoned)

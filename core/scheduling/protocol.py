@@ -1,0 +1,69 @@
+"""The Scheduler protocol: when and where the requests for one model version are executed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from core.backends.base import BackendInstance
+from core.inference.pending_request import PendingRequest
+
+
+class Scheduler(Protocol):
+    """Takes the requests for one model version. Every method may be called on any thread.
+
+    A request that `submit` accepts gets one response or several through its `on_response`; the last has `final` set,
+    and then the request is done. A model's execution may end before that.
+    """
+
+    @property
+    def queued(self) -> int:
+        """Accepted requests that wait for an execution to begin."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have left the queue and are not done."""
+        ...
+
+    def start(self) -> None:
+        """Begin to execute. Called once; requests submitted before it wait."""
+        ...
+
+    def add(self, instance: BackendInstance) -> None:
+        """Execute on `instance` as well, at once if the scheduler was started. Waits for no execution.
+
+        Raises ServerStopping after `close`, and ValueError for an instance that the scheduler already has. Only called
+        for models that have instances.
+        """
+        ...
+
+    def remove(self, instance: BackendInstance) -> None:
+        """Give `instance` no more work and block until it has finished what it executes.
+
+        Raises ValueError for an unknown instance and for the last one, and RuntimeError on the instance's own thread;
+        then nothing has changed. Only called for models that have instances.
+        """
+        ...
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Accept a validated request. Does not block.
+
+        Raises a ServerError, such as QueueFull or ServerStopping, for a request that is refused; then `on_response` is
+        never called.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Accept no more requests. Those accepted are still served, without waiting for others to join a batch."""
+        ...
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until no request is queued or in flight, at most `timeout_s` seconds. Returns whether that happened."""
+        ...
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Stop, answer what is queued with ServerStopping, and block until what executes has finished.
+
+        Returns whether it finished; waits at most `timeout_s` seconds for each instance. Does not close the instances.
+        """
+        ...
