@@ -19,8 +19,8 @@ from core.config.instance_groups import GpuIds
 from core.config.normalize import fill_identity, normalize
 from core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
 from core.errors import OutOfMemory
-from core.observability.gpu import gpu_memory
-from core.observability.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
+from core.observability.hardware.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
+from core.observability.hardware.visible_gpus import gpu_memory
 from core.repository.layout import ModelDirectory, detection_files
 
 HOST = "container"

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from core.observability.exposition import MetricFamily
-from core.observability.gpu import GpuReading
-from core.observability.hardware import CpuReading, HardwareReading
-from core.observability.metrics import (
-    DownloadMetrics,
-    MetricsOptions,
-    MetricsSnapshot,
-    ModelMetrics,
-    metric_families,
-)
+from core.observability.hardware.cpu_meter import CpuReading
+from core.observability.hardware.gauges import HardwareReading
+from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.exposition import MetricFamily
+from core.observability.metrics.families import metric_families
+from core.observability.metrics.options import MetricsOptions
+from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.observability.statistics import FailureReason, ModelStatistics
 
 
@@ -30,7 +27,7 @@ class Row(NamedTuple):
 _HEAD = """\
 # Metrics
 
-Made from `core/observability/metrics.py`; do not edit it here.
+Made from `core/observability/metrics/families.py`; do not edit it here.
 
 `GET /metrics` on the metrics port (`--metrics-port`, 8002), on SageMaker's port and, where `--public-routes` has
 `metrics`, on Vertex AI's answers in the Prometheus text format, under Triton's names. Nothing is counted for it on the

@@ -31,7 +31,7 @@ def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
     """The values of --metrics-config among these fields that ask for metrics which are not there."""
     if "metrics_config" not in given:
         return []
-    from core.observability.metrics import MetricsOptions
+    from core.observability.metrics.options import MetricsOptions
 
     config = split_metrics_settings(given["metrics_config"])
     return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]

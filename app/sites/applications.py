@@ -15,8 +15,9 @@ from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
 from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 from core.http.request_log import RequestLog
-from core.observability.exposition import render
-from core.observability.metrics import MetricsOptions, metric_families
+from core.observability.metrics.exposition import render
+from core.observability.metrics.families import metric_families
+from core.observability.metrics.options import MetricsOptions
 
 RequestPage = Callable[[V2Application], bytes]
 

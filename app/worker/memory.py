@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from core.observability.host_memory import trim_heap
+from core.observability.hardware.host_memory import trim_heap
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

@@ -27,9 +27,11 @@ from core.lifecycle.overview import VersionOverview, overview
 from core.lifecycle.repository_index import IndexEntry, repository_index
 from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
 from core.lifecycle.version import ModelVersion
-from core.observability.gpu import GpuMeter, gpu_uuids
-from core.observability.hardware import CpuMeter, HardwareGauges
-from core.observability.metrics import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.hardware.cpu_meter import CpuMeter
+from core.observability.hardware.gauges import HardwareGauges
+from core.observability.hardware.gpu_meter import GpuMeter
+from core.observability.hardware.visible_gpus import gpu_uuids
+from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.observability.statistics import VersionStatistics
 from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions

@@ -17,7 +17,7 @@ from core.engine.metadata import ModelMetadata, ServerMetadata
 from core.inference.pending_request import PendingRequest
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
-from core.observability.metrics import MetricsSnapshot
+from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import VersionStatistics
 
 

@@ -1,0 +1,1 @@
+"""What the server reports about itself: statistics, metrics, the log, and the hardware it runs on."""

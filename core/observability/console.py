@@ -1,4 +1,4 @@
-"""Lines for whoever started a process, beside those of its log."""
+"""Lines for the person or program that started a process, besides its log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TextIO
 
 
 def print_line(text: str, stream: TextIO) -> None:
-    """Write `text` and the end of its line at once, and flush. Any thread. Raises OSError.
+    """Write `text` and its line end in one write, and flush. Any thread. Raises OSError.
 
-    `print` writes the end by itself, so that the other processes and threads with the same stream may write before it;
-    with PYTHONUNBUFFERED, which images commonly set, they do.
+    `print` writes the line end separately. With PYTHONUNBUFFERED, which images commonly set, another process or thread
+    writes to the same stream in between.
     """
     stream.write(f"{text}\n")
     stream.flush()

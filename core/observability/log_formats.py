@@ -1,7 +1,7 @@
-"""The forms of a log line: Triton's default, its ISO8601, and JSON.
+"""The formats of a log line: Triton's default, its ISO8601, and JSON.
 
-One event is one line. What belongs to an event but needs lines of its own (a table, a traceback) follows it in a way
-that no line can be taken for another event: rows of a table begin with `|` or `+`, lines of a traceback with blanks.
+An event is one line. The rows of its table follow it and begin with `|` or `+`; the lines of its traceback follow and
+begin with blanks. So no line can be mistaken for another event.
 Source: docs/spec/trace-and-log.md section 6.
 """
 
@@ -20,9 +20,9 @@ _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "t
 
 
 class TextFormatter(logging.Formatter):
-    """`<L><MMDD> <HH:MM:SS.uuuuuu> <pid> <file>:<line>] <message>`, or with `iso8601` the time first. Times are UTC.
+    """`<L><MMDD> <HH:MM:SS.uuuuuu> <pid> <file>:<line>] <message>`; with `iso8601` the time is first. Times are UTC.
 
-    `escape` False leaves messages unquoted, as TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 asks for.
+    `escape` false leaves messages unquoted, for TRITON_SERVER_ESCAPE_LOG_MESSAGES=0.
     """
 
     def __init__(self, *, iso8601: bool = False, escape: bool = True) -> None:
@@ -96,7 +96,7 @@ def _table_line(line: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """`value` as something that JSON has, for any value that a caller may have given."""
+    """`value` as a JSON scalar; a value of any other type becomes its text."""
     if isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value)):
         return value
     return str(value)

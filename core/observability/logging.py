@@ -1,7 +1,7 @@
-"""The log of the server: where events go, in which form, and which of them.
+"""The configuration of the log: which events are written, where, and in which format.
 
-Every module logs to `logging.getLogger("trident.<part>")`. INFO, WARNING and ERROR are the standard levels; verbose
-level 1 is DEBUG, and each further one is one less, so that `--log-verbose=n` shows verbose messages of levels 1 to n.
+Every module logs to `logging.getLogger("trident.<part>")`. INFO, WARNING and ERROR are the standard levels. Verbose
+level 1 is DEBUG, and each higher verbose level is one less, so that `--log-verbose=n` shows verbose levels 1 to n.
 Source: docs/spec/trace-and-log.md section 6.
 """
 
@@ -24,8 +24,8 @@ _LOWEST_LEVEL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """`verbose` is the highest verbose level shown, 0 for none; `format` is default, ISO8601 or json; `file` empty is
-    the console, with warnings and errors on stderr and all else on stdout."""
+    """`verbose` is the highest verbose level shown, 0 for none. `format` is default, ISO8601 or json. With an empty
+    `file` the log goes to the console: warnings and errors go to stderr, other events to stdout."""
 
     verbose: int = 0
     info: bool = True
@@ -37,20 +37,20 @@ class LogOptions:
 
 
 def verbose_level(level: int) -> int:
-    """The level to log a verbose message of `level` (1 and up) with."""
+    """The logging level of a verbose message of `level` (1 and up)."""
     return max(_LOWEST_LEVEL, logging.DEBUG + 1 - level)
 
 
 def log_table(logger: logging.Logger, heading: str, table: str) -> None:
-    """Log `table` (lines with borders) under `heading`, as one event."""
+    """Log `table` (bordered lines) under `heading`, as one event."""
     logger.info(heading, extra={TABLE: table}, stacklevel=2)
 
 
 def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
-    """Make the log of this process what `options` say; a second call replaces what the first one made.
+    """Configure the log of this process; a second call replaces the first configuration.
 
-    `out` and `err` stand in for stdout and stderr. Call it before the workers are forked. Raises ConfigInvalid where
-    the log file cannot be opened.
+    `out` and `err` replace stdout and stderr. Call it before the workers are forked. Raises ConfigInvalid if the log
+    file cannot be opened.
     """
     sinks = _file_sinks(options) if options.file else _console_sinks(out or sys.stdout, err or sys.stderr)
     formatter = _formatter(options)
@@ -60,14 +60,14 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
         sink.setFormatter(formatter)
         sink.addFilter(_Switches(options))
         root.addHandler(sink)
-    # Other people's packages speak when something is wrong; their chatter is not part of our verbose levels.
+    # Third-party packages log warnings and errors only: their other messages are not part of our verbose levels.
     root.setLevel(logging.WARNING)
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
     logging.getLogger(_ROOT_LOGGER).setLevel(shown)
 
 
 def close_log() -> None:
-    """Undo `configure_logging`: detach what it attached and close its file."""
+    """Undo `configure_logging`: detach its sinks and close its file."""
     root = logging.getLogger()
     for sink in [each for each in root.handlers if isinstance(each, _Sink)]:
         root.removeHandler(sink)
@@ -77,7 +77,7 @@ def close_log() -> None:
 
 
 class _Sink(logging.StreamHandler[TextIO]):
-    """A stream of ours; `owned` is one to close."""
+    """A stream of the log; `close_log` closes an `owned` one."""
 
     def __init__(self, stream: TextIO, *, owned: bool = False) -> None:
         super().__init__(stream)
@@ -85,7 +85,7 @@ class _Sink(logging.StreamHandler[TextIO]):
         self._is_broken = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Where nothing can be written (nobody reads any more, a full disk) events are lost; that is said once."""
+        """Lose the events that cannot be written (a closed pipe, a full disk), and say so once on stderr."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -96,7 +96,7 @@ class _Sink(logging.StreamHandler[TextIO]):
 
 
 class _Switches(logging.Filter):
-    """The switches log-info, log-warning and log-error; verbose messages have their level alone."""
+    """The switches log-info, log-warning and log-error. Verbose messages depend on their level alone."""
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def _formatter(options: LogOptions) -> logging.Formatter:
 
 def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
     for stream in (out, err):
-        # A console that cannot show a character must not cost the event.
+        # An event must not be lost because the console cannot show one of its characters.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     quiet, loud = _Sink(out), _Sink(err)

@@ -18,7 +18,7 @@ from core.inference.tensors import BY_NAME
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from core.lifecycle.state import ModelState
-from core.observability.metrics import MetricsSnapshot
+from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import ModelStatistics, VersionStatistics
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from core.observability.cgroup import MEMBERSHIPS, ROOT, cgroup_folders, text_of
+from core.observability.hardware.cgroup import MEMBERSHIPS, ROOT, cgroup_folders, text_of
 
 # A thread that spins while it waits takes a core from somebody; with this many cores it can be spared.
 SPINNING_FROM_CORES = 8

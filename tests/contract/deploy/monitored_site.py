@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.docs.metrics_page import MODEL, families_of
 from core.http.metrics_application import PROMETHEUS
-from core.observability.exposition import render
+from core.observability.metrics.exposition import render
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer

@@ -29,7 +29,7 @@ from core.frontend.gevent_bridge import GeventBridge
 from core.http.options import HttpOptions
 from core.http.payloads.arrays.npy import write_npy
 from core.lifecycle.options import EngineOptions
-from core.observability.host_memory import MemoryRoom
+from core.observability.hardware.host_memory import MemoryRoom
 from core.remote.client import RemoteEngine
 from core.remote.server import EngineServer
 from tests.unit import onnx_models

@@ -38,7 +38,7 @@ from core.http.application import V2Application
 from core.http.errors import message_of
 from core.http.options import HttpOptions
 from core.http.views.health import readiness
-from core.observability.host_memory import MemoryRoom
+from core.observability.hardware.host_memory import MemoryRoom
 from core.observability.logging import LogOptions, configure_logging
 from core.remote.engine_state import engine_down
 from core.repository.cache.model_cache import ModelCache

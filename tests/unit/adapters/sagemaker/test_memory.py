@@ -14,7 +14,7 @@ from adapters.sagemaker.memory import GPU_EXTRA, HOST, HOST_EXTRA, MemoryBudget,
 from adapters.sagemaker.model_folder import ModelFolder
 from core.config.schema import ModelConfig
 from core.errors import OutOfMemory
-from core.observability.host_memory import MemoryRoom
+from core.observability.hardware.host_memory import MemoryRoom
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from onnx import helper
 from adapters.sagemaker.memory import HOST, MemoryBudget
 from adapters.sagemaker.model_registry import LoadedModel, LoadedModels
 from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
-from core.observability.host_memory import MemoryRoom, resident_bytes, trim_heap
+from core.observability.hardware.host_memory import MemoryRoom, resident_bytes, trim_heap
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write

@@ -10,7 +10,7 @@ from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application
-from core.observability.metrics import MetricsSnapshot, ModelMetrics
+from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from core.observability.statistics import ModelStatistics
 from tests.unit.fake_engine import FakeEngine
 

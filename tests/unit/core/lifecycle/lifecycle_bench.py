@@ -29,7 +29,7 @@ from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
-from core.observability.hardware import HardwareGauges
+from core.observability.hardware.gauges import HardwareGauges
 from core.repository.sources.local import LocalSource
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.repository.sources.source import Source

@@ -19,7 +19,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, Buffer
-from core.observability.metrics import MetricsSnapshot
+from core.observability.metrics.snapshot import MetricsSnapshot
 from core.remote.client import RemoteEngine
 from core.remote.server import EngineServer
 from core.remote.transport.frames import HELLO, TO_FRONT_END, VERSION, Frame, FrameReader, frame

@@ -16,7 +16,7 @@ from core.errors import ModelNotFound, ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.lifecycle.serving_phase import ServingPhase
-from core.observability.metrics import MetricsSnapshot
+from core.observability.metrics.snapshot import MetricsSnapshot
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine

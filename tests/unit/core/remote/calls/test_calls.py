@@ -23,9 +23,10 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.repository_index import IndexEntry
-from core.observability.gpu import GpuReading
-from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
-from core.observability.metrics import DownloadMetrics, MetricsSnapshot
+from core.observability.hardware.cpu_meter import CpuReading
+from core.observability.hardware.gauges import HardwareReading, PinnedMemory
+from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
 from core.observability.statistics import FailureReason
 from core.remote.calls.calls import (
     CALLS,

@@ -1,7 +1,7 @@
-"""The metrics of the server under Triton's names, made from a snapshot when the page is asked for.
+"""The metric families of the page, under Triton's names, from a snapshot of the engine.
 
-The engine takes a MetricsSnapshot, plain data that can travel between processes; the front end turns it into metric
-families. Nothing is counted here: the statistics of the model versions are what is shown.
+The engine takes the snapshot; the front end renders it. Nothing is counted here: the page shows the statistics of the
+model versions.
 Source: docs/spec/statistics-and-metrics.md section B.
 """
 
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from core.observability.exposition import MetricFamily, Sample
-from core.observability.gpu import GpuReading
-from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
+from core.observability.hardware.cpu_meter import CpuReading
+from core.observability.hardware.gauges import PinnedMemory
+from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.exposition import MetricFamily, Sample
+from core.observability.metrics.options import MetricsOptions
+from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.observability.statistics import FailureReason, StatisticsSnapshot
 
-# A failure of the backend is told by the instance on its GPU; the others happen before a request has reached one.
+# A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
-_WITHOUT_EFFECT = ("histogram_latencies", "summary_latencies")
-_NOTHING = StatisticsSnapshot(
+_ZERO = StatisticsSnapshot(
     request_success=0,
     request_failures={},
     inference_count=0,
@@ -31,73 +33,12 @@ _NOTHING = StatisticsSnapshot(
     compute_output_ns=0,
     pending=0,
 )
-_NO_LABEL_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelMetrics:
-    """What is known of one ready model version. `namespace` is set only where model namespacing is on.
-
-    `gpu_uuid` is the GPU of all its instances; None for a CPU, and for several devices, because statistics are kept by
-    version and not by device.
-    """
-
-    model: str
-    version: int
-    statistics: StatisticsSnapshot
-    load_duration_secs: float
-    namespace: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    gpu_uuid: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadMetrics:
-    """What was fetched from cloud storage since the start, and the bytes that are still to come."""
-
-    bytes: int = 0
-    objects: int = 0
-    cache_hits: int = 0
-    retries: int = 0
-    seconds: float = 0.0
-    pending_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSnapshot:
-    """Everything that the page shows, at one moment. Plain data: it can be sent to another process.
-
-    `downloads` is None where nothing was ever asked of cloud storage.
-    """
-
-    models: tuple[ModelMetrics, ...] = ()
-    hardware: HardwareReading = field(default_factory=HardwareReading)
-    downloads: DownloadMetrics | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsOptions:
-    """--allow-gpu-metrics, --allow-cpu-metrics, --metrics-interval-ms and the values of --metrics-config by name."""
-
-    gpu: bool = True
-    cpu: bool = True
-    interval_ms: float = 2000.0
-    config: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def counter_latencies(self) -> bool:
-        """On unless it says exactly `false`, as in Triton; unknown names in `config` are ignored."""
-        return self.config.get("counter_latencies") != "false"
-
-    @property
-    def without_effect(self) -> tuple[str, ...]:
-        """Settings that are switched on (exactly `true`) and that this server does not have, to be named in the log."""
-        return tuple(name for name in _WITHOUT_EFFECT if self.config.get(name) == "true")
+_NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reporter:
-    """A set of series: those of a version without a GPU, or on one GPU."""
+    """One set of series: those of a version without a GPU, or on one GPU."""
 
     labels: Mapping[str, str]
     statistics: StatisticsSnapshot
@@ -161,12 +102,12 @@ _GPU_FAMILIES: tuple[tuple[str, str, str, Callable[[GpuReading], int | float | N
 
 
 def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Iterator[MetricFamily]:
-    """Triton's families in the order of its page. Families without a series are among them."""
+    """Triton's families in the order of its page, including families without series."""
     reporters = _reporters(snapshot.models)
     yield from _counter_families(reporters, counting=options.counter_latencies)
     if options.counter_latencies:
         for name, text, nanoseconds in _LATENCIES:
-            # Triton cuts every event to whole microseconds and so falls behind; here only the sum is cut.
+            # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
             yield _family(name, "counter", text, ((r.labels, nanoseconds(r.statistics) // 1000) for r in reporters))
     yield _family(
         "nv_inference_pending_request_count",
@@ -190,7 +131,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
 
 
 def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iterator[MetricFamily]:
-    """Requests, inferences and executions. In Triton `counter_latencies=false` stops these too: they stay at 0."""
+    """Requests, inferences and executions. As in Triton, `counter_latencies=false` keeps these at 0 too."""
     unit = 1 if counting else 0
     yield _family(
         "nv_inference_request_success",
@@ -248,10 +189,10 @@ def _family(name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str,
 
 
 def _reporters(models: Iterable[ModelMetrics]) -> list[_Reporter]:
-    """One reporter without a GPU per version, and one more for the GPU that it runs on.
+    """One reporter without a GPU per version, and a second one for the GPU that it runs on.
 
-    What happens before an instance is reached (waiting, refusals) is the first one's, executions are the GPU's. Both
-    show every series, the others as 0, so a reader has to add them up, as with Triton.
+    The first counts what happens before an instance is reached (waiting, refusals), the second the executions. Both
+    have every series, with 0 for the other's, so a reader has to add them up, as with Triton.
     """
     reporters = []
     for entry in models:
@@ -266,8 +207,8 @@ def _reporters(models: Iterable[ModelMetrics]) -> list[_Reporter]:
 
 
 def _labels(entry: ModelMetrics) -> dict[str, str]:
-    """The configuration allows any text as a tag; a name that Prometheus does not allow would spoil the whole page."""
-    labels = {f"_{_NO_LABEL_CHARACTER.sub('_', tag)}": value for tag, value in entry.tags.items()}
+    """The labels of a version. A tag may be any text; a name that Prometheus rejects would spoil the whole page."""
+    labels = {f"_{_NOT_IN_LABELS.sub('_', tag)}": value for tag, value in entry.tags.items()}
     labels |= {"model": entry.model, "version": str(entry.version)}
     if entry.namespace is not None:
         labels["namespace"] = entry.namespace
@@ -275,11 +216,11 @@ def _labels(entry: ModelMetrics) -> dict[str, str]:
 
 
 def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, StatisticsSnapshot]:
-    """What happened before an instance was reached, and what happened on the GPU."""
+    """The statistics of what happened before an instance was reached, and on the GPU."""
     failures = statistics.request_failures
     before = {reason: count for reason, count in failures.items() if reason not in _FAILURES_ON_DEVICE}
     executed = {reason: count for reason, count in failures.items() if reason in _FAILURES_ON_DEVICE}
     return (
-        replace(_NOTHING, request_failures=before, pending=statistics.pending),
+        replace(_ZERO, request_failures=before, pending=statistics.pending),
         replace(statistics, request_failures=executed, pending=0),
     )

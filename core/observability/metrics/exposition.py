@@ -1,7 +1,7 @@
 """The Prometheus text format 0.0.4, as Triton's metrics page writes it.
 
-prometheus_client has a writer too, but it appends `_total` to the name of every counter, and Triton's counters are
-called otherwise: dashboards and test suites that read Triton's names would find none of them. Hence this one.
+The writer of prometheus_client appends `_total` to the name of every counter, and Triton's counters have no such
+suffix: dashboards and test suites that read Triton's names would not find them.
 Source: docs/spec/statistics-and-metrics.md section B; the exposition formats page of Prometheus.
 """
 
@@ -18,7 +18,7 @@ _ESCAPED_IN_LABELS = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series of a family. `suffix` comes after the family's name: `_bucket`, `_sum`, `_count` of a histogram."""
+    """One series of a family. `suffix` follows the family's name: `_bucket`, `_sum`, `_count` of a histogram."""
 
     labels: Mapping[str, str]
     value: int | float
@@ -27,7 +27,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """Series of one name. `type` is counter, gauge, histogram, summary or untyped; names are written as they are."""
+    """The series of one name. `type` is counter, gauge, histogram, summary or untyped; names are written unchanged."""
 
     name: str
     type: str
@@ -36,7 +36,7 @@ class MetricFamily:
 
 
 def render(families: Iterable[MetricFamily]) -> bytes:
-    """The page, UTF-8, each line ended by a newline. A family without a series leaves no trace on it."""
+    """The page in UTF-8; each line ends with a newline. A family without series is omitted."""
     return "".join(line for family in families for line in _lines(family)).encode()
 
 
@@ -54,7 +54,7 @@ def _lines(family: MetricFamily) -> list[str]:
 
 
 def _label_block(labels: Mapping[str, str]) -> str:
-    """`{a="1",b="2",le="5"}`, or nothing. Sorted by name, because readers match whole lines; `le`, `quantile` last."""
+    """`{a="1",b="2",le="5"}`, or nothing. Sorted by name, as readers match whole lines; `le` and `quantile` last."""
     if not labels:
         return ""
     names = sorted(labels, key=lambda name: (name in _LAST_LABELS, name))
@@ -62,7 +62,7 @@ def _label_block(labels: Mapping[str, str]) -> str:
 
 
 def number(value: int | float) -> str:
-    """A value as Triton prints it: no decimals where there are none, at most 16 digits of a fraction, `Nan`."""
+    """A value as Triton prints it: integers without decimals, fractions with at most 16 digits, `Nan`."""
     if isinstance(value, int):
         return str(int(value))
     if math.isnan(value):

@@ -1,4 +1,4 @@
-"""The control groups that bound this process: its own and all above it, of version 2 and of version 1.
+"""The control groups that limit this process: its own and all their ancestors, of versions 2 and 1.
 
 Source: Linux `cgroup-v2` and `cgroup-v1` documentation; cgroups(7) for /proc/self/cgroup.
 """
@@ -13,11 +13,11 @@ MEMBERSHIPS = Path("/proc/self/cgroup")
 
 
 def cgroup_folders(controller: str, *mounts: str, root: Path = ROOT, memberships: Path = MEMBERSHIPS) -> Iterator[Path]:
-    """The folders that may hold a limit of the controller, whether they exist or not.
+    """The folders that may hold a limit of the controller; they need not exist.
 
-    `mounts` are the names under `root` at which version 1 may have it; `memberships` names the process's cgroups. In a
-    container with a namespace of its own the path is "/"; without one it is the host's and may not be visible: the
-    root, which is then the container's own cgroup, is looked at in either case.
+    `mounts` are the names under `root` at which version 1 may mount the controller. `memberships` is the file that
+    names the process's cgroups. In a container with its own cgroup namespace the path there is "/". Without one it is
+    the host's path, which may not be visible; then the root is the container's cgroup. So the root is always included.
     """
     for line in text_of(memberships).splitlines():
         _, _, rest = line.partition(":")
@@ -31,7 +31,7 @@ def cgroup_folders(controller: str, *mounts: str, root: Path = ROOT, memberships
 
 
 def text_of(path: Path) -> str:
-    """What a file of the kernel's says, without the space around it; empty where there is none, or it is hidden."""
+    """The text of a kernel file, stripped; empty if the file does not exist or cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

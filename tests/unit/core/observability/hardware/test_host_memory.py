@@ -1,19 +1,17 @@
-"""What is left of memory, read from cgroup files as the kernel writes them."""
-
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from core.observability.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
+from core.observability.hardware.host_memory import MemoryRoom, host_room, resident_bytes, trim_heap
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
 class Host:
-    """The files of a machine with 8 GiB, of which 6 are available, and with no cgroup yet."""
+    """The files of a machine with 8 GiB, of which 6 are available; the test adds cgroups."""
 
     def __init__(self, folder: Path) -> None:
         self.cgroups = folder / "cgroup"
@@ -44,27 +42,27 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_without_a_limit_it_is_what_the_machine_has(host: Host) -> None:
+def test_the_room_without_a_limit_is_that_of_the_machine(host: Host) -> None:
     assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
     host.memberships.write_text("0::/\n")
     host.version_2("/", "max", 7 * GIB)
     assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
 
 
-def test_version_2_counts_unused_pages_of_files_as_free(host: Host) -> None:
+def test_inactive_file_pages_of_version_2_count_as_free(host: Host) -> None:
     host.memberships.write_text("0::/\n")
     host.version_2("/", 2 * GIB, 1500 * MIB, inactive_file=500 * MIB)
     assert host.room() == MemoryRoom(2 * GIB, 1048 * MIB)
 
 
-def test_a_cgroup_above_may_be_the_tighter_one(host: Host) -> None:
+def test_an_ancestor_may_have_the_tighter_limit(host: Host) -> None:
     host.memberships.write_text("0::/pod/container\n")
     host.version_2("/pod", 3 * GIB, 2900 * MIB)
     host.version_2("/pod/container", 2 * GIB, GIB)
     assert host.room() == MemoryRoom(3 * GIB, 172 * MIB)
 
 
-def test_version_1(host: Host) -> None:
+def test_the_limit_of_version_1_is_found(host: Host) -> None:
     host.memberships.write_text("9:name=systemd:/\n4:cpu,memory:/docker/abc\n0::/\n")
     host.version_1("", 9223372036854771712, 7 * GIB)
     assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
@@ -72,13 +70,13 @@ def test_version_1(host: Host) -> None:
     assert host.room() == MemoryRoom(GIB, 424 * MIB)
 
 
-def test_a_container_that_does_not_see_its_own_path(host: Host) -> None:
+def test_the_root_counts_in_a_container_that_does_not_see_its_own_path(host: Host) -> None:
     host.memberships.write_text("4:memory:/docker/abc\n")
     host.version_1("", GIB, 700 * MIB)
     assert host.room() == MemoryRoom(GIB, 324 * MIB)
 
 
-def test_more_used_than_allowed_is_nothing_left(host: Host) -> None:
+def test_no_room_is_left_when_more_is_used_than_allowed(host: Host) -> None:
     host.memberships.write_text("0::/\n")
     host.version_2("/", GIB, 2 * GIB)
     assert host.room() == MemoryRoom(GIB, 0)
@@ -90,13 +88,13 @@ def test_the_machine_may_have_less_than_the_limit(host: Host) -> None:
     assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
 
 
-def test_nothing_tells(tmp_path: Path) -> None:
+def test_the_room_is_unknown_without_the_files(tmp_path: Path) -> None:
     nowhere = tmp_path / "none"
     assert host_room(nowhere, nowhere, nowhere) is None
     assert resident_bytes(nowhere) == 0
 
 
-def test_this_process() -> None:
+def test_trimming_lowers_the_resident_memory_of_this_process() -> None:
     room = host_room()
     assert room is not None
     assert 0 < room.free <= room.total

@@ -1,5 +1,3 @@
-"""The metrics page for a snapshot, line by line."""
-
 from __future__ import annotations
 
 import pickle
@@ -8,10 +6,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.observability.exposition import render
-from core.observability.gpu import GpuReading
-from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
-from core.observability.metrics import DownloadMetrics, MetricsOptions, MetricsSnapshot, ModelMetrics, metric_families
+from core.observability.hardware.cpu_meter import CpuReading
+from core.observability.hardware.gauges import HardwareReading, PinnedMemory
+from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.exposition import render
+from core.observability.metrics.families import metric_families
+from core.observability.metrics.options import MetricsOptions
+from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
@@ -158,7 +159,7 @@ def families_on(text: str) -> set[str]:
     return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
 
-def test_the_page() -> None:
+def test_the_page_is_tritons_line_by_line() -> None:
     assert page(SNAPSHOT).splitlines() == PAGE.splitlines()
 
 
@@ -184,7 +185,7 @@ def test_a_snapshot_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(SNAPSHOT)) == SNAPSHOT
 
 
-def test_an_empty_snapshot_shows_the_pool_alone() -> None:
+def test_an_empty_snapshot_shows_only_the_pool() -> None:
     assert families_on(page(MetricsSnapshot())) == {
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
@@ -214,7 +215,7 @@ def test_a_version_on_a_gpu_has_two_reporters_that_add_up() -> None:
             assert f'nv_inference_request_failure{{{labels}reason="{reason}",version="1"}} {count}' in lines
 
 
-def test_without_counter_latencies_counters_stay_at_zero_and_durations_go() -> None:
+def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latencies() -> None:
     text = page(MetricsSnapshot(models=(DIGITS,)), MetricsOptions(config={"counter_latencies": "false"}))
     assert "_duration_us" not in text
     values = {line.split("{")[0]: line.split()[1] for line in text.splitlines() if "{" in line}
@@ -229,15 +230,9 @@ def test_without_counter_latencies_counters_stay_at_zero_and_durations_go() -> N
 
 
 @pytest.mark.parametrize("value", ["False", "0", "true", "", "no"])
-def test_counter_latencies_goes_off_for_the_exact_word_only(value: str) -> None:
+def test_only_the_exact_word_switches_counter_latencies_off(value: str) -> None:
     options = MetricsOptions(config={"counter_latencies": value, "unknown": "false"})
     assert page(SNAPSHOT, options) == PAGE
-
-
-def test_settings_that_have_no_effect_are_named() -> None:
-    config = {"summary_latencies": "true", "histogram_latencies": "True", "counter_latencies": "true"}
-    assert MetricsOptions(config=config).without_effect == ("summary_latencies",)
-    assert MetricsOptions().without_effect == ()
 
 
 def test_gpu_and_cpu_gauges_can_be_switched_off() -> None:
@@ -245,11 +240,11 @@ def test_gpu_and_cpu_gauges_can_be_switched_off() -> None:
     assert not any("cpu" in name for name in families_on(page(SNAPSHOT, MetricsOptions(cpu=False))))
 
 
-def test_without_gpus_their_families_are_not_there() -> None:
+def test_gpu_families_are_left_out_without_a_gpu() -> None:
     assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
 
 
-def test_downloads_are_shown_once_there_were_any() -> None:
+def test_downloads_are_shown_after_the_first_one() -> None:
     downloads = DownloadMetrics(bytes=7, objects=2, cache_hits=1, retries=3, seconds=1.5, pending_bytes=4)
     page = render(metric_families(replace(SNAPSHOT, downloads=downloads), MetricsOptions())).decode()
     for line in (

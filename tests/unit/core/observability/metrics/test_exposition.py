@@ -1,5 +1,3 @@
-"""The writer of the Prometheus text format, also as prometheus_client's parser reads it."""
-
 from __future__ import annotations
 
 import math
@@ -7,7 +5,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.observability.exposition import MetricFamily, Sample, number, render
+from core.observability.metrics.exposition import MetricFamily, Sample, number, render
 
 
 def lines(*families: MetricFamily) -> list[str]:
@@ -37,7 +35,7 @@ def test_numbers_are_written_as_triton_writes_them(value: int | float, text: str
     assert number(value) == text
 
 
-def test_labels_are_sorted_and_those_of_histograms_and_summaries_come_last() -> None:
+def test_labels_are_sorted_with_those_of_histograms_and_summaries_last() -> None:
     found = lines(
         MetricFamily("f", "histogram", "Text", (Sample({"version": "1", "le": "5", "model": "m"}, 1, "_bucket"),)),
         MetricFamily("g", "summary", "Text", (Sample({"quantile": "0.5", "_tag": "x", "zone": "z"}, 2),)),
@@ -55,12 +53,12 @@ def test_a_family_without_series_is_not_written() -> None:
     assert render([]) == b""
 
 
-def test_what_would_end_a_line_or_a_value_is_escaped() -> None:
+def test_characters_that_end_a_line_or_a_value_are_escaped() -> None:
     found = lines(MetricFamily("f", "gauge", 'a\\b\n"c"', (Sample({"x": 'a\\b\n"c"'}, 1),)))
     assert found == ['# HELP f a\\\\b\\n"c"', "# TYPE f gauge", 'f{x="a\\\\b\\n\\"c\\""} 1']
 
 
-def test_a_parser_reads_back_what_was_written() -> None:
+def test_a_parser_reads_the_page_back() -> None:
     labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
     page = render(
         [

@@ -1,0 +1,50 @@
+"""What the metrics page shows, as plain data that can be sent between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.observability.hardware.gauges import HardwareReading
+from core.observability.statistics import StatisticsSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetrics:
+    """The metrics of one ready model version. `namespace` is set only if model namespacing is on.
+
+    `gpu_uuid` is the GPU of all its instances. It is None on a CPU, and on several devices, because statistics are per
+    version and not per device.
+    """
+
+    model: str
+    version: int
+    statistics: StatisticsSnapshot
+    load_duration_secs: float
+    namespace: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    gpu_uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadMetrics:
+    """The downloads from cloud storage since the start, and the bytes that are still to be downloaded."""
+
+    bytes: int = 0
+    objects: int = 0
+    cache_hits: int = 0
+    retries: int = 0
+    seconds: float = 0.0
+    pending_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSnapshot:
+    """Everything that the page shows, at one moment.
+
+    `downloads` is None if nothing was ever requested from cloud storage.
+    """
+
+    models: tuple[ModelMetrics, ...] = ()
+    hardware: HardwareReading = field(default_factory=HardwareReading)
+    downloads: DownloadMetrics | None = None

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from core.observability.hardware.nvml import Gpu
+from core.observability.hardware.visible_gpus import gpu_memory, gpu_uuids, visible_gpus
+from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
+
+
+@pytest.fixture
+def library() -> FakeNvml:
+    return FakeNvml()
+
+
+def test_uuids_follow_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert gpu_uuids(load=lambda: library) == UUIDS
+    assert gpu_uuids("2,0", lambda: library) == ("GPU-bb33", "GPU-aa11")
+    assert library.sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        (" 2 , 0 ", [2, 0]),
+        ("GPU-bb", [2]),
+        ("GPU-aa22,0", [1, 0]),
+        ("GPU-aa", []),
+        ("0,-1,1", [0]),
+        ("0,3,1", [0]),
+        ("0,,1", [0]),
+        ("MIG-aa11", []),
+    ],
+)
+def test_visible_gpus_are_chosen_as_cuda_chooses_them(visible: str | None, numbers: list[int]) -> None:
+    gpus = [Gpu(uuid, ctypes.c_void_p(number)) for number, uuid in enumerate(UUIDS)]
+    assert visible_gpus(gpus, visible) == [gpus[number] for number in numbers]
+
+
+def test_memory_follows_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert gpu_memory("0,1", lambda: library) == (None, None)
+    assert library.sessions == 0
+    assert gpu_memory(load=no_library) == ()
