@@ -26,7 +26,7 @@ def test_a_machine_is_crowded_above_either_limit(others: float, stolen: float, c
 def test_tree_seconds_include_children_that_have_ended() -> None:
     before = tree_seconds(os.getpid())
     subprocess.run([sys.executable, "-c", BURN], check=True)
-    assert tree_seconds(os.getpid()) - before >= 0.29
+    assert tree_seconds(os.getpid()) - before >= 0.25  # of 0.3, counted in ticks of 10 ms by two clocks
 
 
 def test_tree_seconds_include_children_that_still_run() -> None:
@@ -35,7 +35,7 @@ def test_tree_seconds_include_children_that_still_run() -> None:
     with child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert tree_seconds(os.getpid()) - before >= 0.29
+        assert tree_seconds(os.getpid()) - before >= 0.25  # of 0.3, counted in ticks of 10 ms by two clocks
         child.communicate(b"\n")
 
 

@@ -347,8 +347,7 @@ def check_counts(bench: Bench, total: int) -> None:
         FailureReason.BACKEND: sorts["BackendFailed"],
         FailureReason.OTHER: 0,
     }
-    page = bench.statistics.as_json()
-    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in page["batch_stats"]}
+    sizes = {batch.batch_size: batch.execution_count for batch in counted.batches}
     assert sum(sizes.values()) == counted.execution_count
     assert sum(size * times for size, times in sizes.items()) == counted.inference_count
 

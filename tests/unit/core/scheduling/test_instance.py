@@ -15,7 +15,7 @@ from core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
-from core.observability.statistics import ModelStatistics
+from core.observability.statistics import BatchStatistics, ModelStatistics
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance, run_once
 from tests.unit.pending_requests import pending_request
@@ -95,14 +95,13 @@ def test_each_request_gets_its_own_outputs() -> None:
     assert bench.outcomes() == {"a": "a", "b": "b", "c": "c"}
     first = bench.answers[0]
     assert (first.model_name, first.model_version, first.final, first.error) == ("m", 3, True, None)
-    page = bench.statistics.as_json()
-    assert (page["execution_count"], page["inference_count"]) == (1, 3)
-    assert page["batch_stats"][0] == {
-        "batch_size": 3,
-        "compute_input": {"count": 1, "ns": 10},
-        "compute_infer": {"count": 1, "ns": 10},
-        "compute_output": {"count": 1, "ns": 10},
-    }
+    counted = bench.statistics.snapshot()
+    assert (counted.execution_count, counted.inference_count) == (1, 3)
+    assert counted.batches == (
+        BatchStatistics(
+            batch_size=3, execution_count=1, compute_input_ns=10, compute_infer_ns=10, compute_output_ns=10
+        ),
+    )
 
 
 def test_an_error_of_one_request_stays_its_own() -> None:
@@ -110,10 +109,10 @@ def test_an_error_of_one_request_stays_its_own() -> None:
     bench.execute("aeb")
     assert bench.backend.batches == ["aeb"]
     assert bench.outcomes() == {"a": "a", "e": "its own fault", "b": "b"}
-    page = bench.statistics.as_json()
-    assert page["inference_stats"]["success"]["count"] == 2
-    assert page["inference_stats"]["fail"]["count"] == 1
-    assert page["batch_stats"][0]["batch_size"] == 3
+    counted = bench.statistics.snapshot()
+    assert counted.request_success == 2
+    assert sum(counted.request_failures.values()) == 1
+    assert counted.batches[0].batch_size == 3
 
 
 def test_a_failed_batch_runs_again_split_and_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,10 +120,10 @@ def test_a_failed_batch_runs_again_split_and_only_the_culprit_fails(caplog: pyte
     bench.execute("abcxdfgh")
     assert bench.backend.batches == ["abcxdfgh", "abcx", "ab", "cx", "c", "x", "dfgh"]
     assert bench.outcomes() == {**{id: id for id in "abcdfgh"}, "x": "no such gather"}
-    page = bench.statistics.as_json()
-    assert [batch["batch_size"] for batch in page["batch_stats"]] == [1, 2, 4]
-    assert (page["execution_count"], page["inference_count"]) == (3, 7)
-    assert page["inference_stats"]["fail"]["count"] == 1
+    counted = bench.statistics.snapshot()
+    assert [batch.batch_size for batch in counted.batches] == [1, 2, 4]
+    assert (counted.execution_count, counted.inference_count) == (3, 7)
+    assert sum(counted.request_failures.values()) == 1
     assert sum(record.exc_info is not None for record in caplog.records) == 1
 
 
@@ -188,9 +187,9 @@ def test_run_once_returns_outputs_and_counts_without_callbacks() -> None:
     requests = [InferenceRequest("m", [], id=id) for id in "ab"]
     outputs = run_once(backend, requests, lambda request: (1, None), statistics)
     assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
-    page = statistics.as_json()
-    assert (page["execution_count"], page["inference_count"]) == (1, 2)
-    assert page["inference_stats"]["success"]["count"] == 2
+    counted = statistics.snapshot()
+    assert (counted.execution_count, counted.inference_count) == (1, 2)
+    assert counted.request_success == 2
 
 
 @pytest.mark.parametrize(
@@ -201,6 +200,6 @@ def test_run_once_raises_and_counts_failures(ids: str, error: type[Exception], f
     requests = [InferenceRequest("m", [], id=id) for id in ids]
     with pytest.raises(error):
         run_once(Stub(ValueError), requests, lambda request: (1, None), statistics)
-    page = statistics.as_json()
-    assert page["inference_stats"]["fail"]["count"] == failed
-    assert page["execution_count"] == executed
+    counted = statistics.snapshot()
+    assert sum(counted.request_failures.values()) == failed
+    assert counted.execution_count == executed
