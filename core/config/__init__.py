@@ -1,0 +1,1 @@
+"""Model configurations: parsed, completed, validated, and resolved into what the hot path needs."""

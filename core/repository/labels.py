@@ -1,4 +1,7 @@
-"""The label files of a model's outputs. Source: docs/spec/repository.md section 1.12."""
+"""The label files of a model's outputs: one label per line.
+
+Source: docs/spec/repository.md section 1.12.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from core.repository.layout import ModelDirectory
 
 
 def read_labels(directory: ModelDirectory, config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """The labels of each output that names a file, by output; the line number is the class index.
+    """The labels of each output that names a label file, by output; a label's line number is its class index.
 
-    Raises Unsupported for a file outside the model directory, ModelLoadFailed for one that cannot be read.
+    Raises Unsupported for a file outside the model directory, ModelLoadFailed for an unreadable file.
     """
     return {
         entry.name: _read(directory, entry.name, entry.label_filename)

@@ -1,6 +1,6 @@
 """The layout of a model repository: `REPO/MODEL/config.pbtxt`, `REPO/MODEL/configs/NAME.pbtxt`, `REPO/MODEL/VERSION/`.
 
-Beside Triton's folders a model may have `golden/`, with requests and the responses that they must get.
+In addition to Triton's folders a model may have `golden/`, with requests and their expected responses.
 
 Source: docs/spec/repository.md section 1.2.
 """
@@ -21,10 +21,10 @@ GOLDEN_REQUESTS = "golden"
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """One candidate model: a sub-directory of a repository. `path` is on the local disk.
+    """A sub-directory of a repository, which may be a model. `path` is on the local disk.
 
-    `listed` are all its sub-directories with the names in each, where not all of them are on the disk; None where
-    they are. With `is_renamed` the model is called `name` whatever its configuration says.
+    `listed` has all its sub-directories with the names in each, if some of them are not on the disk; None if all are.
+    With `is_renamed` the model is called `name`, whatever its configuration says.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ModelDirectory:
     is_renamed: bool = False
 
     def folders(self) -> list[str]:
-        """The names of the sub-directories, sorted; none where there is no such directory. Raises OSError."""
+        """The names of the sub-directories, sorted; empty if the directory does not exist. Raises OSError."""
         if self.listed is not None:
             return sorted(self.listed)
         if not self.path.is_dir():
@@ -48,14 +48,14 @@ class ModelDirectory:
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """The sub-directories of `path`, as `model_names` finds and fails to find them."""
+    """The sub-directories of `path`. Raises what `model_names` raises."""
     return [ModelDirectory(name, path / name) for name in model_names(path)]
 
 
 def model_names(path: Path) -> list[str]:
-    """Every sub-directory of `path` by name, dot-directories too; plain files are ignored.
+    """The names of all sub-directories of `path`, including dot-directories; plain files are ignored.
 
-    Raises RepositoryUnavailable where `path` is no directory or cannot be read.
+    Raises RepositoryUnavailable if `path` is not a readable directory.
     """
     try:
         with os.scandir(path) as entries:
@@ -69,7 +69,7 @@ def model_names(path: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """A link that leads to itself, or to where nobody may look, is none: it must not hide the others."""
+    """False also for a link to itself or to a forbidden place, so that it does not hide the other entries."""
     try:
         return entry.is_dir()
     except OSError:
@@ -77,9 +77,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None:
-    """The configuration file of a model: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None.
+    """The path of a model's configuration: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None.
 
-    A link that leads nowhere and a directory are present: what was meant is not what would serve without them.
+    A dangling link or a directory counts as present: serving the model without it would not be what its author meant.
     """
     candidates = [directory.path / CONFIG_FILE]
     if config_name:
@@ -88,6 +88,6 @@ def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None
 
 
 def detection_files(directory: ModelDirectory) -> frozenset[str]:
-    """The names in the first sub-directory of the model, whatever it is called: they tell the backend apart."""
+    """The names in the first sub-directory of the model, whatever its name; they identify the backend."""
     folders = directory.folders()
     return directory.names_in(folders[0]) if folders else frozenset()

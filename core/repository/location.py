@@ -1,13 +1,13 @@
-"""Where a model repository is, read out of one value of --model-repository.
+"""The address of a model repository, parsed from one value of --model-repository.
 
-    models, /models, C:models               a local folder, as it is written
-    s3://bucket/prefix                      S3 of AWS, or of AWS_ENDPOINT_URL_S3
+    models, /models, C:models               a local folder, as written
+    s3://bucket/prefix                      AWS S3, or the endpoint in AWS_ENDPOINT_URL_S3
     s3://host:port/bucket/prefix            an S3-compatible storage over HTTP
     s3://http://host:port/bucket/prefix     the same
-    s3://https://host:port/bucket/prefix    over HTTPS; here the port may be left out
+    s3://https://host:port/bucket/prefix    over HTTPS; here the port is optional
     gs://bucket/prefix                      Google Cloud Storage
 
-The prefix may be missing; repeated and trailing slashes count as one and as none.
+The prefix is optional. Repeated slashes count as one; trailing slashes are ignored.
 
 Source: docs/spec/repository.md section 1.10.
 """
@@ -16,28 +16,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from enum import Enum
+from typing import NamedTuple
 
 from core.errors import ConfigInvalid, Unsupported
 
-Scheme = Literal["local", "s3", "gs"]
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-# The storages check the rest of their rules themselves; this keeps out what could change the meaning of a URL.
+# The storages check their other rules themselves; this rejects characters that could change the meaning of a URL.
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LAST_PORT = 65535
 _FORMS = "a local path, s3://bucket/prefix, s3://[http[s]://]host:port/bucket/prefix or gs://bucket/prefix"
 
 
+class Scheme(Enum):
+    """The kind of storage; for object stores the value is the scheme of the URI."""
+
+    LOCAL = "local"
+    S3 = "s3"
+    GS = "gs"
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The address of a model repository, without credentials: it may be logged and shown.
+    """The address of a model repository. It has no credentials, so it may be logged and shown.
 
-    `text` is the path as given, or the URI in its one spelling (single slashes, none at the end, no `http://` within),
-    so that two values for one place are equal. `bucket` and `prefix` are empty for a local folder; `prefix` neither
-    begins nor ends with a slash and is empty for the bucket's root. `endpoint_url` is empty unless the URI names one.
+    `text` is the path as given, or the URI in its normal form (single slashes, none at the end, no inner `http://`), so
+    that two values for one place are equal. `bucket` and `prefix` are empty for a local folder. `prefix` neither begins
+    nor ends with a slash; it is empty for the bucket's root. `endpoint_url` is empty unless the URI names an endpoint.
     """
 
     text: str
@@ -48,7 +55,7 @@ class Location:
 
 
 class _Address(NamedTuple):
-    """What follows `s3://` or `gs://`."""
+    """The parts of a URI after `s3://` or `gs://`."""
 
     transport: str
     authority: str
@@ -56,12 +63,12 @@ class _Address(NamedTuple):
 
 
 def parse_location(text: str) -> Location:
-    """Raises Unsupported for a storage of Triton's that is not one of this server's, ConfigInvalid for a wrong form."""
+    """Raises Unsupported for a storage that Triton has and this server lacks, ConfigInvalid for a malformed value."""
     if not text or "\0" in text:
         raise ConfigInvalid("the model repository has no path", hint=f"give {_FORMS}")
     scheme = _SCHEME.match(text)
     if scheme is None:
-        return Location(text, "local")
+        return Location(text, Scheme.LOCAL)
     match scheme[1].lower():
         case "s3":
             return _s3_location(_address(text))
@@ -69,15 +76,15 @@ def parse_location(text: str) -> Location:
             return _gs_location(_address(text))
         case "as":
             raise Unsupported(
-                "as:// file-system not supported. The storages of this server are local folders, s3:// and gs://",
+                "as:// file-system not supported. This server supports local folders, s3:// and gs://",
                 hint="mount the container as a folder, or copy the repository to one of these storages",
             )
         case other:
-            raise ConfigInvalid(f"unknown storage {other}:// of a model repository", hint=f"give {_FORMS}")
+            raise ConfigInvalid(f"unknown storage {other}:// in a model repository", hint=f"give {_FORMS}")
 
 
 def uri_prefix(text: str) -> str:
-    """The beginning of a URI in the spelling of `Location.text`, to be compared with it; a slash at its end stays."""
+    """The beginning of a URI in the normal form of `Location.text`, for comparison with it; a final slash stays."""
     scheme = _SCHEME.match(text)
     if scheme is None:
         return text
@@ -88,20 +95,20 @@ def uri_prefix(text: str) -> str:
 
 
 def _address(text: str) -> _Address:
-    """Raises ConfigInvalid where the URI carries a password, or would be another one once an HTTP client reads it."""
+    """Raises ConfigInvalid for a URI that has a password in it or that an HTTP client would read differently."""
     scheme, _, rest = text.partition("://")
     transport = next((each for each in ("http://", "https://") if rest.startswith(each)), "")
     authority, *path = [part for part in rest.removeprefix(transport).split("/") if part] or [""]
     if "@" in authority:
-        # Without the text: it may hold a password.
+        # The message leaves out the text, which may contain a password.
         raise ConfigInvalid(
-            f"the model repository {scheme}://… has a user name or a password in it",
+            f"the model repository {scheme}://… contains a user name or a password",
             hint="credentials come from the environment, a profile, a role, or TRITON_CLOUD_CREDENTIAL_PATH",
         )
     if _CONTROL.search(text) or any(part in (".", "..") for part in path):
         raise ConfigInvalid(
             f"the model repository {text!r} has '.', '..' or a control character in its path",
-            hint="write the prefix as it is in the keys of the objects",
+            hint="write the prefix as it appears in the keys of the objects",
         )
     return _Address(transport, authority, path)
 
@@ -109,43 +116,43 @@ def _address(text: str) -> _Address:
 def _s3_location(address: _Address) -> Location:
     transport, authority, path = address
     if not transport and ":" not in authority:
-        return _in_bucket("s3", "", "", [authority, *path])
+        return _in_bucket(Scheme.S3, "", "", [authority, *path])
     shown = "s3://" + (transport if transport == "https://" else "") + authority
     host, port = _host_and_port(shown, authority)
     if not port and not transport:
         raise ConfigInvalid(f"{shown} has no port", hint=f"give {_FORMS}")
-    return _in_bucket("s3", f"{transport or 'http://'}{host}{port}", shown, path)
+    return _in_bucket(Scheme.S3, f"{transport or 'http://'}{host}{port}", shown, path)
 
 
 def _gs_location(address: _Address) -> Location:
     if address.transport or ":" in address.authority:
         raise ConfigInvalid(
             f"gs://{address.transport}{address.authority} names an endpoint, which a gs:// repository cannot have",
-            hint="write gs://bucket/prefix; STORAGE_EMULATOR_HOST leads to an emulator",
+            hint="write gs://bucket/prefix; set STORAGE_EMULATOR_HOST to use an emulator",
         )
-    return _in_bucket("gs", "", "", [address.authority, *address.path])
+    return _in_bucket(Scheme.GS, "", "", [address.authority, *address.path])
 
 
-def _in_bucket(scheme: Literal["s3", "gs"], endpoint_url: str, before: str, path: list[str]) -> Location:
-    """`before` is what stands before the path's first part, the bucket, in the URI's one spelling."""
-    shown = "/".join([before, *path]) if before else f"{scheme}://{'/'.join(path)}"
+def _in_bucket(scheme: Scheme, endpoint_url: str, before: str, path: list[str]) -> Location:
+    """The location at `path`, whose first part is the bucket; `before` precedes the path in the URI's normal form."""
+    shown = "/".join([before, *path]) if before else f"{scheme.value}://{'/'.join(path)}"
     bucket, prefix = (path[0], "/".join(path[1:])) if path else ("", "")
     if not bucket:
         raise ConfigInvalid(f"the model repository {shown} names no bucket", hint=f"give {_FORMS}")
     if _BUCKET.fullmatch(bucket) is None or bucket in (".", ".."):
         raise ConfigInvalid(
             f"'{bucket}' in the model repository {shown} cannot be the name of a bucket",
-            hint="a bucket has letters, digits, dots, underscores and hyphens in its name",
+            hint="the name of a bucket consists of letters, digits, dots, underscores and hyphens",
         )
     return Location(shown, scheme, endpoint_url, bucket, prefix)
 
 
 def _host_and_port(shown: str, authority: str) -> tuple[str, str]:
-    """The port with its colon, empty where there is none."""
+    """The host, and the port with its colon; empty without a port."""
     bare_address = authority.endswith("]") or ":" not in authority
     host, colon, port = (authority, "", "") if bare_address else authority.rpartition(":")
     if _HOST.fullmatch(host) is None:
-        raise ConfigInvalid(f"'{host}' in {shown} is no host", hint=f"give {_FORMS}")
+        raise ConfigInvalid(f"'{host}' in {shown} is not a host", hint=f"give {_FORMS}")
     if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _LAST_PORT):
-        raise ConfigInvalid(f"'{port}' in {shown} is no port", hint=f"a port is a number from 1 to {_LAST_PORT}")
+        raise ConfigInvalid(f"'{port}' in {shown} is not a port", hint=f"a port is a number from 1 to {_LAST_PORT}")
     return host, colon + port

@@ -1,4 +1,4 @@
-"""All model repositories of a server, seen as one: where a model is, and which names are not unique.
+"""All model repositories of a server as one: which repository has a model, and which names are duplicates.
 
 Source: docs/spec/repository.md sections 1.3 (duplicate names, namespaces) and 1.4.
 """
@@ -19,7 +19,7 @@ NOT_UNIQUE = "model appears in two or more repositories"
 
 
 class ModelKey(NamedTuple):
-    """What identifies a model. `namespace` is its repository's location under --model-namespacing, otherwise empty."""
+    """Identifies a model. `namespace` is its repository's location with --model-namespacing, otherwise empty."""
 
     name: str
     namespace: str = ""
@@ -27,7 +27,7 @@ class ModelKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model in a repository, with its files as they were listed."""
+    """A model in a repository, with its files as listed."""
 
     key: ModelKey
     source: Source
@@ -36,7 +36,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What all repositories hold: models by key, the names that are not unique, and the repositories that failed."""
+    """The content of all repositories: models by key, duplicate names, and the failures by repository."""
 
     models: Mapping[ModelKey, Located]
     duplicates: frozenset[str]
@@ -44,21 +44,21 @@ class Scan:
 
 
 class Repositories:
-    """Any loader thread; several at once."""
+    """The repositories of a server, in the order of the command line; any loader thread, several at once."""
 
     def __init__(self, sources: Iterable[Source], *, namespacing: bool = False) -> None:
-        # Named twice, a repository is still one: it must not make all its models ambiguous.
+        # A repository that is named twice counts once. Otherwise all its models would be duplicates.
         self._sources = list({source.location: source for source in sources}.values())
         self._namespacing = namespacing
         self._last_names: dict[str, Sequence[str]] = {}
 
     def check(self) -> None:
-        """Raises RepositoryUnavailable if one of them cannot be read."""
+        """Raise RepositoryUnavailable if a repository cannot be read."""
         for source in self._sources:
             self._last_names[source.location] = source.models()
 
     def scan(self) -> Scan:
-        """One listing of each repository. One that cannot be read is among the failures; the others are still told."""
+        """List each repository once. An unreadable one is among the failures and does not affect the others."""
         models: dict[ModelKey, Located] = {}
         duplicates: set[str] = set()
         failures: dict[str, RepositoryUnavailable] = {}
@@ -79,9 +79,9 @@ class Repositories:
         )
 
     def find(self, name: str) -> list[Located]:
-        """Where `name` is now: nowhere, at one place, or at several (to be loaded only under namespacing).
+        """Every repository's model `name`; several of them can be loaded only with namespacing.
 
-        Raises RepositoryUnavailable if a repository cannot be read: the model might be there.
+        Raises RepositoryUnavailable if a repository cannot be read, because the model might be in it.
         """
         found = []
         for source in self._sources:
@@ -91,9 +91,9 @@ class Repositories:
         return found
 
     def names(self) -> dict[ModelKey, str]:
-        """Every model directory, with why it cannot be loaded (it is not unique) or "".
+        """Every model directory, each with NOT_UNIQUE or "".
 
-        For a repository that cannot be read these are the names that it had last.
+        For an unreadable repository these are the names that it had last.
         """
         names: dict[ModelKey, str] = {}
         for source in self._sources:

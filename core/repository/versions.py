@@ -21,9 +21,9 @@ _LARGEST = 2**63 - 1
 
 
 def version_directories(directory: ModelDirectory) -> list[int]:
-    """The versions present, ascending; `0` is a legal one. A directory whose name is no version is logged and skipped.
+    """The versions present, ascending; `0` is allowed. A directory with any other name is logged and skipped.
 
-    Triton reads `3_old` as version 3 and then fails for want of a directory `3`; here it is no version.
+    Triton reads `3_old` as version 3 and then fails because it finds no directory `3`; here `3_old` is skipped.
     """
     versions: list[int] = []
     for name in directory.folders():
@@ -39,7 +39,7 @@ def version_directories(directory: ModelDirectory) -> list[int]:
 
 
 def version_number(name: str) -> int | None:
-    """The version that a directory of this name holds; None if it holds none."""
+    """The version that a directory with this name holds; None if the name is not a version."""
     if not _NUMBER.fullmatch(name) or (len(name) > 1 and name.startswith("0")) or int(name[:20]) > _LARGEST:
         return None
     return int(name)
@@ -50,7 +50,7 @@ def version_path(directory: ModelDirectory, version: int) -> Path:
 
 
 def select_versions(config: ModelConfig, available: Sequence[int], model_name: str) -> list[int]:
-    """Those of `available` that the version policy of `config` selects, ascending. Raises ConfigInvalid if none."""
+    """The versions that the policy of `config` selects from `available`, ascending; ConfigInvalid if there is none."""
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
     selected = sorted(available)
@@ -63,12 +63,12 @@ def select_versions(config: ModelConfig, available: Sequence[int], model_name: s
                     model_name,
                 )
         selected = [version for version in selected if version in policy.specific.versions]
-    elif choice == "latest" or not config.HasField("version_policy"):  # where there is no policy it is the latest one
+    elif choice == "latest" or not config.HasField("version_policy"):  # the default policy is the latest version
         selected = selected[-max(1, policy.latest.num_versions) :]
     if not selected:
         raise ConfigInvalid(
             f"at least one version must be available under the version policy of model '{model_name}'",
-            hint="put the model file into a directory named by a version number, such as 1/",
+            hint="put the model file into a directory whose name is a version number, such as 1/",
             model=model_name,
         )
     return selected

@@ -1,0 +1,1 @@
+"""Golden requests: requests with the responses that a model must give."""

@@ -1,0 +1,1 @@
+"""The cache on the local disk for models from object stores."""

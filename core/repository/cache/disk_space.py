@@ -1,4 +1,4 @@
-"""A disk that is full, told before or after it happens: how many bytes are needed, how many are free, and where."""
+"""Errors for a full disk: they name the directory, the bytes needed and the bytes free."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def free_bytes(directory: Path) -> int:
-    """What this user can still write on the disk that holds `directory`. Raises OSError."""
+    """The bytes that this user can still write to the disk of `directory`. Raises OSError."""
     status = os.statvfs(directory)
     return status.f_bavail * status.f_frsize
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed for want of space: no block left, a quota, or a limit on the size of a file."""
+    """Whether a write failed for lack of space: a full disk, a quota, or a limit on the size of a file."""
     return error.errno in _FULL
 
 
@@ -30,7 +30,7 @@ def no_space(directory: Path, needed: int, free: int, why: str = "no space left 
 
 
 def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnavailable:
-    """What to raise for an error of the model cache in `directory`, where `needed` bytes were still to be written."""
+    """The exception for an error of the model cache in `directory`, which still had `needed` bytes to write."""
     if is_full(error):
         return no_space(directory, needed, free_bytes(directory), error.strerror or str(error))
     return RepositoryUnavailable(f"failed to use the model cache in {directory}: {error.strerror or error}")

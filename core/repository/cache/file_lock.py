@@ -1,6 +1,6 @@
-"""An flock on a file: shared or exclusive, between threads and between processes; the kernel frees it with the process.
+"""An flock on a file, shared or exclusive, between threads and processes; the kernel frees it when the process ends.
 
-Meant for a disk of this machine: over NFS the kernel turns it into a lock of the whole process.
+It works only on a local disk: over NFS the kernel turns it into a lock of the whole process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class FileLock:
-    """A lock that is held, through a descriptor of its own, until `release`. `fd` is open for reading and writing."""
+    """A lock that is held until `release`. `fd` is its own descriptor, open for reading and writing."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -21,25 +21,25 @@ class FileLock:
         self._held.acquire()
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         try:
             self._held.release()
         except RuntimeError:
             return
-        # Unlocked by name: a child that was forked meanwhile has the same descriptor, and closing ours frees nothing.
+        # Unlock explicitly: a child forked in the meantime shares the descriptor, so closing ours would not unlock.
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         os.close(self.fd)
 
 
 def lock_shared(path: Path) -> FileLock:
-    """Wait for a shared lock on the file at `path`, which is made if there is none. Raises OSError."""
+    """Wait for a shared lock on the file at `path`, which is made if missing. Raises OSError."""
     lock = _lock(path, fcntl.LOCK_SH)
     assert lock is not None
     return lock
 
 
 def try_lock_exclusive(path: Path) -> FileLock | None:
-    """The exclusive lock on the file at `path`, which is made if there is none; None if it is held. Raises OSError."""
+    """Lock the file at `path`, made if missing, exclusively; None if another lock is held on it. Raises OSError."""
     return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -48,7 +48,7 @@ def _lock(path: Path, operation: int) -> FileLock | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, operation)
-            # Whoever held it may have renamed or removed the file while this waited: then it locks nothing.
+            # The previous holder may have renamed or removed the file; then this lock protects nothing.
             if _is_at(fd, path):
                 return FileLock(path, fd)
         except BlockingIOError:

@@ -1,11 +1,11 @@
-"""The folder in which models from object stores are kept, for this process, for its siblings and for the next start.
+"""The folder that keeps models from object stores, shared by processes and kept for the next start.
 
-    blobs/<id>                 the content of an object, read-only; appears whole or not at all
-    parts/<id>.part, .ranges   what is being downloaded, under an exclusive lock (../download/partial_file.py)
-    models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` is shared while it is used
+    blobs/<id>                 the content of an object, read-only; complete or absent
+    parts/<id>.part, .ranges   a download in progress, under an exclusive lock (../download/partial_file.py)
+    models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` has a shared lock while in use
 
-Symbolic links would not do: ONNX Runtime refuses external data behind one that leaves the model's folder. A blob is
-named by its content where that was verified against a digest that names it, otherwise by object and tag.
+Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A blob
+is named by its digest if its content was verified against that digest, otherwise by object and tag.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from core.errors import RepositoryUnavailable
+from core.repository.cache.cache_contents import PART_SUFFIX, CacheContents
 from core.repository.cache.disk_space import disk_failure, free_bytes, no_space
-from core.repository.cache.eviction import PART_SUFFIX, CacheContents
 from core.repository.cache.file_lock import try_lock_exclusive
 from core.repository.cache.snapshot import Snapshot, snapshot_id
 from core.repository.download.content_hash import digest_checksum
@@ -32,15 +32,15 @@ from core.repository.stores.object_store import StoredObject
 
 _log = logging.getLogger("trident.repository")
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS})
-# Other processes add to the cache as well: what is known of its size is looked up again after so many seconds.
+# Seconds after which the cache's size is measured again, because other processes add to the cache as well.
 _LOOK_AGAIN = 30.0
 
 
 class ModelCache:
-    """Any thread; several processes at once. Methods raise RepositoryUnavailable where the disk fails or is full.
+    """A cache directory; any thread, several processes at once. Methods raise RepositoryUnavailable for a disk failure.
 
-    `max_bytes` bounds the blobs, 0 does not: what is not in use leaves, least recently used first. Where the disk knows
-    no hard links, the copies that take their place come on top.
+    `max_bytes` limits the size of the blobs; 0 means no limit. Eviction removes entries that are not in use, least
+    recently used first. On a disk without hard links, copies replace the links and are not counted.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModelCache:
         free: Callable[[Path], int] = free_bytes,
         link: Callable[[Path, Path], object] = os.link,
     ) -> None:
-        """Make `directory` for this user alone. Raises RepositoryUnavailable if others could write into it."""
+        """Make `directory` for this user alone. Raises RepositoryUnavailable if other users could write to it."""
         self.directory = directory
         self.max_bytes = max_bytes
         self._free = free
@@ -68,14 +68,14 @@ class ModelCache:
             _make_private(folder)
 
     def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
-        """The held place of a model's files, by path; they are in it already, or are to be staged."""
+        """The snapshot for a model's files, by path. It may have them already; otherwise the caller stages them."""
         try:
             return Snapshot(self._models, snapshot_id(location, model, contents), model)
         except OSError as error:
             raise disk_failure(error, self.directory, 0) from error
 
     def take(self, location: str, stored: StoredObject, target: Path) -> bool:
-        """Put the content of `stored` at `target` if the cache has it."""
+        """Put the content of `stored` at `target`; False if the cache does not have it."""
         try:
             return any(self._take(blob, stored.size, target) for blob in _names(location, stored))
         except OSError as error:
@@ -88,7 +88,7 @@ class ModelCache:
             raise disk_failure(error, self.directory, 0) from error
 
     def try_part(self, location: str, stored: StoredObject, part_bytes: int) -> PartialFile | None:
-        """The partial file of `stored`, for this caller alone; None while another thread or process has it."""
+        """The partial file of `stored`, for this caller alone; None while another thread or process holds it."""
         try:
             lock = try_lock_exclusive(self._part_path(location, stored))
         except OSError as error:
@@ -96,13 +96,13 @@ class ModelCache:
         return None if lock is None else PartialFile(lock, stored.size, part_bytes)
 
     def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
-        """Make a complete `part` a blob, and put it at `target`.
+        """Turn a complete `part` into a blob and put it at `target`.
 
-        `named`: its content was verified to be what the digest of `stored` names.
+        `named`: its content was verified against the digest of `stored`.
         """
         names = _names(location, stored)
         try:
-            # Linked first: a blob that has one link only may be evicted.
+            # Linked first, because a blob with a single link may be evicted.
             self._place(part.path, target)
             part.move_to(self._blobs / (names[0] if named else names[-1]))
         except OSError as error:
@@ -111,7 +111,7 @@ class ModelCache:
             self._used += stored.size
 
     def make_room(self, location: str, wanted: Mapping[str, StoredObject]) -> None:
-        """Evict what is in the way of downloading `wanted`. Raises RepositoryUnavailable if the disk cannot take it."""
+        """Evict entries to make room for `wanted`. Raises RepositoryUnavailable if the disk is too small for it."""
         try:
             needed = sum(stored.size - self._has(location, stored) for stored in wanted.values())
             with self._evicting:
@@ -127,14 +127,14 @@ class ModelCache:
             raise disk_failure(error, self.directory, 0) from error
 
     def trim(self) -> None:
-        """Back to `max_bytes`, if what is in use leaves the room for that."""
+        """Evict entries until the cache is within `max_bytes`, except those in use."""
         try:
             with self._evicting:
                 self._shrink(self.max_bytes)
                 excess = self.max_bytes and self._used > self.max_bytes
                 warn = excess and not self._warned
                 self._warned = bool(excess)
-        except OSError as error:  # what was downloaded is here and can be used
+        except OSError as error:  # the downloaded model is complete and usable
             _log.warning("failed to evict from the model cache in %s: %s", self.directory, error.strerror)
             return
         if warn:
@@ -157,7 +157,7 @@ class ModelCache:
     def _take(self, blob: str, size: int, target: Path) -> bool:
         path = self._blobs / blob
         try:
-            if path.stat().st_size != size:  # not what was written here: the disk lost it, or somebody touched it
+            if path.stat().st_size != size:  # the disk has lost some of it, or somebody has changed it
                 path.unlink()
                 return False
             self._place(path, target)
@@ -184,7 +184,7 @@ class ModelCache:
         return self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
 
     def _has(self, location: str, stored: StoredObject) -> int:
-        """The bytes of `stored` for which an earlier download has taken the space already."""
+        """The bytes of `stored` that an earlier download has already allocated."""
         try:
             return min(stored.size, self._part_path(location, stored).stat().st_blocks * 512)
         except FileNotFoundError:
@@ -192,7 +192,7 @@ class ModelCache:
 
 
 def _names(location: str, stored: StoredObject) -> list[str]:
-    """The names that a blob of this content may have: by its digest, if it has one, and by where it is stored."""
+    """The possible names of the blob of `stored`: by its digest, if it has one, and by its place in the storage."""
     names = [["object", location, stored.key, stored.tag, stored.size]]
     if digest_checksum(stored.digest):
         names.insert(0, ["digest", stored.digest.lower(), stored.size])
@@ -200,8 +200,8 @@ def _names(location: str, stored: StoredObject) -> list[str]:
 
 
 def _make_private(directory: Path) -> None:
-    """Make a folder that nobody else can write into, or see that it is one."""
-    cure = "name a folder that the server's user owns and nobody else can write to; it is made if there is none"
+    """Make a folder that no other user can write to, or check that an existing one is such a folder."""
+    cure = "name a folder that the server's user owns and nobody else can write to; it is made if missing"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = directory.stat()

@@ -1,4 +1,4 @@
-"""The files of one model version as they were listed, in a folder of the model cache: a tree of hard links to blobs."""
+"""The files of one model version as listed: a tree of hard links to blobs, in a folder of the model cache."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from core.repository.cache.cache_contents import LOCK_SUFFIX
 from core.repository.cache.disk_space import disk_failure
-from core.repository.cache.eviction import LOCK_SUFFIX
 from core.repository.cache.file_lock import lock_shared
 from core.repository.stores.object_store import StoredObject
 
 
 def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:
-    """What identifies these objects under these paths of this repository, and no others.
+    """The identity of these objects under these paths of this repository.
 
-    The location is part of it, although blobs are shared between locations: what a storage says of its own objects must
-    not stand for another's. A tree of links takes no space.
+    It includes the location, although locations share blobs: one storage's tags say nothing about another storage's
+    objects. The additional tree of links takes no space.
     """
     listed = sorted((path, stored.size, stored.tag) for path, stored in contents.items())
     return hashlib.sha256(json.dumps([location, model, listed]).encode()).hexdigest()
 
 
 class Snapshot:
-    """A place in `models/` that nobody removes until `release`; whether anything is there yet is for `holds` to say."""
+    """A folder in `models/` that eviction spares until `release`; `holds` tells whether its files are there."""
 
     def __init__(self, models: Path, identity: str, model: str) -> None:
-        """Wait until nobody removes it. Raises OSError."""
+        """Wait until no process is removing the folder. Raises OSError."""
         self._folder = models / identity
         self._model = model
         self.path = self._folder / model
         self._lock = lock_shared(models / f"{identity}{LOCK_SUFFIX}")
         try:
-            os.utime(self._lock.fd)  # the least recently used goes first
+            os.utime(self._lock.fd)  # eviction removes the least recently used first
         except OSError:
             self._lock.release()
             raise
 
     def holds(self, contents: Mapping[str, StoredObject]) -> bool:
-        """Whether the files are there with the sizes that they must have; a path that ends with `/` is a folder."""
+        """Whether all files exist with their listed sizes; a path that ends with `/` is a folder."""
         try:
             return self.path.is_dir() and all(
                 (self.path / path).is_dir() if path.endswith("/") else (self.path / path).stat().st_size == stored.size
                 for path, stored in contents.items()
             )
-        except OSError:  # gone, or unreadable: staging it again will tell
+        except OSError:  # missing or unreadable; staging it again reports the error
             return False
 
     @contextmanager
     def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Path]:
-        """A folder to put `contents` into, which takes its place when the block ends; removed if the block fails.
+        """A folder for `contents`, which becomes the snapshot when the block ends and is removed if the block fails.
 
-        Raises RepositoryUnavailable where the disk fails.
+        Raises RepositoryUnavailable for a disk failure.
         """
         aside = self._aside()
         cache = self._folder.parent.parent
@@ -75,11 +75,11 @@ class Snapshot:
             shutil.rmtree(aside, ignore_errors=True)
 
     def release(self) -> None:
-        """Nobody uses it through this object any more; a second call does nothing."""
+        """End this use of the snapshot; a second call does nothing."""
         self._lock.release()
 
     def _publish(self, aside: Path, contents: Mapping[str, StoredObject]) -> None:
-        # Another thread or process may have been as fast, and be using what it made: that stays.
+        # Another thread or process may have published first and may be using its folder, so that folder stays.
         if _rename(aside, self._folder) or self.holds(contents):
             return
         old = self._aside()
@@ -93,7 +93,7 @@ class Snapshot:
 
 
 def _rename(source: Path, target: Path) -> bool:
-    """False if there is something at `target` already."""
+    """Rename a folder; False if `target` already exists."""
     try:
         source.rename(target)
     except OSError as error:

@@ -1,0 +1,1 @@
+"""Downloads of models from object stores into the cache: parallel, resumable, verified."""

@@ -1,4 +1,4 @@
-"""How long to wait before a storage that failed is asked again, and when to give it up."""
+"""Retries of a failing storage: how long to wait between them and when to stop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 class GivenUp(Exception):
-    """The work was told to stop; why is known to who told it."""
+    """The work was told to stop. The caller that stopped it knows why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, with full jitter: many servers that lost one storage do not come back to it in step.
+    """Exponential backoff with full jitter, so that many servers do not return to a storage at the same moment.
 
-    `attempts` failures in a row end it. `base` and `cap` are in seconds. `pause` waits for an event at most so many
-    seconds; `draw` gives a number in [0, 1): both are here for the tests.
+    It stops after `attempts` failures in a row. `base` and `cap` are in seconds. `pause` waits for an event with a
+    timeout in seconds and `draw` returns a number in [0, 1); tests replace both.
     """
 
     attempts: int = 6
@@ -41,7 +41,7 @@ class Backoff:
     def call(self, operation: Callable[[], T], what: str, stop: threading.Event) -> T:
         """The result of `operation`, called again after each TransientError.
 
-        Raises RepositoryUnavailable ("failed to `what` ...") after the last attempt, GivenUp if `stop` is set between.
+        Raises RepositoryUnavailable ("failed to `what` ...") after the last attempt, GivenUp if `stop` is set before.
         """
         failures = 0
         while True:

@@ -1,4 +1,4 @@
-"""The running checksum of an object's content, also where the storage hashes parts and then their digests."""
+"""The running checksum of an object's content, including checksums of parts' checksums."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from core.repository.stores.object_store import Checksum, Hash
 
-# What names a content by itself: a CRC does not.
+# Hashes that identify a content; a CRC does not.
 _NAMING = frozenset({"md5", "sha1", "sha256", "sha384", "sha512"})
 
 
 class ContentHash:
-    """The content goes in once, from its beginning to its end, in pieces of any size."""
+    """A checksum that takes the content from beginning to end, in pieces of any size."""
 
     def __init__(self, checksum: Checksum) -> None:
         self._checksum = checksum
@@ -31,7 +31,7 @@ class ContentHash:
         self._in_part += len(content)
 
     def value(self) -> str:
-        """The checksum of what went in, in hex as the storage writes it."""
+        """The checksum of the content so far, in hex as the storage writes it."""
         if not self._checksum.part_size:
             return self._current.hexdigest().lower()
         if self._in_part or not self._digests:
@@ -47,7 +47,7 @@ class ContentHash:
 
 
 def digest_checksum(digest: str) -> Checksum | None:
-    """The Checksum of a listing's digest, `md5:<hex>`; None for one that does not name a content by itself."""
+    """The Checksum of a listing's digest, such as `md5:<hex>`; None for a digest that does not identify a content."""
     name, _, value = digest.partition(":")
     if name not in _NAMING or not value:
         return None

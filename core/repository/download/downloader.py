@@ -1,7 +1,7 @@
-"""Downloads that finish once: what the cache lacks of a model is fetched, in parallel, and never fetched again.
+"""Downloads the objects of a model that the cache lacks, in parallel and each only once.
 
-Two threads or processes that want the same object do not both fetch it: one has the partial file, the other looks at
-what else is missing, and then waits. Nobody waits with a partial file in hand, so they cannot wait for each other.
+Two threads or processes never fetch the same object at once: one holds its partial file, the other fetches the other
+missing objects and then waits. No thread waits while it holds a partial file, so two of them cannot deadlock.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from core.repository.download.verification import Damaged
 from core.repository.stores.object_store import ObjectStore, StoredObject
 
 _log = logging.getLogger("trident.repository")
-# Waiting for another process, seconds: often it has nearly finished a small file, sometimes it is at gigabytes.
+# Seconds between two looks at another process's download: it may be nearly finished, or at the start of gigabytes.
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.2
 
 
 class Downloader:
-    """One for all cloud repositories of a process; any thread, several models at once.
+    """Downloads for all cloud repositories of a process; any thread, several models at once.
 
-    At most `parallel` reads run at once, and one for each model besides. An object of more than `part_bytes` is read in
-    ranges of that size, which are also what another start resumes from.
+    At most `parallel` reads run at once, plus one for each model. An object larger than `part_bytes` is read in ranges
+    of that size; a later start resumes after the ranges that are complete.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Downloader:
     def fetch(
         self, store: ObjectStore, model: str, version: int | None, contents: Mapping[str, StoredObject]
     ) -> Snapshot:
-        """A folder of the cache with `contents`, held until its `release`; a path that ends with `/` is a folder.
+        """A snapshot with `contents`, held until its `release`; a path that ends with `/` is a folder.
 
-        Blocks. Raises RepositoryUnavailable as the store does, and where an object fails too often, is damaged twice,
-        or does not fit on the disk; what has come of the others stays for the next attempt.
+        Blocks. Raises RepositoryUnavailable as the store does, and if an object fails too often, is damaged twice or
+        does not fit on the disk. The other objects stay in the cache for the next attempt.
         """
         title = f"model '{model}'" + ("" if version is None else f" version {version}")
         snapshot = self.cache.snapshot(store.location, model, contents)
@@ -78,7 +78,7 @@ class Downloader:
         return snapshot
 
     def stop(self) -> None:
-        """End the downloads that run, soon, with RepositoryUnavailable; none starts again."""
+        """Make the running downloads fail soon, with RepositoryUnavailable; none starts again."""
         with self._lock:
             self._stopped = True
             for stop in self._running:
@@ -89,7 +89,7 @@ class Downloader:
     ) -> None:
         """Put `contents` into `folder`, from the cache or from `store`."""
         missing: dict[str, StoredObject] = {}
-        # Large ones first: it is the small ones that fill the threads evenly at the end.
+        # Large objects first: the small ones then keep all threads busy until the end.
         for path, stored in sorted(contents.items(), key=lambda item: -item[1].size):
             if path.endswith("/"):
                 self.cache.make_folder(folder / path)
@@ -118,7 +118,7 @@ class Downloader:
 
 
 class _Fetch:
-    """The objects that one model lacks."""
+    """The download of the objects that the cache lacks of one model."""
 
     def __init__(
         self, downloader: Downloader, store: ObjectStore, folder: Path, report: ModelDownload, stop: threading.Event
@@ -130,7 +130,7 @@ class _Fetch:
         self._report = report
         self._stop = stop
         self._slots = downloader.slots.of_fetch(stop)
-        # Bounds the open files, and how many objects are half done when the process ends.
+        # Limits the open files and the number of objects that are incomplete when the process ends.
         self._open_slots = threading.Semaphore(2 * downloader.parallel)
         self._open: dict[str, Transfer] = {}
         self._again: dict[str, StoredObject] = {}
@@ -148,7 +148,7 @@ class _Fetch:
             pending = self._again
 
     def _run_once(self, pending: Mapping[str, StoredObject]) -> None:
-        """Try each object once; those that another has, and those that came damaged, are in `_again` then."""
+        """Try each object once. `_again` then has those that another download holds and those that were damaged."""
         futures: list[Future[None]] = []
         complete = False
         try:
@@ -158,7 +158,7 @@ class _Fetch:
                     error = _first_error(futures)
                     complete = error is None
                 finally:
-                    if not complete:  # before the pool is left, which waits for its threads
+                    if not complete:  # before the pool is closed, which waits for its threads
                         self._stop.set()
         finally:
             for transfer in self._open.values():
@@ -181,7 +181,7 @@ class _Fetch:
             futures += [pool.submit(self._work, path, transfer, task) for task in transfer.tasks]
 
     def _begin(self, path: str, stored: StoredObject) -> Transfer | None:
-        """The transfer of an object; None if another has it, or has just finished it."""
+        """The transfer of an object; None if another download holds it or has just finished it."""
         partial = self._cache.try_part(self._store.location, stored, self._downloader.part_bytes)
         if partial is None:
             self._report.wait_for(stored.key)
@@ -204,7 +204,7 @@ class _Fetch:
                 partial.close()
 
     def _work(self, path: str, transfer: Transfer, task: int | None) -> None:
-        """One task of a transfer, in a thread of the pool; if it fails, all stop."""
+        """Run one task of a transfer in a thread of the pool; a failure stops the whole fetch."""
         complete = False
         try:
             if self._stop.is_set():
@@ -225,10 +225,10 @@ class _Fetch:
         except Damaged as damage:
             if path in self._damaged:
                 raise RepositoryUnavailable(
-                    f"'{wanted.key}' came damaged from {self._store.location}, twice: {damage}"
+                    f"'{wanted.key}' arrived damaged from {self._store.location}, twice: {damage}"
                 ) from damage
             _log.warning(
-                "'%s' came damaged from %s, downloading it again: %s", wanted.key, self._store.location, damage
+                "'%s' arrived damaged from %s, downloading it again: %s", wanted.key, self._store.location, damage
             )
             self._damaged.add(path)
             self._again[path] = wanted
@@ -241,10 +241,10 @@ class _Fetch:
 
 
 def _first_error(futures: list[Future[None]]) -> BaseException | None:
-    """Wait for all; the first failure, GivenUp only if there is no other."""
+    """Wait for all futures and return the first failure; GivenUp only without another failure."""
     errors = [error for future in as_completed(futures) if (error := future.exception()) is not None]
     return next((error for error in errors if not isinstance(error, GivenUp)), errors[0] if errors else None)
 
 
 def _stopping() -> RepositoryUnavailable:
-    return RepositoryUnavailable("the download was given up: the server is stopping")
+    return RepositoryUnavailable("the download was stopped: the server is stopping")

@@ -1,7 +1,7 @@
-"""A file that is being downloaded in parts, and what of it has come, also for the next start.
+"""A file that is downloaded in parts, and the record of the complete parts, which a later start resumes from.
 
-Beside `<name>.part` a journal `<name>.ranges` names the parts that are complete, a line each: the process may end at
-any moment. It is not meant to outlive a power failure; what was lost then is found by the checksum.
+Beside `<name>.part`, the journal `<name>.ranges` names the complete parts, one per line, because the process may end at
+any moment. It need not survive a power failure: the checksum detects what that loses.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PIECE_BYTES = 256 << 10
 
 
 class PartialFile:
-    """The file under an exclusive lock, which is its own from here on. Any number of threads may write different parts.
+    """The file under an exclusive lock, which this object takes over. Several threads may write different parts.
 
-    Methods that touch the disk raise RepositoryUnavailable; where the disk is full, the file has been discarded.
+    Methods that use the disk raise RepositoryUnavailable; if the disk is full, they discard the file first.
     """
 
     def __init__(self, lock: FileLock, size: int, part_bytes: int) -> None:
@@ -45,7 +45,7 @@ class PartialFile:
             raise failure from error
 
     def range_of(self, part: int) -> tuple[int, int]:
-        """Where a part begins and where it ends, in bytes."""
+        """The beginning and the end of a part, in bytes."""
         start = part * self.part_bytes
         return start, min(self.size, start + self.part_bytes)
 
@@ -68,7 +68,7 @@ class PartialFile:
             raise self._failed(error) from error
 
     def finish(self, part: int) -> None:
-        """All bytes of `part` are written."""
+        """Record that all bytes of `part` are written."""
         with self._journal_lock:
             self._finished.add(part)
             if self.parts == 1:
@@ -80,7 +80,7 @@ class PartialFile:
                 raise self._failed(error) from error
 
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        """What was written to [start, stop), in pieces, each in the place of the one before: look before the next."""
+        """The bytes [start, stop) in pieces. Each piece overwrites the previous one: use it before taking the next."""
         buffer = memoryview(bytearray(min(PIECE_BYTES, max(0, stop - start))))
         while start < stop:
             try:
@@ -88,12 +88,12 @@ class PartialFile:
             except OSError as error:
                 raise self._failed(error) from error
             if not size:
-                raise RepositoryUnavailable(f"{self.path} was cut short while it was downloaded")
+                raise RepositoryUnavailable(f"{self.path} was truncated during the download")
             yield buffer[:size]
             start += size
 
     def discard(self) -> None:
-        """Remove it; what other threads still write goes nowhere."""
+        """Remove the file; what other threads still write to it is lost."""
         try:
             self._journal_path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
@@ -102,18 +102,18 @@ class PartialFile:
             raise disk_failure(error, self.path.parent.parent, 0) from error
 
     def move_to(self, blob: Path) -> None:
-        """Its end as a partial file: complete and read-only at `blob`. Raises OSError."""
+        """Move the complete file to `blob`, read-only. Raises OSError."""
         self.path.rename(blob)
-        # After the move: what is left behind when the process ends here must be open to another attempt.
+        # After the move: if the process ends before it, another attempt must be able to write to the file.
         os.fchmod(self._lock.fd, 0o400)
         self._journal_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the lock; what has come stays. A second call does nothing."""
+        """Release the lock and keep the file. A second call does nothing."""
         self._lock.release()
 
     def _restart(self) -> None:
-        # In this order: a journal is believed only beside a file of the full size.
+        # In this order, because a journal is valid only beside a file of the full size.
         self._journal_path.unlink(missing_ok=True)
         self._finished = set()
         os.ftruncate(self._lock.fd, 0)
@@ -129,7 +129,7 @@ class PartialFile:
         header, _, rest = content.partition(b"\n")
         if header + b"\n" != self._header:
             return set()
-        # A last line without its end was being written when the process ended: 1 may have been meant to be 17.
+        # A last line without a line end is incomplete: the process ended while it was written, so 1 may stand for 17.
         lines = rest.split(b"\n")[:-1]
         if not all(line.isdigit() and int(line[:20]) < self.parts for line in lines):
             return set()

@@ -1,6 +1,6 @@
-"""How far the downloads are: for the log, the readiness body, the metrics and a progress bar.
+"""The progress of downloads, for the log, the readiness body, the metrics and a progress bar.
 
-The log is written by the threads that download, about every five seconds: nothing runs where nothing is downloaded.
+The downloading threads write the log, about every five seconds, so that nothing runs while nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True, slots=True)
 class DownloadSnapshot:
-    """One look at the downloads.
+    """The state of the downloads at one moment.
 
-    The first part is about those that run: it begins when the first starts, takes in all that start before the last of
-    them ends, and is empty then. `seconds` since it began. The totals are over the life of the process: the bytes that
-    came from the storage, the objects that were made of them and those found in the cache, attempts that were repeated,
-    and the seconds in which anything was downloaded.
+    The fields up to `seconds` describe the current group of downloads. It begins when a download starts while none is
+    running, includes every download that starts before all of them have ended, and is empty after that. `seconds` is
+    the time since it began. The totals count over the life of the process: bytes received from storages, objects made
+    from them, objects found in the cache, repeated attempts, and seconds in which any download was running.
     """
 
     active: bool = False
@@ -42,7 +42,7 @@ class DownloadSnapshot:
 
 
 class DownloadProgress:
-    """The counters of all downloads of a process; any thread. `clock` gives seconds."""
+    """The counters of all downloads of a process; any thread. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,15 +58,15 @@ class DownloadProgress:
             return self._snapshot(self._clock())
 
     def found(self, title: str, objects: int) -> None:
-        """All `objects` of a model were in the cache."""
+        """Count a model whose `objects` were all in the cache."""
         with self._lock:
             self._hits += objects
         _log.debug("%s is in the cache: %s", title, _count(objects))
 
     def download(self, model: str, title: str, cached: int) -> ModelDownload:
-        """To be entered while objects of `model` are downloaded; `cached` others need not be.
+        """A context manager to hold while objects of `model` are downloaded; `cached` is how many the cache had.
 
-        `title` is the model with its version, for the log.
+        `title` names the model and its version in the log.
         """
         return ModelDownload(self, model, title, cached)
 
@@ -80,7 +80,7 @@ class DownloadProgress:
             self._running.append(download)
 
     def _end(self, download: ModelDownload, *, failed: bool) -> float:
-        """The seconds that it took."""
+        """End a download and return its duration in seconds."""
         with self._lock:
             now = self._clock()
             self._running.remove(download)
@@ -113,7 +113,7 @@ class DownloadProgress:
             seen.objects_done,
             _count(seen.objects_total),
             seen.seconds,
-            f"; waiting for '{waiting}', which another download has in hand" if waiting else "",
+            f"; waiting for '{waiting}', which another download is fetching" if waiting else "",
         )
 
     def _snapshot(self, now: float) -> DownloadSnapshot:
@@ -137,7 +137,7 @@ class DownloadProgress:
 
 
 class ModelDownload:
-    """The download of one model; a context manager. Its threads tell it what they do."""
+    """The progress of one model's download; a context manager. The downloading threads report to it."""
 
     def __init__(self, progress: DownloadProgress, model: str, title: str, cached: int) -> None:
         self.model = model
@@ -174,18 +174,18 @@ class ModelDownload:
         )
 
     def want(self, objects: int, size: int) -> None:
-        """So many objects of together `size` bytes are to come."""
+        """Add `objects` objects with a total of `size` bytes to the amount to download."""
         with self._lock:
             self.objects_total += objects
             self.bytes_total += size
 
     def have(self, size: int) -> None:
-        """So many of the bytes are left of an earlier attempt; if negative, so many that came were thrown away."""
+        """Count `size` bytes that an earlier attempt left; a negative `size` counts bytes that were discarded."""
         with self._lock:
             self.bytes_done += size
 
     def received(self, size: int) -> None:
-        """So many bytes came from the storage."""
+        """Count `size` bytes received from the storage."""
         with self._lock:
             self.bytes_done += size
             self._received += size
@@ -193,14 +193,14 @@ class ModelDownload:
         self._progress._log_if_due()
 
     def finished(self) -> None:
-        """One object is in the cache."""
+        """Count one object as complete."""
         with self._lock:
             self.objects_done += 1
             self.waiting = ""
         self._progress._count(objects=1)
 
     def found(self, size: int) -> None:
-        """One object of `size` bytes need not come any more: another thread or process has put it into the cache."""
+        """Count one object of `size` bytes as cached: another thread or process has downloaded it."""
         with self._lock:
             self.cached += 1
             self.objects_total -= 1
@@ -209,21 +209,21 @@ class ModelDownload:
         self._progress._count(hits=1)
 
     def wait_for(self, key: str) -> None:
-        """Another thread or process is downloading the object `key`."""
+        """Record that another thread or process is downloading the object `key`."""
         self.waiting = key
         self._progress._log_if_due()
 
     def retried(self) -> None:
-        """The storage failed and is asked again."""
+        """Count a retry."""
         self._progress._count(retries=1)
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people, in decimal units."""
+    """A number of bytes as text, in decimal units."""
     scaled, unit = float(size), 0
     while scaled >= 999.5 and unit < len(_UNITS) - 1:
         scaled, unit = scaled / 1000, unit + 1
-    # Two digits tell more than one, as in "1.0 GB"; a count of bytes has no fraction.
+    # At least two digits, as in "1.0 GB", except for a number of bytes.
     return f"{scaled:.1f} {_UNITS[unit]}" if unit and scaled < 9.95 else f"{scaled:.0f} {_UNITS[unit]}"
 
 

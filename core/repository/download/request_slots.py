@@ -1,4 +1,4 @@
-"""How many reads from storages may run at once, over all models that are being fetched."""
+"""The limit on concurrent reads from storages, over all models that are being fetched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_EVERY = 0.2
 
 
 class RequestSlots:
-    """`count` slots for everybody, and one more for each fetch: a storage that only drips must not stop the others."""
+    """`count` shared slots, plus one for each fetch, so that a very slow storage does not stop the other fetches."""
 
     def __init__(self, count: int) -> None:
         self._shared = threading.BoundedSemaphore(count)
@@ -22,7 +22,7 @@ class RequestSlots:
 
 
 class FetchSlots:
-    """The slots as one fetch sees them; its threads ask."""
+    """The slots that one fetch may use; its threads take them."""
 
     def __init__(self, shared: threading.BoundedSemaphore, stop: threading.Event) -> None:
         self._shared = shared
@@ -31,7 +31,7 @@ class FetchSlots:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for a slot, and have it in the block. Raises GivenUp when the fetch is told to stop."""
+        """Hold a slot in the block, after waiting for one. Raises GivenUp when the fetch is told to stop."""
         slot = self._acquire()
         try:
             yield

@@ -1,4 +1,4 @@
-"""One object on its way from a storage into a partial file: read in parts, resumed where it broke, verified."""
+"""The transfer of one object from a storage into a partial file: read in parts, resumed after failures, verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.repository.stores.object_store import Checksum, ObjectStore, StoredObj
 
 
 class Transfer:
-    """Its parts may be fetched by several threads at once. Every method may raise GivenUp once `stop` is set."""
+    """The transfer of one object; several threads may run its tasks. Methods may raise GivenUp after `stop` is set."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class Transfer:
         self._slots = slots
         self._stop = stop
         self._lock = threading.Lock()
-        # Where an earlier start got all of them, one task is left: to verify.
+        # If an earlier start fetched all parts, one task remains: the verification.
         self.tasks: list[int | None] = [*partial.unfinished()] or [None]
         self._left = len(self.tasks)
         report.have(partial.finished_bytes())
 
     def run(self, task: int | None) -> bool:
-        """Do one of `tasks`. True if it was the last: then `verification` can be concluded.
+        """Run one of `tasks`. True for the last one: then `verification` can be concluded.
 
-        Raises RepositoryUnavailable as the store does, and if it fails too often without any progress.
+        Raises RepositoryUnavailable as the store does, and after too many failures without progress.
         """
         if task is not None:
             self._fetch(task)
@@ -74,11 +74,11 @@ class Transfer:
         self.partial.finish(part)
 
     def _keep(self, piece: bytes, reached: int, stop: int) -> int:
-        """Write a piece; where the next one begins."""
+        """Write a piece and return where the next one begins."""
         if self._stop.is_set():
             raise GivenUp
         if reached + len(piece) > stop:
-            raise TransientError("more bytes came than were asked for")
+            raise TransientError("the storage sent more bytes than requested")
         self.partial.write(reached, piece)
         self._report.received(len(piece))
         return reached + len(piece)
@@ -87,7 +87,7 @@ class Transfer:
         received = self.partial.finished_bytes() + reached - self.partial.range_of(part)[0]
         return RepositoryUnavailable(
             f"failed to download '{self.wanted.key}' from {self._store.location}: {received} of {self.wanted.size} "
-            f"bytes came, then {failures} attempts failed without any progress, the last one with: {cause}"
+            f"bytes arrived, then {failures} attempts failed without progress, the last one with: {cause}"
         )
 
     def _ask(self) -> Checksum | None:

@@ -1,4 +1,4 @@
-"""Whether what came is what the storage has: the checksum of an object, made while it is still coming."""
+"""The verification of a download against the storage's checksum, computed while parts are still arriving."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from core.repository.download.content_hash import ContentHash, digest_checksum
 from core.repository.download.partial_file import PartialFile
 from core.repository.stores.object_store import Checksum, StoredObject
 
-# Parts by which receiving may be ahead of hashing, and how often it is looked at, in seconds.
+# How many parts receiving may be ahead of hashing, and the seconds between two checks of that.
 _AHEAD = 6
 _LOOK = 0.01
 
 
 class Damaged(Exception):
-    """The content that came is not what the storage says it has."""
+    """The downloaded content differs from the storage's checksum."""
 
 
 class Verification:
-    """Hashes the finished beginning of a partial file, on whichever thread has just finished a part.
+    """Hashes a partial file in order, on the thread that has just finished a part.
 
-    `ask` gets the storage's own checksum. It is asked only where the listing had none that names the content, or had
-    one that it does not have: S3 lists an etag that looks like an MD5 and is none for objects encrypted by KMS.
+    `ask` gets the checksum from the storage. It is called only if the listing had no digest, or if the digest differs
+    from the content: for objects encrypted by KMS, S3 lists an etag that looks like an MD5 but is not.
     """
 
     def __init__(self, wanted: StoredObject, partial: PartialFile, ask: Callable[[], Checksum | None]) -> None:
@@ -36,7 +36,7 @@ class Verification:
         self._lock = threading.Lock()
 
     def advance(self) -> None:
-        """Hash what can be hashed by now; if another thread is at it, it goes on with that one or a later call."""
+        """Hash the parts that have arrived in order; does nothing while another thread is hashing."""
         if self._lock.acquire(blocking=False):
             try:
                 self._hash_finished()
@@ -46,8 +46,8 @@ class Verification:
     def catch_up(self, part: int, stop: threading.Event) -> None:
         """Wait until `part` is not too far ahead of the hash.
 
-        Where the storage is faster than the hash, receiving would take the processor from hashing, and all that is left
-        to hash at the end would be waited for.
+        If the storage is faster than the hash, receiving takes processor time from hashing, and the download then waits
+        at its end for everything that is not hashed yet.
         """
         while part - self._next_part > _AHEAD and not stop.is_set():
             self.advance()
@@ -55,9 +55,9 @@ class Verification:
                 stop.wait(_LOOK)
 
     def conclude(self) -> bool:
-        """When all parts are finished: True if the content is the one that the listing's digest names.
+        """Verify the content after all parts are finished: True if it matches the digest of the listing.
 
-        False if it has none, and the storage has no objection. Raises Damaged if the checksum is another.
+        False if it only matches the storage's checksum, or if there is no checksum. Raises Damaged otherwise.
         """
         with self._lock:
             self._hash_finished()
@@ -100,7 +100,7 @@ class Verification:
 
 
 def _difference(checksum: Checksum, made: ContentHash) -> str:
-    """What is wrong; empty if nothing is."""
+    """The difference in words; empty without one."""
     value = made.value()
     if value == checksum.value.lower():
         return ""

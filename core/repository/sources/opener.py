@@ -9,7 +9,7 @@ from pathlib import Path
 from core.repository.cache.model_cache import ModelCache
 from core.repository.download.downloader import Downloader
 from core.repository.download.progress import DownloadProgress
-from core.repository.location import Location, parse_location
+from core.repository.location import Location, Scheme, parse_location
 from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
 from core.repository.sources.object_store import ObjectStoreSource
@@ -56,7 +56,7 @@ class SourceOpener:
         source = self._open(location, location)
         if not any_layout:
             return source
-        if location.scheme == "local":
+        if location.scheme is Scheme.LOCAL:
             path = Path(location.text).absolute()
             if not path.name:
                 return source
@@ -69,7 +69,7 @@ class SourceOpener:
 
     def _open(self, location: Location, credited: Location) -> Source:
         """The source at `location`, with the credentials for `credited`."""
-        if location.scheme == "local":
+        if location.scheme is Scheme.LOCAL:
             return LocalSource(Path(location.text))
         store = RenewedStore(
             location.text, lambda: self._credential(credited), lambda credential: _store(location, credential)
@@ -96,7 +96,7 @@ class SourceOpener:
 
 def _store(location: Location, credential: S3Credential | GcsCredential | None) -> ObjectStore:
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
-    if location.scheme == "s3":
+    if location.scheme is Scheme.S3:
         from core.repository.stores.s3.store import S3Store
 
         return S3Store(location, credential if isinstance(credential, S3Credential) else None)

@@ -1,0 +1,1 @@
+"""Object stores as the downloader sees them, one package per storage, and their credentials."""

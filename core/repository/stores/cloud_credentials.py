@@ -1,10 +1,11 @@
-"""The credentials of several cloud accounts in one file, as Triton reads it from TRITON_CLOUD_CREDENTIAL_PATH.
+"""The credential file in TRITON_CLOUD_CREDENTIAL_PATH, which may hold several cloud accounts, as Triton reads it.
 
     {"s3": {"": {"key_id": "…", "secret_key": "…", "session_token": "…", "region": "…", "profile": "…"},
             "s3://bucket": {"profile": "…"}},
      "gs": {"": "KEYFILE", "gs://bucket": "KEYFILE"}}
 
-The keys are beginnings of repository URIs: the longest that fits wins, "" fits all. Any string may be missing or empty.
+The keys are prefixes of repository URIs: the longest match wins, and "" matches all. Every string may be empty or
+missing.
 
 Source: docs/spec/repository.md section 1.10.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from core.errors import ConfigInvalid, RepositoryUnavailable
-from core.repository.location import Location, uri_prefix
+from core.repository.location import Location, Scheme, uri_prefix
 
 _T = TypeVar("_T")
 
@@ -28,7 +29,7 @@ _HINT = "TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with an object for each 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class S3Credential:
-    """A key, a profile of the AWS configuration, or (both empty) the default chain; `region` goes with any of them."""
+    """A key, a profile of the AWS configuration, or the default chain if both are empty; each with a `region`."""
 
     key_id: str = ""
     secret_key: str = ""
@@ -50,40 +51,40 @@ class GcsCredential:
 
 @dataclass(frozen=True, slots=True)
 class CloudCredentials:
-    """What the file holds, by beginning of the URI. With no entry for a storage, its SDK's default chain is used."""
+    """The entries of the file, by URI prefix. A storage without entries uses its SDK's default chain."""
 
     s3: Mapping[str, S3Credential] = field(default_factory=dict)
     gs: Mapping[str, GcsCredential] = field(default_factory=dict)
 
     def credentials_for(self, location: Location) -> S3Credential | GcsCredential | None:
-        """The entry with the longest beginning of `location`; None where the default chain is to be used.
+        """The entry with the longest prefix of `location`; None for the default chain.
 
-        Raises RepositoryUnavailable where the file has entries for this storage, and none that fits.
+        Raises RepositoryUnavailable if the file has entries for this storage but none matches.
         """
-        by_scheme: dict[str, Mapping[str, S3Credential | GcsCredential]] = {"s3": self.s3, "gs": self.gs}
+        by_scheme: dict[Scheme, Mapping[str, S3Credential | GcsCredential]] = {Scheme.S3: self.s3, Scheme.GS: self.gs}
         entries = by_scheme.get(location.scheme, {})
         if not entries:
             return None
-        fitting = [prefix for prefix in entries if f"{location.text}/".startswith(prefix)]
-        if not fitting:
+        matches = [prefix for prefix in entries if f"{location.text}/".startswith(prefix)]
+        if not matches:
             raise RepositoryUnavailable(
                 f"Cannot match credential for path  {location.text}",
-                hint=f"add an entry for it, or one for \"\", to section '{location.scheme}' of the credential file",
+                hint=f"add an entry for it or for \"\" to section '{location.scheme.value}' of the credential file",
             )
-        credential = entries[max(fitting, key=len)]
+        credential = entries[max(matches, key=len)]
         return None if credential == GcsCredential("") else credential
 
 
 def read_cloud_credentials(path: str) -> CloudCredentials:
-    """The file at `path`; no entries for an empty path. Sections of other storages are left out.
+    """Read the file at `path`; an empty path gives no entries. Sections of other storages are ignored.
 
-    Raises ConfigInvalid, without any of the file's contents in its text, where the file cannot be read as such.
+    Raises ConfigInvalid for an unreadable or malformed file; the message contains nothing of the file's contents.
     """
     if not path:
         return CloudCredentials()
     root = _parsed(path)
     if not isinstance(root, dict):
-        raise ConfigInvalid(f"the credential file {path} is no JSON object", hint=_HINT)
+        raise ConfigInvalid(f"the credential file {path} is not a JSON object", hint=_HINT)
     return CloudCredentials(
         s3=_section(path, root, "s3", _s3_credential), gs=_section(path, root, "gs", _gcs_credential)
     )
@@ -97,7 +98,7 @@ def _parsed(path: str) -> object:
         raise ConfigInvalid(f"cannot read the credential file {path}: {error.strerror}", hint=_HINT) from error
     if len(content) > _LARGEST_FILE:
         raise ConfigInvalid(f"the credential file {path} has more than {_LARGEST_FILE} bytes", hint=_HINT)
-    # Both without their cause: the exceptions of the parser hold the whole text.
+    # Neither is chained: the exceptions of the parser hold the whole text.
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
@@ -110,7 +111,7 @@ def _parsed(path: str) -> object:
 def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[object, str], _T]) -> dict[str, _T]:
     section = root.get(name, {})
     if not isinstance(section, dict):
-        raise ConfigInvalid(f"section '{name}' of the credential file {path} is no object", hint=_HINT)
+        raise ConfigInvalid(f"section '{name}' of the credential file {path} is not an object", hint=_HINT)
     return {
         uri_prefix(prefix): read(entry, f"entry {index} of section '{name}' of the credential file {path}")
         for index, (prefix, entry) in enumerate(section.items(), 1)
@@ -119,19 +120,19 @@ def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[o
 
 def _s3_credential(entry: object, where: str) -> S3Credential:
     if not isinstance(entry, dict):
-        raise ConfigInvalid(f"{where} is no object", hint=_HINT)
+        raise ConfigInvalid(f"{where} is not an object", hint=_HINT)
     names = ("key_id", "secret_key", "session_token", "region", "profile")
     wrong = [name for name in names if not isinstance(entry.get(name, ""), str)]
     if wrong:
-        raise ConfigInvalid(f"{where}: '{wrong[0]}' is no string", hint=_HINT)
+        raise ConfigInvalid(f"{where}: '{wrong[0]}' is not a string", hint=_HINT)
     credential = S3Credential(**{name: entry[name] for name in names if name in entry})
     if bool(credential.key_id) != bool(credential.secret_key):
         given, missing = ("key_id", "secret_key") if credential.key_id else ("secret_key", "key_id")
-        raise ConfigInvalid(f"{where} has '{given}' and no '{missing}'", hint="a key is made of both")
+        raise ConfigInvalid(f"{where} has '{given}' but no '{missing}'", hint="a key consists of both")
     return credential
 
 
 def _gcs_credential(entry: object, where: str) -> GcsCredential:
     if not isinstance(entry, str):
-        raise ConfigInvalid(f"{where} is no string", hint="it is the path of a key file")
+        raise ConfigInvalid(f"{where} is not a string", hint="it must be the path of a key file")
     return GcsCredential(entry)

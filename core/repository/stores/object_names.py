@@ -1,4 +1,4 @@
-"""Which object names can be files here. Names from storage are not trusted: none may lead out of its folder."""
+"""Which object names can be local files. Names from a storage are not trusted: none may lead out of its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LONGEST = 255
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` cannot be that of one file or folder; None if it can. A backslash is a character like any other."""
+    """Why `name` cannot name a file or a folder; None if it can. A backslash is an ordinary character."""
     if not name:
         return "an empty name"
     if name in (os.curdir, os.pardir):
@@ -24,12 +24,12 @@ def name_problem(name: str) -> str | None:
 
 
 def path_problem(path: str) -> str | None:
-    """Why the relative `path` cannot be that of a file; None if it can. Absolute ones begin with an empty name."""
+    """Why `path` cannot be the relative path of a file; None if it can. An absolute path begins with an empty name."""
     return next((problem for problem in map(name_problem, path.split("/")) if problem), None)
 
 
 def paths_problem(paths: Collection[str]) -> str | None:
-    """Why `paths` cannot be the files of one folder; None if they can. One that ends with `/` is a folder."""
+    """Why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder."""
     files = {path for path in paths if not path.endswith("/")}
     for path in paths:
         problem = path_problem(path.removesuffix("/"))

@@ -1,4 +1,4 @@
-"""An object store whose credentials may be exchanged while the server runs.
+"""An object store whose credentials may be replaced while the server runs.
 
 Source: docs/spec/repository.md section 1.10 ("on failure the file is re-read once").
 """
@@ -16,14 +16,14 @@ _C = TypeVar("_C")
 
 
 class RenewedStore(Generic[_C]):
-    """The ObjectStore that `make` makes, at its first use, from what `read` reads.
+    """The ObjectStore that `make` makes from the credential that `read` returns; made at its first use.
 
-    It is read again after each failure. If the credential is another one then, the failure becomes a TransientError:
-    whoever asked asks again, and a new store answers. A file that cannot be read any more changes nothing.
+    After each failure it reads the credential again. If that has changed, the failure becomes a TransientError: the
+    caller retries, and a new store answers. A file that has become unreadable changes nothing.
     """
 
     def __init__(self, location: str, read: Callable[[], _C], make: Callable[[_C], ObjectStore]) -> None:
-        """Raises what `read` raises; what `make` raises comes from the methods."""
+        """Raises what `read` raises. The methods raise what `make` raises."""
         self.location = location
         self._read = read
         self._make = make
@@ -74,7 +74,7 @@ class RenewedStore(Generic[_C]):
             return self._store
 
     def _renew(self, store: ObjectStore | None) -> None:
-        """After a failure of `store`, or of making it. Raises TransientError if there is another one now."""
+        """Handle a failure of `store` or of making it. Raises TransientError if the credential has changed."""
         with self._lock:
             if self._store is store:
                 try:

@@ -122,7 +122,7 @@ def test_what_breaks_on_the_way_is_whole_in_the_end(
     # Beside the weights: what lists the storage, and the configuration.
     assert SIZE <= proxy.passed_bytes - bytes_before <= SIZE + bytes_more + 100_000
     assert repository_metric(server, "downloaded_objects_total") - objects_before == 2
-    assert (f"'{name}/1/model.onnx' came damaged" in server.log_text()) == (kind == "damaged")
+    assert (f"'{name}/1/model.onnx' arrived damaged" in server.log_text()) == (kind == "damaged")
 
 
 def test_the_listing_survives_a_burst(broken: Broken) -> None:
@@ -139,7 +139,7 @@ def test_damaged_twice_is_not_loaded(broken: Broken) -> None:
     status, said = load(server, name)
     assert status == 400
     place = broken.repository.uri(broken.proxy.endpoint).replace("http://", "")
-    reason = f"'{name}/1/model.onnx' came damaged from {place}, twice: checksum md5 expected "
+    reason = f"'{name}/1/model.onnx' arrived damaged from {place}, twice: checksum md5 expected "
     assert reason in said
     assert reason in reasons(server, name)
     assert reason in server.log_text()
@@ -158,8 +158,8 @@ def test_a_reload_that_fails_leaves_what_serves_and_what_came(broken: Broken) ->
     status, said = load(server, name)
     assert status == 400
     assert f"failed to download '{name}/1/model.onnx' from " in said
-    assert f" 0 of {SIZE} bytes came, then {Backoff().attempts} attempts failed without any progress" in said
-    assert "attempts failed without any progress" in reasons(server, name)
+    assert f" 0 of {SIZE} bytes arrived, then {Backoff().attempts} attempts failed without progress" in said
+    assert "attempts failed without progress" in reasons(server, name)
     assert [entry["state"] for entry in index(server, name)] == ["READY"]
     assert_serves(server, name, 2.0)
     assert load(server, name) == (200, "")

@@ -50,7 +50,7 @@ ONLY_IN_SOURCE = {
     "no access token for …",
     "there is no bucket gs://…",
     "failed to … in … attempts: …",
-    "came damaged from …, twice: …",
+    "arrived damaged from …, twice: …",
     "the model cache … belongs to user …, the server runs as …",
     "the model cache … cannot be written to",
     "the model cache in … holds … bytes that are in use, more than its bound of …",

@@ -1,0 +1,1 @@
+"""Amazon S3 and storages that speak its protocol."""

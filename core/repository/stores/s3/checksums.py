@@ -1,4 +1,4 @@
-"""What an S3 object can be checked against, read out of the answer to HeadObject; no network and no SDK here.
+"""The checksum of an S3 object, read from its etag and the answer to HeadObject, without network or SDK.
 
 Source: "Checking object integrity" in the Amazon S3 user guide (etags, full-object and composite checksums).
 """
@@ -21,7 +21,7 @@ _DIRECTORY_BUCKET = "--x-s3"
 
 
 class Crc32:
-    """zlib's CRC-32 as a Hash; its digest is big-endian, as S3 writes it."""
+    """zlib's CRC-32 with the interface of hashlib; its digest is big-endian, as S3 writes it."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -38,7 +38,7 @@ def _md5() -> Hash:
     return hashlib.md5(usedforsecurity=False)
 
 
-# The best first. CRC32C and CRC64NVME are left out: nothing that is installed computes them.
+# The best first. CRC32C and CRC64NVME are left out because no installed package computes them.
 _ALGORITHMS: tuple[tuple[str, Callable[[], Hash]], ...] = (
     ("SHA256", hashlib.sha256),
     ("SHA1", hashlib.sha1),
@@ -47,10 +47,10 @@ _ALGORITHMS: tuple[tuple[str, Callable[[], Hash]], ...] = (
 
 
 def content_digest(bucket: str, etag: str) -> str:
-    """`md5:<hex>` for an etag of that form, else empty.
+    """`md5:<hex>` for an etag in the form of an MD5, else empty.
 
-    Under KMS or a customer's key it is not the MD5, but still a value of its own for every upload: as the name of a
-    content it holds. Directory buckets give no such promise.
+    The etag of an object encrypted by KMS or a customer's key is not its MD5 but is still unique to each upload, so it
+    can identify the content. Directory buckets do not guarantee that.
     """
     plain = _PLAIN_ETAG.fullmatch(etag) and not bucket.endswith(_DIRECTORY_BUCKET)
     return f"md5:{etag}" if plain else ""
@@ -59,15 +59,15 @@ def content_digest(bucket: str, etag: str) -> str:
 def object_checksum(
     head: Mapping[str, object], bucket: str, etag: str, size: int, part_length: Callable[[int], int]
 ) -> Checksum | None:
-    """The best checksum of an object of `size` bytes with `etag`; None where there is none that can be computed.
+    """The best checksum of an object of `size` bytes with `etag`; None if no checksum can be computed.
 
-    `head` is the answer to HeadObject with ChecksumMode; `part_length(n)` asks for the bytes in part n, counted from 1,
-    and gives 0 where the storage does not say.
+    `head` is the answer to HeadObject with ChecksumMode. `part_length(n)` asks for the length of part n in bytes,
+    counted from 1; it returns 0 if the storage does not tell.
     """
     if not bucket.endswith(_DIRECTORY_BUCKET) and not _hides_md5(head):
         if _PLAIN_ETAG.fullmatch(etag):
             return Checksum("MD5", etag, _md5)
-        # One part is left out: MinIO without strict compatibility makes up such etags.
+        # A single part is not accepted: MinIO without strict compatibility makes up such etags.
         parts = _PARTS_ETAG.fullmatch(etag)
         part_size = _part_size(size, int(parts[2]), part_length) if parts and int(parts[2]) > 1 else 0
         if parts and part_size:
@@ -80,14 +80,14 @@ def object_checksum(
 
 
 def _hides_md5(head: Mapping[str, object]) -> bool:
-    """Whether the object is encrypted in a way that makes its etag something else than a hash of the content."""
+    """Whether the object is encrypted in a way that makes its etag differ from the MD5 of the content."""
     return head.get("ServerSideEncryption") not in (None, "AES256") or bool(head.get("SSECustomerAlgorithm"))
 
 
 def _stated(
     head: Mapping[str, object], name: str, make: Callable[[], Hash], size: int, part_length: Callable[[int], int]
 ) -> Checksum | None:
-    """The checksum that the uploader had S3 store, of the content or of its parts' digests."""
+    """The checksum that S3 stored at the upload, of the content or of its parts' digests."""
     stated = head.get(f"Checksum{name}")
     if not isinstance(stated, str):
         return None
@@ -109,7 +109,7 @@ def _hex(encoded: str) -> str:
 
 
 def _part_size(size: int, count: int, part_length: Callable[[int], int]) -> int:
-    """The bytes in each part but the last; 0 where that is not known, or the parts are not of one size."""
+    """The size of each part except the last, in bytes; 0 if it is unknown or differs between parts."""
     if count < 1:
         return 0
     if count == 1:
@@ -118,5 +118,5 @@ def _part_size(size: int, count: int, part_length: Callable[[int], int]) -> int:
     last = size - (count - 1) * first
     if not 0 < last <= first:
         return 0
-    # With three parts and more the first alone does not tell: the uploader may cut as it likes.
+    # With three or more parts the first does not determine the others: the uploader may choose any sizes.
     return first if count == 2 or part_length(count) == last else 0

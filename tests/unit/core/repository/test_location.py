@@ -5,33 +5,36 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid, Unsupported
-from core.repository.location import Location, parse_location, uri_prefix
+from core.repository.location import Location, Scheme, parse_location, uri_prefix
 
 
 @pytest.mark.parametrize(
     "text", ["/models", "models", ".", "C:models", "a:9000/b", "s3:/bucket", "/a//b/", "gs", "~/m"]
 )
 def test_local_path_stays_unchanged(text: str) -> None:
-    assert parse_location(text) == Location(text, "local")
+    assert parse_location(text) == Location(text, Scheme.LOCAL)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("s3://b", Location("s3://b", "s3", "", "b")),
-        ("s3://b/", Location("s3://b", "s3", "", "b")),
-        ("s3://b//models/", Location("s3://b/models", "s3", "", "b", "models")),
-        ("s3://b/a/b c/é@x:1", Location("s3://b/a/b c/é@x:1", "s3", "", "b", "a/b c/é@x:1")),
-        ("S3://b/a", Location("s3://b/a", "s3", "", "b", "a")),
-        ("s3://host:9000/b", Location("s3://host:9000/b", "s3", "http://host:9000", "b")),
-        ("s3://minio_1:9000/b/m/", Location("s3://minio_1:9000/b/m", "s3", "http://minio_1:9000", "b", "m")),
-        ("s3://http://10.0.0.1:9000//b/m", Location("s3://10.0.0.1:9000/b/m", "s3", "http://10.0.0.1:9000", "b", "m")),
-        ("s3://https://h.io:443/b", Location("s3://https://h.io:443/b", "s3", "https://h.io:443", "b")),
-        ("s3://https://h.io/b", Location("s3://https://h.io/b", "s3", "https://h.io", "b")),
-        ("s3://[::1]:9000/b/m", Location("s3://[::1]:9000/b/m", "s3", "http://[::1]:9000", "b", "m")),
-        ("s3://https://[::1]/b", Location("s3://https://[::1]/b", "s3", "https://[::1]", "b")),
-        ("gs://b", Location("gs://b", "gs", "", "b")),
-        ("gs://my_b.x//a///b/", Location("gs://my_b.x/a/b", "gs", "", "my_b.x", "a/b")),
+        ("s3://b", Location("s3://b", Scheme.S3, "", "b")),
+        ("s3://b/", Location("s3://b", Scheme.S3, "", "b")),
+        ("s3://b//models/", Location("s3://b/models", Scheme.S3, "", "b", "models")),
+        ("s3://b/a/b c/é@x:1", Location("s3://b/a/b c/é@x:1", Scheme.S3, "", "b", "a/b c/é@x:1")),
+        ("S3://b/a", Location("s3://b/a", Scheme.S3, "", "b", "a")),
+        ("s3://host:9000/b", Location("s3://host:9000/b", Scheme.S3, "http://host:9000", "b")),
+        ("s3://minio_1:9000/b/m/", Location("s3://minio_1:9000/b/m", Scheme.S3, "http://minio_1:9000", "b", "m")),
+        (
+            "s3://http://10.0.0.1:9000//b/m",
+            Location("s3://10.0.0.1:9000/b/m", Scheme.S3, "http://10.0.0.1:9000", "b", "m"),
+        ),
+        ("s3://https://h.io:443/b", Location("s3://https://h.io:443/b", Scheme.S3, "https://h.io:443", "b")),
+        ("s3://https://h.io/b", Location("s3://https://h.io/b", Scheme.S3, "https://h.io", "b")),
+        ("s3://[::1]:9000/b/m", Location("s3://[::1]:9000/b/m", Scheme.S3, "http://[::1]:9000", "b", "m")),
+        ("s3://https://[::1]/b", Location("s3://https://[::1]/b", Scheme.S3, "https://[::1]", "b")),
+        ("gs://b", Location("gs://b", Scheme.GS, "", "b")),
+        ("gs://my_b.x//a///b/", Location("gs://my_b.x/a/b", Scheme.GS, "", "my_b.x", "a/b")),
     ],
 )
 def test_uri_is_parsed_and_normalised(text: str, expected: Location) -> None:
@@ -50,16 +53,16 @@ def test_uri_is_parsed_and_normalised(text: str, expected: Location) -> None:
         ("gs:///", "names no bucket"),
         ("s3://host:9000", "s3://host:9000 names no bucket"),
         ("s3://https://host", "s3://https://host names no bucket"),
-        ("s3://host:/b", "is no port"),
-        ("s3://host:x/b", "'x' in s3://host:x is no port"),
-        ("s3://host:0/b", "is no port"),
-        ("s3://host:65536/b", "is no port"),
-        ("s3://host:" + "9" * 5000 + "/b", "is no port"),
-        ("s3://host:٣/b", "is no port"),
+        ("s3://host:/b", "is not a port"),
+        ("s3://host:x/b", "'x' in s3://host:x is not a port"),
+        ("s3://host:0/b", "is not a port"),
+        ("s3://host:65536/b", "is not a port"),
+        ("s3://host:" + "9" * 5000 + "/b", "is not a port"),
+        ("s3://host:٣/b", "is not a port"),
         ("s3://[::1]/b", "has no port"),
-        ("s3://:9000/b", "is no host"),
-        ("s3://ho st:9000/b", "is no host"),
-        ("s3://host:1:2/b", "is no host"),
+        ("s3://:9000/b", "is not a host"),
+        ("s3://ho st:9000/b", "is not a host"),
+        ("s3://host:1:2/b", "is not a host"),
         ("s3://b?x/a", "cannot be the name of a bucket"),
         ("s3://host:9000/b#x", "cannot be the name of a bucket"),
         ("s3://" + "b" * 256, "cannot be the name of a bucket"),

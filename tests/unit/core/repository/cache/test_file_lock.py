@@ -1,4 +1,4 @@
-"""Locks on files, between the threads of one process (a descriptor each, so as between processes)."""
+"""Locks on files. Each lock has its own descriptor, so threads behave like processes here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from core.repository.cache.file_lock import lock_shared, try_lock_exclusive
 
 
-def test_shared_locks_keep_the_exclusive_one_out(tmp_path: Path) -> None:
+def test_shared_lock_excludes_the_exclusive_one(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     first, second = lock_shared(path), lock_shared(path)
     assert try_lock_exclusive(path) is None
@@ -22,8 +22,8 @@ def test_shared_locks_keep_the_exclusive_one_out(tmp_path: Path) -> None:
     alone.release()
 
 
-def test_a_lock_on_a_file_that_has_gone_is_none(tmp_path: Path) -> None:
-    """Who waited while the file was removed has the one that is there now."""
+def test_waiter_locks_the_file_that_replaced_the_removed_one(tmp_path: Path) -> None:
+    """A waiter must not end up with a lock on the removed file."""
     path = tmp_path / "a.lock"
     old = try_lock_exclusive(path)
     assert old is not None

@@ -1,4 +1,4 @@
-"""The cache on the disk: what is found, what leaves, and what it refuses."""
+"""The model cache: lookups, eviction and refused folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = "memory://bucket"
 
 
 def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE, hold: bool = False) -> Snapshot:
-    """A snapshot of `model` with one file of `content`, as a download makes it."""
+    """Make a snapshot of `model` with one file of `content`, as a download does."""
     stored = MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
     contents = {"1/model.onnx": stored}
     snapshot = cache.snapshot(location, model, contents)
@@ -49,7 +49,7 @@ def sizes(cache: ModelCache) -> list[int]:
     return sorted(path.stat().st_size for path in (cache.directory / "blobs").iterdir())
 
 
-def test_a_snapshot_is_links_to_blobs(tmp_path: Path) -> None:
+def test_snapshot_consists_of_links_to_blobs(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "cache")
     snapshot = fill(cache, "m", b"graph", hold=True)
     file = snapshot.path / "1" / "model.onnx"
@@ -72,12 +72,12 @@ def test_content_with_a_digest_is_shared_between_locations(tmp_path: Path) -> No
 
 
 def test_snapshots_are_not_shared_between_locations(tmp_path: Path) -> None:
-    """What one storage says of its objects is not believed of another's."""
+    """One storage's tags say nothing about another storage's objects."""
     cache = ModelCache(tmp_path)
     assert fill(cache, "m", b"graph").path != fill(cache, "m", b"graph", location="memory://other").path
 
 
-def test_a_blob_of_another_size_is_not_taken(tmp_path: Path) -> None:
+def test_blob_of_the_wrong_size_is_removed(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     fill(cache, "m", b"graph")
     (blob,) = (tmp_path / "blobs").iterdir()
@@ -87,7 +87,7 @@ def test_a_blob_of_another_size_is_not_taken(tmp_path: Path) -> None:
     assert not blob.exists()
 
 
-def test_a_damaged_snapshot_is_replaced_and_a_whole_one_stays(tmp_path: Path) -> None:
+def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     file = fill(cache, "m", b"graph", hold=True).path / "1" / "model.onnx"
     inode = file.parent.stat().st_ino
@@ -99,7 +99,7 @@ def test_a_damaged_snapshot_is_replaced_and_a_whole_one_stays(tmp_path: Path) ->
     assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == ["", ".lock"]
 
 
-def test_without_links_it_copies(tmp_path: Path) -> None:
+def test_disk_without_links_gets_copies(tmp_path: Path) -> None:
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -110,7 +110,7 @@ def test_without_links_it_copies(tmp_path: Path) -> None:
     assert not blob.samefile(file)
 
 
-def test_names_that_the_disk_does_not_tell_apart(tmp_path: Path) -> None:
+def test_names_that_collide_on_the_disk_are_an_error(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     fill(cache, "m", b"graph")
     stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
@@ -119,7 +119,7 @@ def test_names_that_the_disk_does_not_tell_apart(tmp_path: Path) -> None:
         cache.take(HERE, stored, tmp_path / "taken")
 
 
-def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
+def test_eviction_removes_the_least_recently_used_first(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, 100)
     old, older = fill(cache, "old", b"o" * 30), fill(cache, "older", b"p" * 31)
     recent = fill(cache, "recent", b"r" * 32)
@@ -131,7 +131,7 @@ def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
     assert not list((tmp_path / "models").glob(f"{older.path.parent.name}*"))
 
 
-def test_what_is_held_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_held_snapshot_is_not_evicted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "trident.repository")
     cache = ModelCache(tmp_path, 100)
     held = fill(cache, "held", b"h" * 60, hold=True)
@@ -151,7 +151,7 @@ def test_what_is_held_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert new.path.exists()
 
 
-def test_a_blob_that_two_snapshots_share_stays_with_the_second(tmp_path: Path) -> None:
+def test_shared_blob_stays_while_one_snapshot_is_held(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, 50)
     first = fill(cache, "first", b"s" * 40)
     second = fill(cache, "second", b"s" * 40, hold=True)
@@ -162,7 +162,7 @@ def test_a_blob_that_two_snapshots_share_stays_with_the_second(tmp_path: Path) -
     assert sizes(cache) == [30, 40]
 
 
-def test_parts_leave_unless_they_are_being_written(tmp_path: Path) -> None:
+def test_unlocked_part_files_are_evicted(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, 10_000)
     parts = []
     for key in ("a", "b"):
@@ -179,16 +179,16 @@ def test_parts_leave_unless_they_are_being_written(tmp_path: Path) -> None:
     parts[1].close()
 
 
-def test_what_another_process_keeps_in_use_stays(tmp_path: Path) -> None:
-    """The lock of another cache object has a descriptor of its own, as in another process."""
+def test_snapshot_in_use_by_another_process_is_not_evicted(tmp_path: Path) -> None:
+    """Another cache object's lock has its own descriptor, as in another process."""
     fill(ModelCache(tmp_path), "m", b"x" * 60, hold=True)
     cache = ModelCache(tmp_path, 50)
     cache.trim()
     assert sizes(cache) == [60]
 
 
-def test_a_disk_without_room(tmp_path: Path) -> None:
-    """What nobody uses makes room even under the bound; if that is not enough, the error says how much is needed."""
+def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None:
+    """Unused entries make room even below the limit; if that is not enough, the error names the bytes needed."""
     taken = [0]
     cache = ModelCache(tmp_path, free=lambda _: 100 - sum(sizes(cache)) - taken[0])
     fill(cache, "idle", b"i" * 60)
@@ -199,7 +199,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     assert str(tmp_path) in refused.value.message
 
 
-def test_what_an_earlier_start_has_is_not_needed_again(tmp_path: Path) -> None:
+def test_allocated_part_needs_no_additional_space(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, free=lambda _: 4096)
     stored = StoredObject("a", 8192, "1")
     with pytest.raises(RepositoryUnavailable):
@@ -212,7 +212,7 @@ def test_what_an_earlier_start_has_is_not_needed_again(tmp_path: Path) -> None:
     cache.make_room(HERE, {"a": stored})
 
 
-def test_one_has_the_part_at_a_time(tmp_path: Path) -> None:
+def test_part_has_one_owner_at_a_time(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     stored = StoredObject("a", 10, "1")
     part = cache.try_part(HERE, stored, 10)
@@ -221,7 +221,7 @@ def test_one_has_the_part_at_a_time(tmp_path: Path) -> None:
     part.close()
 
 
-def test_a_folder_that_is_not_private(tmp_path: Path) -> None:
+def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
     open_folder = tmp_path / "open"
     open_folder.mkdir()
     open_folder.chmod(0o777)
@@ -231,7 +231,7 @@ def test_a_folder_that_is_not_private(tmp_path: Path) -> None:
     ModelCache(open_folder / "inside")
 
 
-def test_a_file_in_its_place(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RepositoryUnavailable, match="is not a directory"):
         ModelCache(tmp_path / "file")
@@ -240,7 +240,7 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user(tmp_path: Path) -> None:
+def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir(0o700)
     os.chown(folder, 12345, -1)
@@ -248,8 +248,8 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
         ModelCache(folder)
 
 
-def test_eviction_waits_for_nobody(tmp_path: Path) -> None:
-    """A snapshot that another process is just removing is left to it."""
+def test_eviction_skips_a_locked_snapshot(tmp_path: Path) -> None:
+    """Another process may be removing the snapshot at this moment."""
     cache = ModelCache(tmp_path, 10)
     snapshot = fill(cache, "m", b"x" * 20)
     lock = try_lock_exclusive(tmp_path / "models" / f"{snapshot.path.parent.name}.lock")

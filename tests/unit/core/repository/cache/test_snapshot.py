@@ -1,4 +1,4 @@
-"""A model's files under the place that belongs to their listing."""
+"""A snapshot of a model's files in the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def snapshot(tmp_path: Path) -> Snapshot:
     return Snapshot(tmp_path, "abc", "m")
 
 
-def test_it_appears_whole(snapshot: Snapshot, tmp_path: Path) -> None:
+def test_snapshot_appears_complete(snapshot: Snapshot, tmp_path: Path) -> None:
     assert not snapshot.holds(CONTENTS)
     with snapshot.staged(CONTENTS) as folder:
         write(folder)
@@ -33,14 +33,14 @@ def test_it_appears_whole(snapshot: Snapshot, tmp_path: Path) -> None:
     snapshot.release()
 
 
-def test_it_does_not_appear_if_the_block_fails(snapshot: Snapshot, tmp_path: Path) -> None:
+def test_failed_block_leaves_no_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
     with pytest.raises(LookupError), snapshot.staged(CONTENTS):
         raise LookupError
     assert [path.name for path in tmp_path.iterdir()] == ["abc.lock"]
     snapshot.release()
 
 
-def test_who_comes_second_leaves_what_is_there(snapshot: Snapshot, tmp_path: Path) -> None:
+def test_second_publisher_keeps_the_first_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
     with snapshot.staged(CONTENTS) as second:
         with snapshot.staged(CONTENTS) as first:
             write(first)
@@ -52,7 +52,7 @@ def test_who_comes_second_leaves_what_is_there(snapshot: Snapshot, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["1/model.onnx", "2"])
-def test_what_is_not_whole_is_not_held(snapshot: Snapshot, damage: str) -> None:
+def test_damaged_snapshot_does_not_hold_its_contents(snapshot: Snapshot, damage: str) -> None:
     with snapshot.staged(CONTENTS) as folder:
         write(folder)
     path = snapshot.path / damage
@@ -61,7 +61,7 @@ def test_what_is_not_whole_is_not_held(snapshot: Snapshot, damage: str) -> None:
     snapshot.release()
 
 
-def test_the_identity() -> None:
+def test_identity_depends_on_location_model_and_tags() -> None:
     same = snapshot_id("s3://a", "m", CONTENTS)
     assert same == snapshot_id("s3://a", "m", dict(reversed(CONTENTS.items())))
     changed = {**CONTENTS, "2/": StoredObject("m/2/", 0, "2")}

@@ -1,4 +1,4 @@
-"""Waiting after failures, and giving up."""
+"""Retries with pauses, and their end."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def failing(times: int) -> Callable[[], str]:
     return operation
 
 
-def noting(pauses: list[float], attempts: int) -> Backoff:
+def recording(pauses: list[float], attempts: int) -> Backoff:
     return Backoff(attempts=attempts, pause=lambda _, seconds: pauses.append(seconds), draw=lambda: 0.5)
 
 
-def test_it_waits_longer_each_time_up_to_the_cap() -> None:
+def test_pauses_grow_up_to_the_cap() -> None:
     pauses: list[float] = []
-    assert noting(pauses, 10).call(failing(8), "list", threading.Event()) == "done"
+    assert recording(pauses, 10).call(failing(8), "list", threading.Event()) == "done"
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
 
 
-def test_it_gives_up_after_so_many_attempts() -> None:
+def test_call_fails_after_the_last_attempt() -> None:
     pauses: list[float] = []
     with pytest.raises(RepositoryUnavailable, match="failed to list the bucket in 3 attempts: connection lost"):
-        noting(pauses, 3).call(failing(3), "list the bucket", threading.Event())
+        recording(pauses, 3).call(failing(3), "list the bucket", threading.Event())
     assert len(pauses) == 2
 
 
-def test_it_ends_when_it_is_told_to() -> None:
+def test_call_ends_when_stop_is_set() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(GivenUp):
         Backoff().call(failing(1), "list", stop)
 
 
-def test_the_jitter_is_full() -> None:
+def test_pauses_have_full_jitter() -> None:
     pauses: list[float] = []
     backoff = Backoff(pause=lambda _, seconds: pauses.append(seconds))
     for _ in range(200):

@@ -17,7 +17,7 @@ def md5(content: bytes) -> bytes:
 
 
 @given(st.binary(max_size=60), st.integers(0, 20), st.integers(1, 25))
-def test_it_does_not_matter_how_the_content_comes(content: bytes, part_size: int, piece: int) -> None:
+def test_checksum_does_not_depend_on_the_pieces(content: bytes, part_size: int, piece: int) -> None:
     made = ContentHash(Checksum("md5", "", hashlib.md5, part_size))
     for at in range(0, len(content), piece):
         made.update(content[at : at + piece])
@@ -28,7 +28,7 @@ def test_it_does_not_matter_how_the_content_comes(content: bytes, part_size: int
         assert made.value() == md5(content).hex()
 
 
-def test_a_digest_that_names_the_content() -> None:
+def test_digest_gives_a_checksum_of_the_content() -> None:
     checksum = digest_checksum("md5:" + md5(b"abc").hex().upper())
     assert checksum is not None
     made = ContentHash(checksum)
@@ -37,5 +37,5 @@ def test_a_digest_that_names_the_content() -> None:
 
 
 @pytest.mark.parametrize("digest", ["", "md5", "md5:", "crc32c:00000000", "nothing:12"])
-def test_one_that_does_not(digest: str) -> None:
+def test_digest_that_identifies_no_content_gives_none(digest: str) -> None:
     assert digest_checksum(digest) is None

@@ -1,4 +1,4 @@
-"""Downloads from a store that fails in all the ways that are written down here."""
+"""Downloads, from a store with prepared failures."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def leftovers(cache: Path) -> list[str]:
     return found + [path.name for path in (cache / "models").iterdir() if "." in path.name and path.suffix != ".lock"]
 
 
-def test_all_comes_once(tmp_path: Path, store: MemoryStore) -> None:
+def test_every_object_is_downloaded_once(tmp_path: Path, store: MemoryStore) -> None:
     over = downloader(tmp_path)
     snapshot = fetch(over, store)
     assert contents(snapshot) == WHOLE
     assert store.read_bytes == len(LARGE) + len(SMALL)
     assert len([read for read in store.reads if read[0] == "m/1/model.onnx"]) == 10
-    assert store.asked == []  # the listing's digests say it all
+    assert store.asked == []  # the digests of the listing suffice
     assert leftovers(tmp_path) == []
     second = fetch(downloader(tmp_path), store)
     assert second.path == snapshot.path
@@ -65,10 +65,10 @@ def test_all_comes_once(tmp_path: Path, store: MemoryStore) -> None:
     assert (seen.objects_downloaded_total, seen.bytes_downloaded_total, seen.active) == (3, store.read_bytes, False)
 
 
-def test_only_what_has_changed_comes_again(tmp_path: Path, store: MemoryStore) -> None:
+def test_only_changed_objects_are_downloaded_again(tmp_path: Path, store: MemoryStore) -> None:
     before = fetch(downloader(tmp_path), store)
     store.put("m/config.pbtxt", b"other")
-    store.put("m/1/model.onnx", LARGE)  # uploaded again as it was
+    store.put("m/1/model.onnx", LARGE)  # uploaded again, unchanged
     store.reads.clear()
     over = downloader(tmp_path)
     after = fetch(over, store)
@@ -78,7 +78,7 @@ def test_only_what_has_changed_comes_again(tmp_path: Path, store: MemoryStore) -
     assert over.progress.snapshot().cache_hits_total == 2
 
 
-def test_a_part_goes_on_where_it_broke(tmp_path: Path, store: MemoryStore) -> None:
+def test_read_resumes_where_it_broke(tmp_path: Path, store: MemoryStore) -> None:
     pauses: list[float] = []
     store.fail("m/1/model.onnx", lost(3 * PIECE), Fault(2 * PIECE), lost(0), lost(PIECE))
     over = downloader(tmp_path, part_bytes=1 << 20, pauses=pauses)
@@ -86,36 +86,36 @@ def test_a_part_goes_on_where_it_broke(tmp_path: Path, store: MemoryStore) -> No
     starts = [start for key, start, _ in store.reads if key == "m/1/model.onnx"]
     assert starts == [0, 3 * PIECE, 5 * PIECE, 5 * PIECE, 6 * PIECE]
     assert store.read_bytes == len(LARGE) + len(SMALL)
-    assert pauses == [0.2, 0.2, 0.4, 0.2]  # from the beginning after each that brought something
+    assert pauses == [0.2, 0.2, 0.4, 0.2]  # restarted after each attempt that made progress
     assert over.progress.snapshot().retries_total == 4
 
 
-def test_it_gives_up_without_progress(tmp_path: Path, store: MemoryStore) -> None:
+def test_download_fails_after_attempts_without_progress(tmp_path: Path, store: MemoryStore) -> None:
     store.fail("m/config.pbtxt", lost(2), lost(0), lost(0))
     over = downloader(tmp_path)
     with pytest.raises(RepositoryUnavailable) as failed:
         fetch(over, store)
     assert failed.value.message == (
-        "failed to download 'm/config.pbtxt' from memory://bucket: 2 of 5 bytes came, then 3 attempts failed "
-        "without any progress, the last one with: connection lost"
+        "failed to download 'm/config.pbtxt' from memory://bucket: 2 of 5 bytes arrived, then 3 attempts failed "
+        "without progress, the last one with: connection lost"
     )
     assert not over.progress.snapshot().active
     assert contents(fetch(over, store)) == WHOLE
 
 
-def test_a_refusal_ends_it_at_once(tmp_path: Path, store: MemoryStore) -> None:
-    """The other parts stop where they are, and what came is used by the next attempt."""
+def test_refusal_ends_the_download_at_once(tmp_path: Path, store: MemoryStore) -> None:
+    """The other parts stop where they are, and the next attempt uses their content."""
     store.fail("m/1/model.onnx", *[Fault(10 * PIECE)] * 4, Fault(0, RepositoryUnavailable("access refused")))
     over = downloader(tmp_path)
     with pytest.raises(RepositoryUnavailable, match="access refused"):
         fetch(over, store)
-    assert len(store.reads) <= 8  # the fifth was refused when four threads were at work
+    assert len(store.reads) <= 8  # the fifth was refused while four threads were reading
     first = store.read_bytes
     assert contents(fetch(over, store)) == WHOLE
     assert store.read_bytes - first <= len(LARGE) + len(SMALL) - 10 * PIECE
 
 
-def test_an_object_that_changed_since_it_was_listed(tmp_path: Path, store: MemoryStore) -> None:
+def test_object_that_changed_after_the_listing_fails_the_download(tmp_path: Path, store: MemoryStore) -> None:
     old = listed(store)
     store.put("m/1/model.onnx", b"new")
     with pytest.raises(RepositoryUnavailable, match="has changed since"):
@@ -124,52 +124,54 @@ def test_an_object_that_changed_since_it_was_listed(tmp_path: Path, store: Memor
 
 
 @pytest.mark.parametrize("digests", [True, False])
-def test_damaged_once(tmp_path: Path, store: MemoryStore, digests: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_object_is_downloaded_again(
+    tmp_path: Path, store: MemoryStore, digests: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     store.digests = digests
     store.damaged["m/1/model.onnx"] = deque([bytes(len(LARGE))])
     assert contents(fetch(downloader(tmp_path), store)) == WHOLE
     assert store.read_bytes == 2 * len(LARGE) + len(SMALL)
-    assert "came damaged" in caplog.text
+    assert "arrived damaged" in caplog.text
 
 
-def test_damaged_twice(tmp_path: Path, store: MemoryStore) -> None:
+def test_object_that_is_damaged_twice_fails_the_download(tmp_path: Path, store: MemoryStore) -> None:
     store.damaged["m/config.pbtxt"] = deque([b"smelt"] * 2)
     with pytest.raises(RepositoryUnavailable, match="checksum md5 expected eb5c1399a871211c7e7ed732d15e3a8b, got "):
         fetch(downloader(tmp_path), store)
     assert contents(fetch(downloader(tmp_path), store)) == WHOLE
 
 
-def test_a_digest_that_is_none(tmp_path: Path, store: MemoryStore) -> None:
-    """An etag that only looks like an MD5: the storage, asked, gives no checksum. It names no content for others."""
+def test_wrong_digest_does_not_identify_the_content(tmp_path: Path, store: MemoryStore) -> None:
+    """An etag that only looks like an MD5, and a storage without checksums: no other object may use this content."""
     other = MemoryStore({"m/config.pbtxt": b"smelt"}, location="memory://other", checksums=False)
     claimed = {"config.pbtxt": StoredObject("m/config.pbtxt", 5, "1", store.object("m/config.pbtxt").digest)}
     over = downloader(tmp_path)
     assert contents(over.fetch(other, "m", 1, claimed)) == {"config.pbtxt": b"smelt"}
     assert contents(fetch(over, store)) == WHOLE
-    assert contents(over.fetch(other, "n", 1, claimed)) == {"config.pbtxt": b"small"}  # as it claims
+    assert contents(over.fetch(other, "n", 1, claimed)) == {"config.pbtxt": b"small"}  # the object that has this digest
     assert len(other.reads) == 1
 
 
-def test_without_any_checksum(tmp_path: Path, store: MemoryStore) -> None:
+def test_download_works_without_checksums(tmp_path: Path, store: MemoryStore) -> None:
     store.digests = store.checksums = False
     assert contents(fetch(downloader(tmp_path), store)) == WHOLE
     assert contents(fetch(downloader(tmp_path), store)) == WHOLE
     assert store.read_bytes == len(LARGE) + len(SMALL)
 
 
-def test_more_bytes_than_asked_for(tmp_path: Path, store: MemoryStore) -> None:
-    """A proxy that answers a range with all there is must not write over the next part."""
+def test_surplus_bytes_fail_the_download(tmp_path: Path, store: MemoryStore) -> None:
+    """A proxy that answers a range with the whole object must not overwrite the next part."""
     small = {"config.pbtxt": StoredObject("m/config.pbtxt", 3, "1")}
     store.read = lambda wanted, start, stop: iter([SMALL])  # type: ignore[method-assign]
-    with pytest.raises(RepositoryUnavailable, match="more bytes came than were asked for"):
+    with pytest.raises(RepositoryUnavailable, match="the storage sent more bytes than requested"):
         downloader(tmp_path).fetch(store, "m", 1, small)
 
 
-def test_another_start_resumes(tmp_path: Path, store: MemoryStore) -> None:
-    """Parts that were complete when the first start gave up stay; one that was half done comes again."""
+def test_later_start_resumes_after_the_complete_parts(tmp_path: Path, store: MemoryStore) -> None:
+    """Parts that were complete when the first start failed stay; an incomplete one is downloaded again."""
     store.fail("m/1/model.onnx", *[Fault(10 * PIECE)] * 6, *[lost(5 * PIECE), *[lost(0)] * 20])
     first = downloader(tmp_path)
-    # What fails for good ends the other parts wherever they are: so nothing does before those six are there.
+    # The final failure stops the other parts wherever they are, so it waits until six parts are complete.
     first.backoff = replace(first.backoff, pause=lambda *_: wait_for_bytes(first, 65 * PIECE))
     with pytest.raises(RepositoryUnavailable):
         fetch(first, store)
@@ -183,8 +185,8 @@ def wait_for_bytes(over: Downloader, size: int) -> None:
     until(lambda: over.progress.snapshot().bytes_downloaded_total >= size, lambda: str(over.progress.snapshot()))
 
 
-def test_threads_that_want_the_same(tmp_path: Path, store: MemoryStore) -> None:
-    """Several models and versions share objects: each comes once, and nobody waits for ever."""
+def test_concurrent_downloads_fetch_shared_objects_once(tmp_path: Path, store: MemoryStore) -> None:
+    """Several models and versions share objects. Each object is downloaded once, and no download waits for ever."""
     over = [downloader(tmp_path), downloader(tmp_path)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda index: contents(fetch(over[index % 2], store)), range(8)))
@@ -193,8 +195,8 @@ def test_threads_that_want_the_same(tmp_path: Path, store: MemoryStore) -> None:
     assert leftovers(tmp_path) == []
 
 
-def test_no_more_reads_at_once_than_allowed(tmp_path: Path) -> None:
-    """Four, and one for each of the two fetches."""
+def test_concurrent_reads_are_limited(tmp_path: Path) -> None:
+    """The limit is four, plus one for each of the two fetches."""
     stores = [MemoryStore({f"m/{index}": b"x" * PIECE for index in range(40)}, location=f"memory://{n}") for n in "ab"]
     together = threading.Barrier(4)
     lock = threading.Lock()
@@ -222,7 +224,7 @@ def test_no_more_reads_at_once_than_allowed(tmp_path: Path) -> None:
     assert 4 <= most <= 6
 
 
-def test_a_storage_that_drips_does_not_stop_another_model(tmp_path: Path, store: MemoryStore) -> None:
+def test_slow_storage_does_not_block_another_model(tmp_path: Path, store: MemoryStore) -> None:
     release = threading.Event()
     slow = MemoryStore({"m/1/model.onnx": LARGE}, location="memory://slow")
     blocked = threading.Barrier(5)
@@ -236,14 +238,14 @@ def test_a_storage_that_drips_does_not_stop_another_model(tmp_path: Path, store:
     over = downloader(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(fetch, over, slow)
-        blocked.wait(30)  # its four threads have their slots
+        blocked.wait(30)  # its four threads hold their slots
         assert contents(fetch(over, store)) == WHOLE
         assert over.progress.snapshot().active
         release.set()
         assert contents(waiting.result(30)) == {"1/model.onnx": LARGE}
 
 
-def test_stop_ends_what_runs(tmp_path: Path, store: MemoryStore) -> None:
+def test_stop_ends_running_downloads(tmp_path: Path, store: MemoryStore) -> None:
     reached, release = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -257,20 +259,20 @@ def test_stop_ends_what_runs(tmp_path: Path, store: MemoryStore) -> None:
         assert reached.wait(30)
         over.stop()
         release.set()
-        with pytest.raises(RepositoryUnavailable, match="given up"):
+        with pytest.raises(RepositoryUnavailable, match="was stopped"):
             running.result(30)
-    with pytest.raises(RepositoryUnavailable, match="given up"):
+    with pytest.raises(RepositoryUnavailable, match="was stopped"):
         fetch(over, store)
 
 
-def test_a_failure_of_another_kind_comes_out_as_it_is(tmp_path: Path, store: MemoryStore) -> None:
+def test_unexpected_exception_is_raised_as_it_is(tmp_path: Path, store: MemoryStore) -> None:
     store.fail("m/1/model.onnx", Fault(0, LookupError("a bug")))
     with pytest.raises(LookupError, match="a bug"):
         fetch(downloader(tmp_path), store)
     assert contents(fetch(downloader(tmp_path), store)) == WHOLE
 
 
-def test_the_bound_holds_over_downloads(tmp_path: Path) -> None:
+def test_cache_limit_holds_across_downloads(tmp_path: Path) -> None:
     over = downloader(tmp_path, max_bytes=250)
     for index in range(5):
         store = MemoryStore({"m/x": bytes([index]) * 100})

@@ -1,4 +1,4 @@
-"""What has come of a file, and what the next start believes of it."""
+"""A partial file and its journal, across starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fetch(partial: PartialFile, *parts: int) -> None:
         partial.finish(part)
 
 
-def test_parts_are_found_again(tmp_path: Path) -> None:
+def test_reopened_file_knows_its_complete_parts(tmp_path: Path) -> None:
     with opened(tmp_path) as partial:
         assert partial.unfinished() == list(range(10))
         fetch(partial, 9, 0, 4)
@@ -51,8 +51,8 @@ def test_parts_are_found_again(tmp_path: Path) -> None:
     assert list((tmp_path / "parts").iterdir()) == []
 
 
-def test_a_torn_line_is_not_believed(tmp_path: Path) -> None:
-    """`1` may be the beginning of `12`; and what is written after it must not be read together with it."""
+def test_incomplete_journal_line_is_ignored(tmp_path: Path) -> None:
+    """`1` may be the beginning of `12`. A line written after it must not be joined to it."""
     with opened(tmp_path) as partial:
         fetch(partial, 3)
     journal = journal_path(tmp_path / "parts" / "x.part")
@@ -68,7 +68,7 @@ def test_a_torn_line_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "journal", [b"", b"95", b"95 10\n10\n", b"95 10\n-1\n", b"\xff\n1\n", b"96 10\n1\n", b"95 9\n1\n"]
 )
-def test_a_journal_of_something_else_is_not_believed(tmp_path: Path, journal: bytes) -> None:
+def test_invalid_journal_is_ignored(tmp_path: Path, journal: bytes) -> None:
     with opened(tmp_path):
         pass
     journal_path(tmp_path / "parts" / "x.part").write_bytes(journal)
@@ -76,7 +76,7 @@ def test_a_journal_of_something_else_is_not_believed(tmp_path: Path, journal: by
         assert partial.finished_bytes() == 0
 
 
-def test_a_journal_without_its_file_is_not_believed(tmp_path: Path) -> None:
+def test_journal_without_its_file_is_ignored(tmp_path: Path) -> None:
     with opened(tmp_path) as partial:
         fetch(partial, 1)
     (tmp_path / "parts" / "x.part").unlink()
@@ -85,12 +85,12 @@ def test_a_journal_without_its_file_is_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "parts"), [(0, 1), (1, 1), (10, 1), (11, 2)])
-def test_the_number_of_parts(tmp_path: Path, size: int, parts: int) -> None:
+def test_size_determines_the_number_of_parts(tmp_path: Path, size: int, parts: int) -> None:
     with opened(tmp_path, size) as partial:
         assert partial.parts == parts
 
 
-def test_a_full_disk_is_told_and_the_space_given_back(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_frees_the_space(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(tmp_path) as partial:
         fetch(partial, 0)
@@ -103,7 +103,7 @@ def test_a_full_disk_is_told_and_the_space_given_back(tmp_path: Path) -> None:
     assert list((tmp_path / "parts").iterdir()) == []
 
 
-def test_discarded(tmp_path: Path) -> None:
+def test_discard_removes_file_and_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as partial:
         fetch(partial, 0, 1)
         partial.discard()

@@ -1,4 +1,4 @@
-"""The counters of downloads and the lines in the log."""
+"""The counters of downloads and their log lines."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def progress(clock: Clock) -> DownloadProgress:
     return DownloadProgress(clock)
 
 
-def test_nothing_yet(progress: DownloadProgress) -> None:
+def test_snapshot_is_empty_at_first(progress: DownloadProgress) -> None:
     assert progress.snapshot() == DownloadSnapshot()
 
 
-def test_one_download(progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_download_is_counted_and_logged(
+    progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "trident.repository")
     with progress.download("m", "model 'm' version 1", 5) as download:
         download.want(3, 3_000_000)
@@ -65,8 +67,8 @@ def test_one_download(progress: DownloadProgress, clock: Clock, caplog: pytest.L
     )
 
 
-def test_downloads_together(progress: DownloadProgress, clock: Clock) -> None:
-    """What has ended counts until the last one has; what failed does not: its bytes will never be done."""
+def test_overlapping_downloads_are_counted_together(progress: DownloadProgress, clock: Clock) -> None:
+    """A finished download counts until the last one ends. A failed one does not, as its bytes will never arrive."""
     with progress.download("a", "model 'a'", 0) as first:
         first.want(1, 10)
         with progress.download("b", "model 'b'", 0) as second:
@@ -82,7 +84,7 @@ def test_downloads_together(progress: DownloadProgress, clock: Clock) -> None:
     assert not progress.snapshot().active
 
 
-def test_what_another_has_downloaded_is_a_hit(
+def test_object_that_another_process_downloaded_is_a_cache_hit(
     progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "trident.repository")
@@ -97,7 +99,7 @@ def test_what_another_has_downloaded_is_a_hit(
     assert caplog.messages[1:] == ["model 'm' is in the cache: 1 object"]
 
 
-def test_all_in_the_cache(progress: DownloadProgress, caplog: pytest.LogCaptureFixture) -> None:
+def test_model_in_the_cache_counts_as_hits(progress: DownloadProgress, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trident.repository")
     progress.found("model 'm' version 2", 4)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
@@ -119,5 +121,5 @@ def test_all_in_the_cache(progress: DownloadProgress, caplog: pytest.LogCaptureF
         (10**16, "10000 TB"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_size_text_has_decimal_units(size: int, text: str) -> None:
     assert size_text(size) == text

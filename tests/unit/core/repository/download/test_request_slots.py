@@ -1,4 +1,4 @@
-"""Slots for reads: so many for all, and one for each fetch."""
+"""Slots for reads: shared ones, and one for each fetch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.repository.download.request_slots import FetchSlots, RequestSlots
 
 
 def refused(slots: FetchSlots, stop: threading.Event) -> bool:
-    """Whether there is no slot now: the wait for one is called off from another thread."""
+    """Whether no slot is free: another thread stops the wait for one."""
     timer = threading.Timer(0.05, stop.set)
     timer.start()
     try:
@@ -24,7 +24,7 @@ def refused(slots: FetchSlots, stop: threading.Event) -> bool:
         timer.join()
 
 
-def test_each_fetch_has_one_of_its_own() -> None:
+def test_each_fetch_has_its_own_slot() -> None:
     slots = RequestSlots(2)
     stop = threading.Event()
     first, second = slots.of_fetch(threading.Event()), slots.of_fetch(stop)
@@ -38,7 +38,7 @@ def test_each_fetch_has_one_of_its_own() -> None:
         pass
 
 
-def test_a_fetch_that_ends_gets_none() -> None:
+def test_stopped_fetch_gets_no_slot() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(GivenUp), RequestSlots(1).of_fetch(stop).one():

@@ -1,4 +1,4 @@
-"""Checksums of a file whose parts come in any order, on many threads."""
+"""Checksums of a file whose parts arrive in any order, on many threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def verification(
 
 
 def bring(partial: PartialFile, verification: Verification) -> None:
-    """All parts in a random order, each of a thread."""
+    """Write all parts in random order, on several threads."""
 
     def part(index: int) -> None:
         start, stop = partial.range_of(index)
@@ -55,15 +55,15 @@ def never() -> Checksum | None:
     raise AssertionError("the storage was asked")
 
 
-def test_the_digest_of_the_listing_is_enough(partial: PartialFile) -> None:
+def test_matching_digest_needs_no_request(partial: PartialFile) -> None:
     checked = verification(partial, f"md5:{md5(CONTENT)}", never)
     bring(partial, checked)
     assert checked.conclude()
 
 
 @pytest.mark.parametrize("part_size", [0, 999, 1000, 64_000, 200_000])
-def test_the_storage_is_asked_where_there_is_no_digest(partial: PartialFile, part_size: int) -> None:
-    """Also for the checksum of a multi-part upload, whose parts are not ours. It does not name the content."""
+def test_missing_digest_makes_it_ask_the_storage(partial: PartialFile, part_size: int) -> None:
+    """Including the checksum of a multi-part upload, whose parts differ from ours. It does not identify the content."""
     parts = [CONTENT[at : at + part_size] for at in range(0, len(CONTENT), part_size)] if part_size else []
     digests = b"".join(hashlib.md5(part, usedforsecurity=False).digest() for part in parts)
     value = md5(digests) if parts else md5(CONTENT)
@@ -73,28 +73,28 @@ def test_the_storage_is_asked_where_there_is_no_digest(partial: PartialFile, par
 
 
 @pytest.mark.parametrize("digest", ["", f"md5:{'0' * 32}"])
-def test_damaged(partial: PartialFile, digest: str) -> None:
+def test_wrong_content_is_damaged(partial: PartialFile, digest: str) -> None:
     checked = verification(partial, digest, lambda: Checksum("md5", "0" * 32, hashlib.md5))
     bring(partial, checked)
     with pytest.raises(Damaged, match=f"checksum md5 expected {'0' * 32}, got {md5(CONTENT)}"):
         checked.conclude()
 
 
-def test_a_digest_that_the_storage_takes_back(partial: PartialFile) -> None:
+def test_checksum_of_the_storage_overrides_a_wrong_digest(partial: PartialFile) -> None:
     value = hashlib.sha256(CONTENT).hexdigest()
     checked = verification(partial, f"md5:{'0' * 32}", lambda: Checksum("sha256", value, hashlib.sha256))
     bring(partial, checked)
     assert not checked.conclude()
 
 
-def test_and_whose_other_checksum_is_wrong(partial: PartialFile) -> None:
+def test_wrong_digest_and_wrong_checksum_mean_damaged(partial: PartialFile) -> None:
     checked = verification(partial, f"md5:{'0' * 32}", lambda: Checksum("sha256", "0" * 64, hashlib.sha256))
     bring(partial, checked)
     with pytest.raises(Damaged, match="sha256"):
         checked.conclude()
 
 
-def test_what_could_not_be_asked_is_not_taken_for_right(partial: PartialFile) -> None:
+def test_failed_request_is_repeated_before_the_conclusion(partial: PartialFile) -> None:
     answers = iter([RepositoryUnavailable("access refused")])
 
     def ask() -> Checksum | None:

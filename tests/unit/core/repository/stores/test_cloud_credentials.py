@@ -1,4 +1,4 @@
-"""The file of TRITON_CLOUD_CREDENTIAL_PATH."""
+"""The credential file in TRITON_CLOUD_CREDENTIAL_PATH."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def s3(**fields: str) -> dict[str, object]:
     return {"s3": {"": fields}}
 
 
-def test_without_a_file_the_default_chain_is_used() -> None:
+def test_missing_file_selects_the_default_chain() -> None:
     assert read_cloud_credentials("").credentials_for(parse_location("s3://b")) is None
 
 
-def test_the_longest_beginning_wins(tmp_path: Path) -> None:
+def test_longest_prefix_wins(tmp_path: Path) -> None:
     names = ["", "s3://b", "s3://b/team", "s3://http://host:9000//b/", "s3://https://host"]
     credentials = read(tmp_path, {"s3": {name: {"profile": name or "all"} for name in names}})
     for text, profile in [
@@ -48,13 +48,13 @@ def test_the_longest_beginning_wins(tmp_path: Path) -> None:
         assert credentials.credentials_for(parse_location(text)) == S3Credential(profile=profile)
 
 
-def test_a_slash_ends_a_bucket_and_no_slash_does_not(tmp_path: Path) -> None:
+def test_prefix_without_a_slash_matches_longer_bucket_names(tmp_path: Path) -> None:
     credentials = read(tmp_path, {"gs": {"": "a", "gs://b/": "b", "gs://c": "c"}})
     found = [credentials.credentials_for(parse_location(text)) for text in ("gs://b", "gs://bb", "gs://cc")]
     assert found == [GcsCredential("b"), GcsCredential("a"), GcsCredential("c")]
 
 
-def test_no_beginning_fits(tmp_path: Path) -> None:
+def test_uri_without_a_matching_entry_is_refused(tmp_path: Path) -> None:
     credentials = read(tmp_path, {"s3": {"s3://b": {}}, "as": {"": {"account_str": "x"}}})
     with pytest.raises(RepositoryUnavailable) as caught:
         credentials.credentials_for(parse_location("s3://other/models"))
@@ -63,7 +63,7 @@ def test_no_beginning_fits(tmp_path: Path) -> None:
     assert credentials.credentials_for(parse_location("/models")) is None
 
 
-def test_all_strings_may_be_missing_or_empty(tmp_path: Path) -> None:
+def test_every_string_may_be_missing_or_empty(tmp_path: Path) -> None:
     assert read(tmp_path, s3()).s3[""] == S3Credential()
     empty = s3(secret_key="", key_id="", region="", session_token="", profile="")
     assert read(tmp_path, empty).s3[""] == S3Credential()
@@ -72,7 +72,7 @@ def test_all_strings_may_be_missing_or_empty(tmp_path: Path) -> None:
     assert read(tmp_path, {"gs": {"": ""}}).credentials_for(parse_location("gs://b")) is None
 
 
-def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
+def test_repr_hides_secrets(tmp_path: Path) -> None:
     credentials = read(tmp_path, s3(key_id="AKIAIOSFODNN7EXAMPLE", secret_key=SECRET, session_token=SECRET))
     shown = f"{credentials} {credentials.s3['']!r} {credentials.s3['']}"
     assert SECRET not in shown
@@ -88,18 +88,18 @@ def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
         (SECRET.encode(), "is not JSON"),
         (SECRET.encode() + b"\xff", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (f'["{SECRET}"]'.encode(), "is no JSON object"),
+        (f'["{SECRET}"]'.encode(), "is not a JSON object"),
         (f'{{"s3": "{SECRET}"}}'.encode(), "section 's3'"),
         (f'{{"s3": {{"": "{SECRET}"}}}}'.encode(), "entry 1 of section 's3'"),
-        (f'{{"s3": {{"{SECRET}": {{"key_id": 1}}}}}}'.encode(), "'key_id' is no string"),
-        (f'{{"s3": {{"": {{"secret_key": ["{SECRET}"]}}}}}}'.encode(), "'secret_key' is no string"),
-        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' and no 'key_id'"),
+        (f'{{"s3": {{"{SECRET}": {{"key_id": 1}}}}}}'.encode(), "'key_id' is not a string"),
+        (f'{{"s3": {{"": {{"secret_key": ["{SECRET}"]}}}}}}'.encode(), "'secret_key' is not a string"),
+        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' but no 'key_id'"),
         (b'{"s3": {"": {}, "x": {"key_id": "k"}}}', "entry 2 of section 's3'"),
         (f'{{"gs": {{"": {{"x": "{SECRET}"}}}}}}'.encode(), "entry 1 of section 'gs'"),
         (b" " * ((1 << 20) + 1), "more than 1048576 bytes"),
     ],
 )
-def test_a_wrong_file_is_named_and_not_repeated(tmp_path: Path, content: bytes, says: str) -> None:
+def test_malformed_file_is_named_and_not_quoted(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "credentials.json"
     path.write_bytes(content)
     with pytest.raises(ConfigInvalid) as caught:
@@ -110,6 +110,6 @@ def test_a_wrong_file_is_named_and_not_repeated(tmp_path: Path, content: bytes, 
     assert caught.value.__cause__ is None
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="No such file"):
         read_cloud_credentials(str(tmp_path / "none.json"))

@@ -1,4 +1,4 @@
-"""Names from storage: which are refused, and that what is accepted stays in its folder."""
+"""Which names from a storage are refused; an accepted name stays in its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.repository.stores.object_names import name_problem, path_problem, path
 @pytest.mark.parametrize(
     "path", ["a", "1/model.onnx", ".hidden/x", "a\\b", "...", "ü/模型.onnx", "x" * 255, "a b", "~"]
 )
-def test_accepted(path: str) -> None:
+def test_valid_path_is_accepted(path: str) -> None:
     assert path_problem(path) is None
     assert paths_problem([path]) is None
 
@@ -37,7 +37,7 @@ def test_accepted(path: str) -> None:
         "a/..",
     ],
 )
-def test_refused(path: str) -> None:
+def test_invalid_path_is_refused(path: str) -> None:
     assert path_problem(path) is not None
     assert paths_problem(["good", path]) is not None
 
@@ -54,16 +54,16 @@ def test_refused(path: str) -> None:
         (["/"], True),
     ],
 )
-def test_files_and_folders(paths: list[str], refused: bool) -> None:
+def test_path_that_is_both_file_and_folder_is_refused(paths: list[str], refused: bool) -> None:
     assert (paths_problem(paths) is not None) is refused
 
 
-def test_a_model_is_one_component() -> None:
+def test_model_name_with_a_slash_is_refused() -> None:
     assert name_problem("a/b") is not None
 
 
 @given(st.text(st.sampled_from("./\\\0aü\ud800"), max_size=12))
-def test_what_is_accepted_stays_inside(path: str) -> None:
+def test_accepted_path_stays_inside_its_folder(path: str) -> None:
     if path_problem(path) is None:
         inside = os.path.normpath(Path("/cache/model") / path)
         assert inside == f"/cache/model/{path}"

@@ -1,4 +1,4 @@
-"""Credentials that are exchanged while the server runs."""
+"""Credentials that are replaced while the server runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OBJECT = StoredObject("a", 1, "t")
 
 
 class Keyed:
-    """A store that opens to the key "good"."""
+    """A store that accepts only the key "good"."""
 
     def __init__(self, key: str) -> None:
         self.location = "memory"
@@ -70,7 +70,7 @@ USES: list[Callable[[ObjectStore], object]] = [
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("first", ["old", "unusable"])
-def test_a_failure_passes_when_the_credential_has_changed(use: Callable[[ObjectStore], object], first: str) -> None:
+def test_failure_is_transient_if_the_credential_has_changed(use: Callable[[ObjectStore], object], first: str) -> None:
     file = File(first)
     store: ObjectStore = RenewedStore("memory", file.read, file.make)
     file.key = "good"
@@ -82,7 +82,7 @@ def test_a_failure_passes_when_the_credential_has_changed(use: Callable[[ObjectS
 
 
 @pytest.mark.parametrize("then", ["old", "unreadable"])
-def test_a_failure_stays_when_it_has_not(then: str) -> None:
+def test_failure_is_final_if_the_credential_has_not_changed(then: str) -> None:
     file = File("old")
     store = RenewedStore("memory", file.read, file.make)
     file.key = then
@@ -92,7 +92,7 @@ def test_a_failure_stays_when_it_has_not(then: str) -> None:
     assert file.made == ["old"]
 
 
-def test_nothing_is_made_before_the_first_use() -> None:
+def test_store_is_made_at_the_first_use() -> None:
     file = File("unusable")
     store = RenewedStore("memory", file.read, file.make)
     assert (store.location, file.made) == ("memory", [])
@@ -100,13 +100,13 @@ def test_nothing_is_made_before_the_first_use() -> None:
         list(store.list())
 
 
-def test_a_file_that_cannot_be_read_fails_at_once() -> None:
+def test_unreadable_file_fails_at_once() -> None:
     with pytest.raises(ConfigInvalid):
         RenewedStore("memory", File("unreadable").read, Keyed)
 
 
-def test_only_the_first_of_several_failures_reads_again() -> None:
-    """The second one comes from the store that has been replaced meanwhile: it is to ask the new one."""
+def test_only_the_first_of_several_failures_renews_the_store() -> None:
+    """The second failure comes from the replaced store, so its caller must retry with the new store."""
     file = File("old")
     store = RenewedStore("memory", file.read, file.make)
     first, second = store.list(), store.list()

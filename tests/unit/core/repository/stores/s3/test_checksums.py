@@ -1,4 +1,4 @@
-"""What HeadObject says of an object's content."""
+"""The checksum of an S3 object, from its etag and HeadObject."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(
 
 
 def fits(checksum: Checksum) -> bool:
-    """Whether CONTENT has this checksum, by the rule that Checksum states."""
+    """Whether CONTENT has this checksum."""
 
     def run(pieces: list[bytes]) -> Hash:
         hashed = checksum.make()
@@ -55,7 +55,7 @@ def fits(checksum: Checksum) -> bool:
 
 
 @pytest.mark.parametrize("head", [{}, {"ServerSideEncryption": "AES256"}])
-def test_a_plain_etag_is_the_md5(head: dict[str, object]) -> None:
+def test_plain_etag_is_the_md5(head: dict[str, object]) -> None:
     checksum = ask(PLAIN, head)
     assert checksum is not None
     assert checksum.part_size == 0
@@ -63,7 +63,7 @@ def test_a_plain_etag_is_the_md5(head: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("part_size", [25, 30, SIZE - 1])
-def test_an_etag_of_parts(part_size: int) -> None:
+def test_multi_part_etag_is_a_checksum_of_parts(part_size: int) -> None:
     checksum = ask(parts_etag(part_size), lengths=tuple(len(part) for part in parts_of(part_size)))
     assert checksum is not None
     assert checksum.part_size == part_size
@@ -74,12 +74,12 @@ def test_an_etag_of_parts(part_size: int) -> None:
     "lengths",
     [(), (0, 0, 0), (SIZE, SIZE, SIZE), (10, 20, 30), (25, 25), (25, 20, 15), (30, 15, 15)],
 )
-def test_parts_that_do_not_fit_are_no_checksum(lengths: tuple[int, ...]) -> None:
-    """Silent storages, and parts that are not of one size."""
+def test_unknown_or_uneven_parts_give_no_checksum(lengths: tuple[int, ...]) -> None:
+    """The storage does not tell, or the parts differ in size."""
     assert ask(f"{PLAIN}-3", lengths=lengths) is None
 
 
-def test_a_single_part_of_an_upload_in_parts_is_not_believed() -> None:
+def test_etag_of_a_single_part_gives_no_checksum() -> None:
     assert ask(f"{PLAIN}-1", lengths=(SIZE,)) is None
 
 
@@ -92,7 +92,7 @@ ENCRYPTED = [
 
 @pytest.mark.parametrize("head", ENCRYPTED)
 @pytest.mark.parametrize("etag", [PLAIN, f"{PLAIN}-2"])
-def test_an_encrypted_object_has_no_md5_in_its_etag(head: dict[str, object], etag: str) -> None:
+def test_encrypted_object_has_no_md5_in_its_etag(head: dict[str, object], etag: str) -> None:
     assert ask(etag, head, lengths=(40, 20)) is None
 
 
@@ -104,14 +104,14 @@ def test_an_encrypted_object_has_no_md5_in_its_etag(head: dict[str, object], eta
         ("CRC32", zlib.crc32(CONTENT).to_bytes(4, "big")),
     ],
 )
-def test_the_uploaders_checksum_takes_its_place(name: str, digest: bytes) -> None:
+def test_stored_checksum_replaces_the_etag(name: str, digest: bytes) -> None:
     checksum = ask(PLAIN, {**ENCRYPTED[0], f"Checksum{name}": b64(digest), "ChecksumType": "FULL_OBJECT"})
     assert checksum is not None
     assert checksum.name == name
     assert fits(checksum)
 
 
-def test_the_uploaders_checksum_of_parts() -> None:
+def test_stored_checksum_of_parts_is_used() -> None:
     digests = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts_of(40))
     composite = f"{b64(zlib.crc32(digests).to_bytes(4, 'big'))}-2"
     checksum = ask("x", {"ChecksumCRC32": composite, "ChecksumType": "COMPOSITE"}, lengths=(40, 20))
@@ -132,16 +132,16 @@ def test_the_uploaders_checksum_of_parts() -> None:
         {"ChecksumCRC64NVME": "AAAAAAAAAAA="},
     ],
 )
-def test_what_cannot_be_computed_is_no_checksum(head: dict[str, object]) -> None:
+def test_checksum_that_cannot_be_computed_is_none(head: dict[str, object]) -> None:
     assert ask("x", head) is None
 
 
-def test_a_content_is_named_by_its_md5() -> None:
+def test_md5_etag_is_the_digest() -> None:
     assert content_digest("b", PLAIN) == f"md5:{PLAIN}"
     assert content_digest("b", f"{PLAIN}-2") == ""
     assert content_digest("b", PLAIN.upper()) == ""
 
 
-def test_directory_buckets_promise_nothing_of_their_etags() -> None:
+def test_etag_of_a_directory_bucket_is_no_digest() -> None:
     assert content_digest("b--use1-az4--x-s3", PLAIN) == ""
     assert ask(PLAIN, bucket="b--use1-az4--x-s3") is None

@@ -1,7 +1,7 @@
-"""What leaves a model cache that is too large: least recently used first, never what somebody holds.
+"""The contents of a model cache and their eviction: the least recently used first, never anything in use.
 
-Any process may use the cache meanwhile. A snapshot in use has a shared lock, a part file that is being written an
-exclusive one; a blob that goes while it is being linked is only downloaded once more.
+Other processes may use the cache at the same time. A snapshot in use has a shared lock, and a part file being written
+has an exclusive one. A blob that is evicted while another process links it is only downloaded again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PART_SUFFIX = ".part"
 
 
 class CacheContents:
-    """One look at a cache directory. `used` are the bytes of its blobs and of what is being downloaded.
+    """The contents of a cache directory when this was made. `used`: the bytes of its blobs and part files.
 
-    Methods raise OSError; what vanishes meanwhile was removed by another process.
+    Methods raise OSError. They ignore files that another process has removed in the meantime.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class CacheContents:
         self.used += sum(_allocated(status) for _, status in self._parts)
 
     def shrink(self, limit: int) -> None:
-        """Remove the least recently used until `used` is at most `limit`, or nothing is left that may go."""
+        """Remove the least recently used entries until `used` is at most `limit` or no entry may be removed."""
         if self.used <= limit:
             return
         for _, remove in sorted(self._candidates(), key=lambda candidate: candidate[0]):
@@ -49,7 +49,7 @@ class CacheContents:
                 return
 
     def _candidates(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What may go, each with when it was last used (ns)."""
+        """The entries that may be removed: the time of the last use (ns), and a function that removes the entry."""
         snapshots: dict[str, int] = {}
         for path, status in _entries(self._models):
             identity = path.name.partition(".")[0]
@@ -59,7 +59,7 @@ class CacheContents:
             yield used_at, partial(self._remove_snapshot, identity)
         for inode, (_, status) in self._blobs.items():
             if status.st_nlink == 1:
-                # Its change time is when it lost its last link, or came.
+                # Its change time is when it lost its last other link, or when it was made.
                 yield status.st_ctime_ns, partial(self._remove_blob, inode)
         for path, status in self._parts:
             yield status.st_mtime_ns, partial(self._remove_part, path, status)
@@ -83,7 +83,7 @@ class CacheContents:
         path, _ = self._blobs[inode]
         with suppress(FileNotFoundError):
             status = path.stat()
-            if status.st_nlink > 1 or status.st_ino != inode:  # another snapshot has it, or it was replaced
+            if status.st_nlink > 1 or status.st_ino != inode:  # another snapshot links it, or it was replaced
                 return
             path.unlink()
         self.used -= self._blobs.pop(inode)[1].st_size
@@ -101,7 +101,7 @@ class CacheContents:
 
 
 def _remove_tree(path: Path) -> set[int]:
-    """Remove a folder at once from where it is looked for, then file by file; the inodes that were in it."""
+    """Remove a folder and return the inodes that were in it. It is renamed first, so that nobody sees half of it."""
     aside = path.with_name(f"{path.name.partition('.')[0]}.{secrets.token_hex(8)}")
     path.rename(aside)
     inodes = {os.lstat(os.path.join(folder, name)).st_ino for folder, _, names in os.walk(aside) for name in names}
