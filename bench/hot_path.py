@@ -24,10 +24,10 @@ import greenlet
 from gunicorn.config import Config
 
 from app.worker.clock import CoarseClock
-from app.worker.http1.connection import Connection
-from app.worker.http1.connections import Connections
-from app.worker.http1.limits import ConnectionLimits
-from app.worker.http1.service import Service
+from app.worker.connections import Connections
+from app.worker.http1.connection import Http1Connection
+from app.worker.http1.service import Http1Service
+from app.worker.limits import ConnectionLimits
 from bench.cases import CASES, Case
 from core.engine.in_process import make_engine
 from core.frontend.gevent_bridge import GeventBridge
@@ -100,11 +100,11 @@ def record(case: Case) -> Recorder:
         assert engine.wait_loaded(60)
         application = V2Application(engine, HttpOptions(), GeventBridge(hub))
         connections = Connections(CoarseClock(), ConnectionLimits(), 10)
-        service = Service(application, ("localhost", 80), Config(), connections)
+        service = Http1Service(application, ("localhost", 80), Config(), connections)
         client, served = socket.socketpair()
         served.setblocking(False)
         thread = threading.Thread(target=drive, args=(client, message(case), recorder))
-        serving = gevent.spawn(Connection(served, ("localhost", 1), service).serve)
+        serving = gevent.spawn(Http1Connection(served, ("localhost", 1), service).serve)
         thread.start()
         serving.join()
         thread.join()

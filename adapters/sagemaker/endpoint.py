@@ -13,7 +13,7 @@ from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSet
 from core.config.model_spec import ModelSpec
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
-from core.http.default_model import DefaultModel
+from core.frontend.default_model import DefaultModel
 
 
 class SageMakerEndpoint:

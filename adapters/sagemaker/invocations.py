@@ -11,8 +11,7 @@ from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.application import V2Application
-from core.http.payloads.body_format import decoder_of, is_plainly_v2
-from core.http.payloads.formats import JSON
+from core.http.payloads.body_format import BodyKind, body_kind, is_plainly_v2
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
 from core.http.payloads.line_inference import infer_lines
@@ -36,11 +35,11 @@ def invoke(application: V2Application, environ: Environ, spec: ModelSpec, respon
             if lines is not None:
                 return _infer_lines(application, environ, spec, lines, response_types)
         plain = is_plainly_v2(content_type, body)
-        decode = None if plain else decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
+        kind = BodyKind.V2 if plain else body_kind(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
-        if decode is not None:
-            media_type = response_types.of(accept, decode, len(spec.outputs))
-            payload = decode_payload(application, body, spec, decode)
+        if kind is not BodyKind.V2:
+            media_type = response_types.of(accept, kind, len(spec.outputs))
+            payload = decode_payload(application, body, spec, kind)
             result = infer_payload(application, environ, spec, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None
@@ -61,6 +60,6 @@ def _infer_lines(
     def answer_type(is_v2: bool) -> str | None:
         if is_v2:
             return None if accept is None else other_than_v2(accept)
-        return response_types.of(accept, JSON.decode, len(spec.outputs))
+        return response_types.of(accept, BodyKind.JSON, len(spec.outputs))
 
     return infer_lines(application, environ, spec, lines, answer_type)

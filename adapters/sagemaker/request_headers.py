@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from core.errors import BackendFailed, InvalidRequest
+from core.frontend.request_parameters import RESERVED_PARAMETERS, RESERVED_PREFIX
 from core.http.reply import Environ, Headers
-from core.http.v2.request_codec import RESERVED_PARAMETERS, RESERVED_PREFIX
 from core.inference.request import InferenceRequest, Parameter
 
 _NAME = "X-Amzn-SageMaker-"

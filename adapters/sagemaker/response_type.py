@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from core.errors import ConfigInvalid, InvalidRequest
-from core.http.payloads.body_format import OCTETS
-from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, Decode, format_for
+from core.http.payloads.body_format import OCTETS, BodyKind
+from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, format_for
 from core.http.payloads.media_type import choose
 from core.http.v2.binary_type import BinaryType
 
@@ -19,7 +19,7 @@ BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")
 # The v2 protocol's own answers: what a client that knows it may ask for.
 _V2_TYPES = (*JSON.media_types, BINARY.essence, OCTETS)
 _OTHERS = tuple(essence for row in FORMATS if row is not JSON for essence in row.media_types)
-_LINES = {row.decode: row.media_types[0] for row in (CSV, JSONLINES)}
+_LINES = {BodyKind.CSV: CSV.media_types[0], BodyKind.JSONLINES: JSONLINES.media_types[0]}
 
 
 class ResponseTypes:
@@ -33,9 +33,9 @@ class ResponseTypes:
         # The records of a batch job are put together line by line, so that lines are answered with lines.
         self._keeps_lines = settings.batch and "default_accept" not in settings.sources
 
-    def of(self, accept: str | None, decode: Decode, outputs: int = 1) -> str:
-        """For a request that was read by `decode`, on so many outputs. Raises NotAcceptable that lists what can be."""
-        default = _LINES.get(decode, self._default) if self._keeps_lines else self._default
+    def of(self, accept: str | None, kind: BodyKind, outputs: int = 1) -> str:
+        """For a request of `kind`, on so many outputs. Raises NotAcceptable that lists what can be."""
+        default = _LINES.get(kind, self._default) if self._keeps_lines else self._default
         return _chosen(accept, default, outputs)
 
 

@@ -9,7 +9,7 @@ from adapters.vertex.limits import SizeLimits
 from adapters.vertex.settings import VertexSettings
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
-from core.http.default_model import DefaultModel
+from core.frontend.default_model import DefaultModel
 from core.http.version_text import version_number
 
 _CURE = "name the one that is meant in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"

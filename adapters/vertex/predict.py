@@ -17,8 +17,8 @@ from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_tar
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
 from core.http.application import V2Application
-from core.http.payloads.body_format import decoder_of, is_plainly_v2, known_format, starts_as_v2
-from core.http.payloads.formats import JSON, Decode, format_for, is_json
+from core.http.payloads.body_format import BodyKind, body_kind, is_plainly_v2, known_format, starts_as_v2
+from core.http.payloads.formats import JSON, format_for, is_json
 from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.media_type import choose
@@ -58,11 +58,11 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
         raise no_stream(spec)
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    decode = None if is_v2 else _decoder(kind, content_type, body, spec)
-    if decode is None:
+    found = BodyKind.V2 if is_v2 else _body_kind(kind, content_type, body, spec)
+    if found is BodyKind.V2:
         reply = infer_body(application, environ, spec, body, version, size_text)
     else:
-        payload = decode_payload(application, body, spec, decode, endpoint.key_fields)
+        payload = decode_payload(application, body, spec, found, endpoint.key_fields)
         reply = _predictions(application, environ, spec, version, payload)
     endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply
@@ -95,17 +95,17 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
     return off_hub(application, len(body), read_target, body)
 
 
-def _decoder(kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
-    """The decoder of the body; None for the v2 protocol. Raises InvalidRequest for a body that has neither form."""
+def _body_kind(kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec) -> BodyKind:
+    """The kind of the body. Raises InvalidRequest for a body that has no form the endpoint takes."""
     if kind is not PayloadKind.AUTO and is_json(content_type):
-        return JSON.decode if kind is PayloadKind.INSTANCES else None
-    decode = decoder_of(content_type, body, spec, f"{BINARY.prefix}N")
-    if decode is None and not _INPUTS.search(body):
+        return BodyKind.JSON if kind is PayloadKind.INSTANCES else BodyKind.V2
+    found = body_kind(content_type, body, spec, f"{BINARY.prefix}N")
+    if found is BodyKind.V2 and not _INPUTS.search(body):
         raise InvalidRequest(
             "the body is neither {'instances': [...]} nor a request of the v2 protocol, which has 'inputs'",
             hint="an instance is the value of the model's input, or an object with a value by input name",
         )
-    return decode
+    return found
 
 
 def _predictions(

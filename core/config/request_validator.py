@@ -17,6 +17,7 @@ from core.errors import InvalidRequest
 from core.inference.layout import TensorLayout
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, array_of, bytes_array, shape_text, unpack_bytes
+from core.memo import Memo
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -45,10 +46,10 @@ class RequestValidator:
         # Callers repeat themselves: a form (names, datatypes, shapes, sizes) that was found right once is not looked at
         # again (8 µs saved for two inputs). None where a BYTES input has content to look at each time.
         has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
-        self._right: dict[_Form, BatchForm] | None = None if has_bytes else {}
+        self._right: Memo[_Form, BatchForm] | None = None if has_bytes else Memo(_MAX_FORMS)
         # The same for inputs that came as one run of bytes: nothing is made of those until somebody asks. Not where the
         # model sees another shape than the client.
-        self._right_layouts: dict[TensorLayout, BatchForm] = {}
+        self._right_layouts: Memo[TensorLayout, BatchForm] = Memo(_MAX_FORMS)
         self._knows_layouts = not has_bytes and all(i.model_dims is None for i in spec.inputs.values())
 
     def check(self, request: InferenceRequest) -> BatchForm:
@@ -66,8 +67,6 @@ class RequestValidator:
         if found is None:
             found = self._check_inputs(request)
             if self._knows_layouts and not (self._batching and _has_no_items(layout)):
-                if len(self._right_layouts) >= _MAX_FORMS:
-                    self._right_layouts.clear()
                 self._right_layouts[layout] = found
         return found
 
@@ -81,8 +80,6 @@ class RequestValidator:
             known = right.get(form)
             found = self._examine(request, inputs) if known is None else known
             if known is None:
-                if len(right) >= _MAX_FORMS:
-                    right.clear()
                 right[form] = found
         batch_size = found[0]
         for tensor in reversed(inputs):

@@ -31,12 +31,12 @@ from core.http.routes import INFER, ROUTES, Route
 from core.http.version_text import version_number
 from core.http.views.infer import infer
 from core.inference.request import InferenceRequest, Parameter
+from core.memo import Memo
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
-_PATHS_REMEMBERED = 1024
 _OFFSET_DIGITS = 10
 # Any other would become a label of the request metrics, and clients could make as many as they like.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
@@ -73,7 +73,7 @@ class V2Application(Flask):
         self.bridge = bridge
         self.request_metrics = CollectorRegistry()
         self._restrictions = Restrictions(options.restricted)
-        self._infer_paths: dict[str, dict[str, str]] = {}
+        self._infer_paths: Memo[str, dict[str, str]] = Memo(1024)
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
         self._add_routes()
         PrometheusMetrics(self, path=None, group_by=_route, registry=self.request_metrics)
@@ -171,8 +171,6 @@ class V2Application(Flask):
         arguments = self.infer_path(path)
         # Targets with a query are not remembered: a client may make up as many as it likes for one path.
         if arguments is not None and len(path) == len(target):
-            if len(self._infer_paths) >= _PATHS_REMEMBERED:
-                self._infer_paths.clear()
             self._infer_paths[target] = arguments
         return arguments
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from core.inference.tensors import Shape
+from core.memo import Memo
 
 # Name, datatype, shape, first byte, byte after the last one.
 LayoutEntry = tuple[str, str, Shape, int, int]
-
-_MOST_REMEMBERED = 1024
 
 
 class TensorLayout:
@@ -26,7 +25,7 @@ class TensorLayout:
         self.size = entries[-1][4] if entries else 0
 
 
-_remembered: dict[tuple[LayoutEntry, ...], TensorLayout] = {}
+_remembered: Memo[tuple[LayoutEntry, ...], TensorLayout] = Memo(1024)
 
 
 def layout_of(tensors: Iterable[tuple[str, str, Shape, int]]) -> TensorLayout:
@@ -42,7 +41,5 @@ def layout_of(tensors: Iterable[tuple[str, str, Shape, int]]) -> TensorLayout:
     key = tuple(entries)
     layout = _remembered.get(key)
     if layout is None:
-        if len(_remembered) >= _MOST_REMEMBERED:
-            _remembered.clear()
         layout = _remembered[key] = TensorLayout(key)
     return layout

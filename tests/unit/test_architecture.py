@@ -16,7 +16,7 @@ from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "memo"),
     ("inference",),
     ("config",),
     ("repository",),
@@ -30,7 +30,7 @@ CORE_ORDER: tuple[tuple[str, ...], ...] = (
 )
 CORE_RANK = {part: rank for rank, parts in enumerate(CORE_ORDER) for part in parts}
 # Seen by all of core, and seeing only these.
-OBSERVABILITY_SEES = {"errors", "inference", "config"}
+OBSERVABILITY_SEES = {"errors", "memo", "inference", "config"}
 
 # Third-party packages that have their places; a path that ends with / is a folder, * one folder of any name.
 PLACES: dict[str, tuple[str, ...]] = {

@@ -13,13 +13,13 @@ import gunicorn_h1c
 
 from app.worker.http1.refusal import check_length
 from core.http.reply import RECEIVED_HEADERS_KEY
+from core.memo import Memo
 
 HEAD_END = b"\r\n\r\n"
 _TARGET = re.compile(rb"/(?!/)[\x21\x22\x24-\x7e]*")
 _LENGTH = re.compile(rb"[0-9]{1,10}")
 _SINGLE = frozenset({"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"})
 _UNUSUAL = frozenset({"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT", "HTTP_UPGRADE"})
-_KNOWN_HEADS = 512
 _KNOWN_HEAD_SIZE = 2048
 
 
@@ -59,7 +59,7 @@ class RequestHeadParser:
         self._limits = limits
         self._max_body_size = max_body_size
         self._set_aside = _UNUSUAL | set_aside
-        self.known: dict[bytes, RequestHead] = {}
+        self.known: Memo[bytes, RequestHead] = Memo(512)
 
     def parse(self, head: bytes) -> RequestHead | None:
         """`head` ends with its empty line. None if it is not a plain one; raises Refusal for too large a body."""
@@ -87,8 +87,6 @@ class RequestHeadParser:
         options = environ.get("HTTP_CONNECTION", "").lower().split(",")
         plain = RequestHead(environ, length, keep_alive="close" not in [option.strip(" \t") for option in options])
         if len(head) <= _KNOWN_HEAD_SIZE:
-            if len(self.known) >= _KNOWN_HEADS:
-                self.known.clear()
             self.known[head] = plain
         return plain
 

@@ -5,10 +5,11 @@ Source: PEP 3333; RFC 9110 sections 6.4.1 and 8.6; RFC 9112 section 6.
 
 from __future__ import annotations
 
+from core.memo import Memo
+
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-_KNOWN_HEADS = 512
 _KNOWN_HEADERS = 16
 
 Headers = list[tuple[str, str]]
@@ -53,7 +54,7 @@ class ResponseHeads:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], ResponseHead] = {}
+        self._known: Memo[tuple[object, ...], ResponseHead] = Memo(512)
 
     def head_for(self, status: str, headers: Headers) -> ResponseHead:
         """The head of this status and these headers. Raises ValueError for what cannot be one."""
@@ -61,8 +62,6 @@ class ResponseHeads:
         head = self._known.get(key)
         if head is None:
             head = ResponseHead(status, headers)
-            if len(self._known) >= _KNOWN_HEADS:
-                self._known.clear()
             if len(headers) <= _KNOWN_HEADERS and len(head.start) <= 1024:
                 self._known[key] = head
         return head

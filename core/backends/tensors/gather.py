@@ -19,11 +19,11 @@ from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME, BYTES, Array, Shape
+from core.memo import Memo
 
 # Called with an input's name and the buffer that it is staged in from now on; None: it is not staged any more.
 OnBuffer = Callable[[str, Array | None], None]
 
-_VIEWS_AT_MOST = 256
 _JOINED_BYTES_AT_MOST = 64 * 1024
 
 
@@ -33,7 +33,7 @@ class StagingBuffer:
     def __init__(self, name: str, dtype: np.dtype[Any], on_buffer: OnBuffer | None = None) -> None:
         self._name = name
         self._flat: Array = np.empty(0, dtype)
-        self._views: dict[Shape, Array] = {}
+        self._views: Memo[Shape, Array] = Memo(256)
         self._on_buffer = on_buffer
 
     def view(self, shape: Shape) -> Array:
@@ -55,8 +55,6 @@ class StagingBuffer:
             self._flat = flat
             if self._on_buffer is not None:
                 self._on_buffer(self._name, flat)
-        if len(self._views) == _VIEWS_AT_MOST:
-            self._views.clear()
         view = self._views[shape] = self._flat[:count].reshape(shape)
         return view
 

@@ -18,9 +18,9 @@ from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor, PackedOutputs
 from core.inference.tensors import BYTES, Array, Shape, element_count, shape_text
+from core.memo import Memo
 
 _PACKED_BYTES_AT_MOST = 64 * 1024
-_LAYOUTS_AT_MOST = 256
 
 # The outputs that are wanted, the numbers of requests and items, and the shapes of the results.
 _LayoutKey = tuple[object, ...]
@@ -38,7 +38,7 @@ class Splitter:
         self._scattered = scattered
         self._outputs = [(output, output.name, output.datatype.name) for output in spec.outputs.values()]
         self._plain = not scattered and all(output.model_dims is None for output in spec.outputs.values())
-        self._layouts: dict[_LayoutKey, TensorLayout | None] = {}
+        self._layouts: Memo[_LayoutKey, TensorLayout | None] = Memo(256)
         self._packs = self._plain and all(output.datatype is not BYTES for output in spec.outputs.values())
 
     def split(
@@ -81,8 +81,6 @@ class Splitter:
             layout = self._layouts[key]
         except KeyError:
             layout = self._layout(wanted, results, count, total)
-            if len(self._layouts) >= _LAYOUTS_AT_MOST:
-                self._layouts.clear()
             self._layouts[key] = layout
         if layout is None:
             return None

@@ -8,12 +8,24 @@ is that of octets, or there is none. Source: docs/spec/sagemaker.md sections B5 
 from __future__ import annotations
 
 import re
+from enum import Enum
 from functools import lru_cache
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.arrays.raw import decode_octets, decode_raw
-from core.http.payloads.formats import JSON, Decode, Format, UnsupportedMediaType, format_of, supported_types
+from core.http.payloads.formats import (
+    CSV,
+    JSON,
+    JSONLINES,
+    NPY,
+    NPZ,
+    Decode,
+    Format,
+    UnsupportedMediaType,
+    format_of,
+    supported_types,
+)
 from core.http.payloads.json.document_form import V2_INPUTS, DocumentForm, document_form
 from core.http.payloads.media_type import parse_media_type
 from core.inference.tensors import Buffer
@@ -27,33 +39,67 @@ _OBJECT = re.compile(rb"\s*\{")
 _OBJECTS = (DocumentForm.INSTANCES, DocumentForm.COLUMNS)
 
 
-def decoder_of(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Decode | None:
-    """What reads the body for the model of `spec`; None for JSON of the v2 protocol, right or wrong.
+class BodyKind(Enum):
+    """The formats of bodies. V2 is JSON of the v2 protocol, right or wrong: its codec reads it."""
+
+    V2 = "v2"
+    JSON = "json"
+    CSV = "csv"
+    JSONLINES = "jsonlines"
+    NPY = "npy"
+    NPZ = "npz"
+    TENSOR = "tensor"
+    OCTETS = "octets"
+
+    @property
+    def decode(self) -> Decode:
+        """The decoder of every kind but V2."""
+        return _DECODERS[self]
+
+
+_KINDS = {
+    JSON: BodyKind.JSON,
+    CSV: BodyKind.CSV,
+    JSONLINES: BodyKind.JSONLINES,
+    NPY: BodyKind.NPY,
+    NPZ: BodyKind.NPZ,
+}
+_DECODERS: dict[BodyKind, Decode] = {
+    **{kind: row.decode for row, kind in _KINDS.items()},
+    BodyKind.TENSOR: decode_raw,
+    BodyKind.OCTETS: decode_octets,
+}
+
+
+def body_kind(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> BodyKind:
+    """The kind of a body for the model of `spec`.
 
     Raises UnsupportedMediaType that lists what is supported, `also` among it: what the platform itself reads.
     """
     is_v2 = starts_as_v2(body)
     known = known_format(content_type)
     if known is JSON:
-        return None if is_v2 or document_form(body) is DocumentForm.V2 else JSON.decode
+        return BodyKind.V2 if is_v2 or document_form(body) is DocumentForm.V2 else BodyKind.JSON
     if known is not None:
-        return None if is_v2 and known.text and _is_one_line(body) and "inputs" not in spec.inputs else known.decode
+        if is_v2 and known.text and _is_one_line(body) and "inputs" not in spec.inputs:
+            return BodyKind.V2
+        return _KINDS[known]
     if _OBJECT.match(body) and V2_INPUTS.search(body):
-        return None
+        return BodyKind.V2
     essence = _essence(content_type)
     if known_format(essence) is not None:
         format_of(content_type)  # raises: it is the charset that is wrong
     form = document_form(body)
     if essence == OCTETS and len(spec.inputs) == 1:
-        return decode_raw if form is DocumentForm.V2 else decode_octets
+        return BodyKind.TENSOR if form is DocumentForm.V2 else BodyKind.OCTETS
     if form in _OBJECTS or (form is DocumentForm.BARE and essence == OCTETS):
-        return JSON.decode
+        return BodyKind.JSON
     supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 
 def is_plainly_v2(content_type: str, body: Buffer) -> bool:
-    """Whether one look tells, as of nearly all requests of the v2 protocol; `decoder_of` finds the others."""
+    """Whether one look tells, as of nearly all requests of the v2 protocol; `body_kind` finds the others."""
     return content_type == JSON.media_types[0] and starts_as_v2(body)
 
 

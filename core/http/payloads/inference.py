@@ -14,14 +14,16 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
-from core.http.payloads.formats import JSON, NPZ, Decode, encoder_of, format_for
+from core.frontend.request_parameters import read_parameters
+from core.http.payloads.body_format import BodyKind
+from core.http.payloads.formats import JSON, encoder_of, format_for
 from core.http.payloads.json.document_form import DocumentForm
 from core.http.payloads.json.encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instances
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.v2.request_codec import decode_request, read_parameters
-from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.request_codec import decode_request
+from core.http.v2.response_codec import ResponsePlan
 from core.http.views.infer import finish, off_hub, prepare, run
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
@@ -48,17 +50,17 @@ def decode_payload(
     application: V2Application,
     body: Buffer,
     spec: ModelSpec,
-    decode: Decode,
+    kind: BodyKind,
     ignored_fields: frozenset[str] = frozenset(),
 ) -> DecodedPayload:
-    """What `decode` reads in `body`, off the hub where that takes long. Raises InvalidRequest.
+    """The payload in `body`, decoded off the hub where that takes long. Raises InvalidRequest.
 
     `ignored_fields` are members of instances that are no inputs.
     """
     check_size(application, len(body))
-    size = len(body) * _INFLATES_BY if decode is NPZ.decode else len(body) // _READS_BY
+    size = len(body) * _INFLATES_BY if kind is BodyKind.NPZ else len(body) // _READS_BY
     rules = DecodeRules(max_input_size=application.options.max_input_size, ignored_fields=ignored_fields)
-    return off_hub(application, size, decode, body, spec, rules)
+    return off_hub(application, size, kind.decode, body, spec, rules)
 
 
 def check_size(application: V2Application, size: int) -> None:

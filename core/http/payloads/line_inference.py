@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.infer_many import infer_many
+from core.frontend.request_parameters import read_parameters
 from core.http.payloads.body_format import starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
@@ -26,7 +27,7 @@ from core.http.payloads.json.decoder import decode_json
 from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.payload import DecodeRules
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.v2.request_codec import decode_request, read_parameters
+from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
 from core.inference.request import InferenceRequest, Parameter
@@ -113,7 +114,7 @@ class _Lines:
         if any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
             raise InvalidRequest("binary outputs have no place in an answer of lines")
         prepare(self._application, self._environ, request)
-        return [request], lambda responses: bytes(encode_response(responses[0], plan, spec).parts[0])
+        return [request], lambda responses: bytes(encode_response(responses[0], plan, spec)[0][0])
 
     def _converted(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,17 @@ import orjson
 import simdjson
 
 from core.errors import InvalidRequest
+from core.http.json_parser import parse
 from core.http.v2.json_tensors import MAX_DEPTH, NESTED_TOO_DEEP, nested_too_deep
 from core.inference.tensors import BY_NAME, Buffer
 
 # From this size on simdjson and its buffers win (256 floats, 5 KB: 12 µs against orjson's 31).
 _LARGE = 1024
-# A parser keeps up to ten times the largest document it has seen; beyond this it is not kept.
-_KEEP_PARSER = 8 << 20
 # simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.
 WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
 _PREFIX = "failed to parse the request JSON buffer: "
 # A string, whole or (so that no search starts in the middle of one) up to the end; or the word that is looked for.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
-_local = threading.local()
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
@@ -42,20 +39,10 @@ def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
     error says which header is missing. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
     """
     try:
-        document = _parse_large(text) if len(text) > _LARGE else orjson.loads(text)
+        document = parse(text, _plain_document) if len(text) > _LARGE else orjson.loads(text)
     except (ValueError, RuntimeError):
         document = _parse_lenient(text, binary_follows)
     return document if type(document) is dict else {}
-
-
-def _parse_large(text: Buffer) -> Any:
-    # A parser is kept for the next document of its thread: fresh memory for its tape costs a quarter of the time.
-    parser = getattr(_local, "parser", None) or simdjson.Parser()
-    _local.parser = None
-    plain = _plain_document(parser.parse(text))
-    if len(text) <= _KEEP_PARSER:
-        _local.parser = parser
-    return plain
 
 
 def _plain_document(document: Any) -> Any:

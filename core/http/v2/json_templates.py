@@ -16,10 +16,8 @@ import numpy as np
 import orjson
 
 from core.http.v2.json_tensors import MAX_DEPTH
-from core.http.v2.known_request import KnownRequest
-from core.http.v2.known_texts import KnownTexts
-from core.http.v2.request_id import is_id_of, without_id
-from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.known_requests import KnownRequest, KnownTexts, is_id_of, without_id
+from core.http.v2.response_codec import ResponsePlan
 from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest
 from core.inference.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
@@ -83,6 +81,7 @@ class JsonTemplates:
         template = self._known.get((model, *parts[::2]))
         if template is None or template.known.layout.size > max_input_size:
             return None
+        self._known.hits += 1
         content = template.read(parts[1::2])
         return None if content is None else template.known.again(version, request_id, memoryview(content))
 
@@ -109,4 +108,4 @@ class JsonTemplates:
         template = _Template(KnownRequest(request, layout_of(described), plan))
         if template.read(parts[1::2]) != b"".join(contents):
             return
-        self._known.put((request.model_name, *parts[::2]), template)
+        self._known[request.model_name, *parts[::2]] = template

@@ -12,17 +12,16 @@ from typing import Any
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ModelNotFound
-from core.http.v2.header_cache import HeaderCache
+from core.frontend.request_parameters import NON_STRING, boolean, read_parameters, unable, unsigned
 from core.http.v2.json_document import BINARY_WITHOUT_HEADER, parse_document
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.json_tensors import array_from_json, json_datatype
-from core.http.v2.response_plan import ResponsePlan
-from core.inference.request import InferenceRequest, InputTensor, Parameter
+from core.http.v2.known_requests import HeaderCache
+from core.http.v2.response_codec import ResponsePlan
+from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
 
 _NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-_NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
-_NON_STRING = "attempt to access JSON non-string as string"
 _NON_ARRAY = "attempt to access JSON non-array as array"
 _NON_OBJECT = "attempt to access JSON non-object as object"
 _ONE_SOURCE = (
@@ -30,12 +29,6 @@ _ONE_SOURCE = (
     "'shared_memory_region' in 'parameters'. But "
 )
 _MAX_RANK = 64  # numpy's
-RESERVED_PREFIX = "triton_"
-RESERVED_PARAMETERS = frozenset(
-    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
-)
-
-
 _header_cache = HeaderCache()
 _json_templates = JsonTemplates()
 
@@ -88,7 +81,7 @@ def _decode(
     request_id = document.get("id")
     if request_id is not None:
         if type(request_id) is not str:
-            raise _unable("id", _NON_STRING)
+            raise unable("id", NON_STRING)
         request.id = request_id
     parameters = document.get("parameters")
     binary = read_parameters(parameters, request) if parameters is not None else False
@@ -102,73 +95,8 @@ def _decode(
     return request, ResponsePlan(False, listed)
 
 
-def forward_header(request: InferenceRequest, name: str, value: str) -> None:
-    """Make a request header a string parameter of the request, under the name received."""
-    if name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX):
-        raise InvalidRequest(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
-    if request.parameters is None:
-        request.parameters = {}
-    request.parameters[name] = value
-
-
-def _unable(field: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"Unable to parse '{field}': {reason}")
-
-
 def _missing(field: str) -> InvalidRequest:
-    return _unable(field, f"attempt to access non-existing object member '{field}'")
-
-
-# --- parameters of the request ---------------------------------------------------------------------------------------
-
-
-def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
-    """Note the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
-    if type(parameters) is not dict:
-        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
-    binary = False
-    for key, value in parameters.items():
-        if key == "binary_data_output":
-            binary = _boolean(key, value)
-        elif key == "priority":
-            request.priority = _unsigned(key, value)
-        elif key == "timeout":
-            request.timeout_us = _unsigned(key, value)
-        elif key == "sequence_id":
-            if type(value) is not str and not (type(value) is int and value >= 0):
-                raise _unable(key, _NON_STRING)  # what is no number is tried as a string last
-            request.correlation_id = value
-        elif key == "sequence_start":
-            request.sequence_start = _boolean(key, value)
-        elif key == "sequence_end":
-            request.sequence_end = _boolean(key, value)
-        else:
-            _read_custom_parameter(key, value, request)
-    return binary
-
-
-def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> None:
-    if key.startswith(RESERVED_PREFIX):
-        raise InvalidRequest(
-            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-        )
-    if not isinstance(value, str | int | float):
-        raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
-    custom: dict[str, Parameter] = request.parameters if request.parameters is not None else {}
-    custom[key] = value
-    request.parameters = custom
-
-
-def _unsigned(key: str, value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise _unable(key, _NON_UNSIGNED)
-    return value
-
-
-def _boolean(key: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise _unable(key, _NON_BOOLEAN)
-    return value
+    return unable(field, f"attempt to access non-existing object member '{field}'")
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -181,7 +109,7 @@ def _read_inputs(
         raise _missing("inputs")
     items = document["inputs"]
     if type(items) is not list:
-        raise _unable("inputs", _NON_ARRAY)
+        raise unable("inputs", _NON_ARRAY)
     inputs: list[InputTensor] = []
     offset = 0
     for item in items:
@@ -215,16 +143,16 @@ def _data_source(item: Any) -> int | None:
             return None
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
     if type(parameters) is not dict:
-        raise _unable("parameters", _NON_OBJECT)
+        raise unable("parameters", _NON_OBJECT)
     size = parameters.get("binary_data_size")
     region = parameters.get("shared_memory_region")
     given = ["'data'"] if "data" in item else []
     if size is not None:
-        size = _unsigned("binary_data_size", size)
+        size = unsigned("binary_data_size", size)
         given.append("'binary_data_size'")
     if region is not None:
         if type(region) is not str:
-            raise _unable("shared_memory_region", _NON_STRING)
+            raise unable("shared_memory_region", NON_STRING)
         given.append("'shared_memory_region'")
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
@@ -243,21 +171,21 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
     try:
         name = item["name"]
         if type(name) is not str:
-            raise _unable("name", _NON_STRING)
+            raise unable("name", NON_STRING)
         datatype = item["datatype"]
         if type(datatype) is not str:
-            raise _unable("datatype", _NON_STRING)
+            raise unable("datatype", NON_STRING)
         dims = item["shape"]
     except KeyError as error:
         raise _missing(error.args[0]) from None
     if type(dims) is not list:
-        raise _unable("shape", _NON_ARRAY)
+        raise unable("shape", _NON_ARRAY)
     if len(dims) > _MAX_RANK:
         # No model can have them, and their product alone would take seconds.
-        raise _unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
+        raise unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
     for dim in dims:
         if type(dim) is not int or dim < 0:
-            raise _unable("shape", _NON_UNSIGNED)
+            raise unable("shape", _NON_UNSIGNED)
     return name, datatype, tuple(dims)
 
 
@@ -281,14 +209,14 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
 
 def _read_outputs(outputs: Any, request: InferenceRequest) -> dict[str, tuple[bool, int]]:
     if type(outputs) is not list:
-        raise _unable("outputs", _NON_ARRAY)
+        raise unable("outputs", _NON_ARRAY)
     listed: dict[str, tuple[bool, int]] = {}
     for item in outputs:
         if type(item) is not dict or "name" not in item:
             raise _missing("name")
         name = item["name"]
         if type(name) is not str:
-            raise _unable("name", _NON_STRING)
+            raise unable("name", NON_STRING)
         if name in listed:
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
         listed[name] = _read_output_parameters(item.get("parameters"))
@@ -299,17 +227,17 @@ def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
     if parameters is None:
         return False, 0
     if type(parameters) is not dict:
-        raise _unable("parameters", _NON_OBJECT)
+        raise unable("parameters", _NON_OBJECT)
     binary = parameters.get("binary_data")
     classes = parameters.get("classification")
     region = parameters.get("shared_memory_region")
     if classes is not None:
-        classes = _unsigned("classification", classes)
+        classes = unsigned("classification", classes)
     if binary is not None:
-        binary = _boolean("binary_data", binary)
+        binary = boolean("binary_data", binary)
     if region is not None:
         if type(region) is not str:
-            raise _unable("shared_memory_region", _NON_STRING)
+            raise unable("shared_memory_region", NON_STRING)
         for field, value in (("classification", classes), ("binary_data", binary)):
             if value:
                 raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")

@@ -1,11 +1,16 @@
 """An InferenceResponse to the parts of an HTTP body: JSON, then the binary tensors, never joined.
 
-Source: docs/spec/http.md section 6 "Response".
+Responses to requests that differ only by their id and their tensors have the same JSON around the id and the numbers.
+It is written once and kept in the plan that these requests share.
+Source: docs/spec/http.md section 4 (`outputs[].parameters`, `binary_data_output`) and section 6 "Response".
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
+from math import prod
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -14,46 +19,124 @@ import orjson
 from core.config.model_spec import ModelSpec
 from core.frontend.classification import classified
 from core.http.v2.json_tensors import json_values
-from core.http.v2.response_plan import ResponsePlan, TextKey
-from core.http.v2.response_text import ResponseText
+from core.inference.layout import TensorLayout
 from core.inference.response import InferenceResponse, PackedOutputs
-from core.inference.tensors import Buffer
+from core.inference.tensors import NUMBER_CODES, Buffer
+from core.memo import Memo
+
+_EMPTY = b'"data":[]'
+_FILLED = b'"data":'
+# numpy writes more numbers faster.
+_MOST_NUMBERS = 1024
+_MOST_TEXTS = 64
+_NOT_LISTED = (False, 0)
+
+# The version that answered, and the layout of its outputs.
+TextKey = tuple[int, TensorLayout]
+# The parts of a body, and the length of its JSON if binary tensors follow it, else None.
+Encoded = tuple[list[Buffer], int | None]
 
 
-class EncodedResponse:
-    """`parts[0]` is the JSON; `json_length` is its size if binary tensors follow it, else None."""
+@dataclass(frozen=True, slots=True)
+class ResponsePlan:
+    """The form in which the caller of an infer request wants its response.
 
-    __slots__ = ("json_length", "parts")
+    `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
+    means no classification. `outputs` is None if the request listed none. `texts` are the texts of the last responses,
+    None for one that has to be written each time; the plan of a single request keeps no texts.
+    """
 
-    def __init__(self, parts: list[Buffer], json_length: int | None) -> None:
-        self.parts = parts
-        self.json_length = json_length
+    binary: bool = False
+    outputs: dict[str, tuple[bool, int]] | None = None
+    texts: Memo[TextKey, ResponseText | None] | None = field(default=None, compare=False)
+
+    def keeping_texts(self) -> ResponsePlan:
+        """The same plan for many requests."""
+        return ResponsePlan(self.binary, self.outputs, Memo(_MOST_TEXTS))
+
+    def form_of(self, name: str) -> tuple[bool, int]:
+        """Whether an output is to be binary, and how many classes of it are wanted."""
+        return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)
 
 
-def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
-    """Raises InvalidRequest for an output that cannot be had in the form asked for."""
+class ResponseText:
+    """The JSON around the numbers of the outputs, and the places of those in the content. Any thread."""
+
+    __slots__ = ("_binary", "_numbers", "_segments")
+
+    def __init__(self, text: bytes, numbers: list[tuple[Struct, int]], binary: list[tuple[int, int]]) -> None:
+        """`text` has an empty list for each of `numbers`, given with the offset of its first byte; `binary` are the
+        first byte and the end of each run that follows the JSON."""
+        segments = text.split(_EMPTY)
+        self._segments = [segment + _FILLED for segment in segments[:-1]] + segments[-1:]
+        self._numbers = [(struct.unpack_from, start) for struct, start in numbers]
+        self._binary = binary
+
+    @staticmethod
+    def of(response: InferenceResponse, layout: TensorLayout, plan: ResponsePlan) -> ResponseText | None:
+        """The text of responses like this one, whose outputs have `layout`; None if they need more than a text."""
+        numbers: list[tuple[Struct, int]] = []
+        binary: list[tuple[int, int]] = []
+        entries: list[dict[str, object]] = []
+        for name, datatype, shape, start, end in layout.entries:
+            is_binary, classes = plan.form_of(name)
+            entry: dict[str, object] = {"name": name, "datatype": datatype, "shape": shape}
+            count = prod(shape)
+            if classes or (not is_binary and (datatype not in NUMBER_CODES or count > _MOST_NUMBERS)):
+                return None
+            if is_binary:
+                entry["parameters"] = {"binary_data_size": end - start}
+                binary.append((start, end))
+            else:
+                entry["data"] = []
+                numbers.append((Struct(f"<{count}{NUMBER_CODES[datatype]}"), start))
+            entries.append(entry)
+        document = {
+            "model_name": response.model_name,
+            "model_version": str(response.model_version),
+            "outputs": entries,
+        }
+        return ResponseText(orjson.dumps(document), numbers, _joined(binary))
+
+    def write(self, request_id: str, content: memoryview) -> list[Buffer] | None:
+        """The parts of a body; None for a number or an id that JSON cannot express."""
+        segments = self._segments
+        if not self._numbers:
+            text = segments[0]
+        else:
+            pieces = [segments[0]]
+            for (unpack, start), segment in zip(self._numbers, segments[1:], strict=True):
+                numbers = orjson.dumps(unpack(content, start))
+                if b"n" in numbers:  # null: NaN, or an infinity
+                    return None
+                pieces += (numbers, segment)
+            text = b"".join(pieces)
+        if request_id:
+            try:
+                text = b'{"id":%b,%b' % (orjson.dumps(request_id), text[1:])
+            except TypeError:  # surrogates, which stand for bytes that are not UTF-8
+                return None
+        return [text, *[content[start:end] for start, end in self._binary]]
+
+
+def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
+    """The body of the response. Raises InvalidRequest for an output that cannot have the form asked for."""
     packed = response.outputs
-    if type(packed) is PackedOutputs and plan.texts is not None and not response.parameters:
-        parts = _known_parts(response, packed, plan, plan.texts)
-        if parts is not None:
-            return EncodedResponse(parts, len(parts[0]) if len(parts) > 1 else None)
+    texts = plan.texts
+    if texts is not None and type(packed) is PackedOutputs and not response.parameters:
+        key = (response.model_version, packed.layout)
+        try:
+            text = texts[key]
+        except KeyError:
+            text = texts[key] = ResponseText.of(response, packed.layout, plan)
+        if text is not None:
+            parts = text.write(response.id, packed.content)
+            if parts is not None:
+                return parts, len(parts[0]) if len(parts) > 1 else None
     return _encode(response, plan, spec)
 
 
-def _known_parts(
-    response: InferenceResponse, packed: PackedOutputs, plan: ResponsePlan, texts: dict[TextKey, ResponseText | None]
-) -> list[Buffer] | None:
-    """The body, if it is like that of an earlier response but for the id and the numbers."""
-    key = (response.model_version, packed.layout)
-    try:
-        text = texts[key]
-    except KeyError:
-        text = ResponseText.of(response, packed.layout, plan)
-        plan.remember(key, text)
-    return None if text is None else text.write(response.id, packed.content)
-
-
-def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> EncodedResponse:
+def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
     document: dict[str, Any] = {}
     if response.id:
         document["id"] = response.id
@@ -66,10 +149,10 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     parts: list[Buffer] = [b""]
     has_binary = False
     for output in response.outputs:
-        binary, classes = plan.form_of(output.name)
+        is_binary, classes = plan.form_of(output.name)
         output = classified(output, classes, spec)
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-        if binary:
+        if is_binary:
             content = output.content()
             size = len(content)
             entry["parameters"] = {"binary_data_size": size}
@@ -80,21 +163,21 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
             entry["data"] = json_values(output.array, output.datatype)
         entries.append(entry)
     parts[0] = text = _write(document)
-    return EncodedResponse(parts, len(text) if has_binary else None)
+    return parts, len(text) if has_binary else None
 
 
 def _write(document: dict[str, Any]) -> bytes:
     try:
         text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
-        # Strings that are not UTF-8: written byte for byte, as Triton does.
+        # Strings that are not UTF-8 are written byte for byte, as Triton does.
         return _write_lenient(document)
-    if b"null" in text and _has_no_number(document):
+    if b"null" in text and _has_non_finite(document):
         return _write_lenient(document)
     return text
 
 
-def _has_no_number(document: dict[str, Any]) -> bool:
+def _has_non_finite(document: dict[str, Any]) -> bool:
     """Whether a tensor holds NaN or an infinity, which orjson writes as null where Triton writes the word."""
     return any(
         isinstance(content, np.ndarray) and content.dtype.kind == "f" and not np.isfinite(content).all()
@@ -105,3 +188,14 @@ def _has_no_number(document: dict[str, Any]) -> bool:
 def _write_lenient(document: dict[str, Any]) -> bytes:
     text = json.dumps(document, default=np.ndarray.tolist, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogateescape")
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few runs as possible, without empty runs."""
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined

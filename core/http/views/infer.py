@@ -17,10 +17,11 @@ from werkzeug.wsgi import get_input_stream
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
+from core.frontend.request_parameters import forward_header
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
-from core.http.v2.request_codec import decode_request, forward_header
+from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
@@ -73,9 +74,8 @@ def infer_body(
     request, plan = decode_request(body, header_length, version, spec, application.options.max_input_size)
     prepare(application, environ, request)
     response = run(application, environ, request)
-    encoded = encode_response(response, plan, spec)
-    headers = application.body_headers(encoded.json_length)
-    return finish(application, environ, encoded.parts, headers, response.parameters)
+    parts, json_length = encode_response(response, plan, spec)
+    return finish(application, environ, parts, application.body_headers(json_length), response.parameters)
 
 
 def prepare(application: V2Application, environ: Environ, request: InferenceRequest) -> None:

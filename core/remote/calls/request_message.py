@@ -14,6 +14,7 @@ import numpy as np
 from core.inference.layout import TensorLayout
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from core.inference.tensors import Buffer, Shape, wire_bytes
+from core.memo import Memo
 from core.remote.calls.serialization import write_plain
 from core.remote.memory.tensor_block import (
     LARGE,
@@ -27,8 +28,6 @@ from core.remote.memory.tensor_block import (
 )
 from core.remote.transport.frames import REQUEST, BadFrame
 
-_KNOWN_AT_MOST = 1024
-
 Place = Callable[[Buffer], int | None]
 # What `Described` is in the document, which knows no named tuples.
 _Entry = tuple[str, str, Shape, int, bool]
@@ -39,7 +38,7 @@ class RequestWriter:
 
     def __init__(self) -> None:
         # The meta document of requests that are alike, and the head of those of them that have no id.
-        self._known: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
     def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
         """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
@@ -62,8 +61,6 @@ class RequestWriter:
                 request,
                 [(name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries],
             )
-            if len(self._known) >= _KNOWN_AT_MOST:
-                self._known.clear()
             self._known[key] = known = (meta, block_head(meta))
         meta, head = known
         if request.id:

@@ -15,6 +15,7 @@ from core.inference.layout import TensorLayout
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs, ReceivedOutput
 from core.inference.tensors import BY_NAME, Array, Buffer, Shape
+from core.memo import Memo
 from core.remote.calls.remote_error import error_of, error_to_plain
 from core.remote.memory.tensor_block import (
     LARGE,
@@ -31,8 +32,6 @@ from core.remote.transport.frames import FAILED, FINAL, RESPONSE, BadFrame
 Place = Callable[[Buffer], int | None]
 Borrow = Callable[[int, int], Array]
 
-_HEADS_REMEMBERED = 1024
-
 
 class ResponseWriter:
     """Any thread."""
@@ -40,7 +39,7 @@ class ResponseWriter:
     def __init__(self, place: Place) -> None:
         """`place` puts the bytes of a large output into the arena and says where, or None: they travel in the frame."""
         self._place = place
-        self._heads: dict[tuple[object, ...], bytes] = {}
+        self._heads: Memo[tuple[object, ...], bytes] = Memo(1024)
 
     def write(self, response: InferenceResponse, number: int) -> bytes:
         """The frame. Raises TypeError for what JSON cannot say."""
@@ -75,8 +74,6 @@ class ResponseWriter:
             outputs = [
                 (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
             ]
-            if len(self._heads) >= _HEADS_REMEMBERED:
-                self._heads.clear()
             self._heads[key] = head = block_head(_meta(response, outputs))
         return head
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.tensors import Buffer, Shape
+from core.memo import Memo
 from core.remote.calls.serialization import read_plain
 from core.remote.transport.frames import HEADER, PADDING, BadFrame
 
@@ -29,7 +30,6 @@ OfArena = Callable[[int, int], memoryview]
 LARGE = 32768
 _SIZES = struct.Struct("<II")
 _PLACE = struct.Struct("<Q")
-_REMEMBERED = 1024
 _LONGEST_REMEMBERED = 4096
 
 
@@ -89,7 +89,7 @@ class BlockReader(Generic[T]):
 
     def __init__(self, parse: Callable[[Any], T]) -> None:
         self._parse = parse
-        self._known: dict[bytes, T] = {}
+        self._known: Memo[bytes, T] = Memo(1024)
 
     def read(self, content: memoryview, placed: int) -> tuple[T, str, tuple[int, ...], int]:
         """What `parse` made, the text, the places, and where the tensors begin. Raises BadFrame."""
@@ -113,8 +113,6 @@ class BlockReader(Generic[T]):
         except (ValueError, TypeError, KeyError) as error:
             raise BadFrame(f"a block that cannot be read: {error}") from None
         if len(meta) <= _LONGEST_REMEMBERED:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
             self._known[meta] = parsed
         return parsed
 

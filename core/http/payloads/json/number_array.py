@@ -8,7 +8,6 @@ mistake and names it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from itertools import chain
 from math import prod
@@ -19,13 +18,11 @@ import orjson
 import simdjson
 
 from core.config.golden.tensor import is_floating
+from core.http.json_parser import parse
 from core.http.v2.json_document import WIDE
 from core.inference.tensors import Array, Buffer, Datatype
 
 _OPENING = ord("[")
-# A parser keeps up to ten times the largest document it has seen; beyond this it is not kept.
-_KEEP_PARSER = 8 << 20
-_local = threading.local()
 
 
 def wide_kind(datatype: Datatype) -> str | None:
@@ -40,16 +37,10 @@ def parse_number_array(text: Buffer, member: str | None, kind: str) -> tuple[Arr
 
     In the wide type of `kind`. None for anything but nested lists of equal length with numbers of that kind.
     """
-    # A parser is kept for the next document of its thread: fresh memory for its tape costs a quarter of the time.
-    parser = getattr(_local, "parser", None) or simdjson.Parser()
-    _local.parser = None
     try:
-        found = _numbers(parser.parse(text), member, kind, np.frombuffer(text, np.uint8))
+        return parse(text, lambda document: _numbers(document, member, kind, np.frombuffer(text, np.uint8)))
     except (ValueError, RuntimeError, TypeError, KeyError):
         return None
-    if len(text) <= _KEEP_PARSER:
-        _local.parser = parser
-    return found
 
 
 def _numbers(document: Any, member: str | None, kind: str, text: Array) -> tuple[Array, dict[str, Any]] | None:

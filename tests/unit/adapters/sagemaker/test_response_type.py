@@ -5,7 +5,8 @@ import pytest
 from adapters.sagemaker.response_type import ResponseTypes, other_than_v2
 from adapters.sagemaker.settings import SageMakerSettings
 from core.errors import ConfigInvalid
-from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, Decode, NotAcceptable
+from core.http.payloads.body_format import BodyKind
+from core.http.payloads.formats import NotAcceptable
 
 
 @pytest.mark.parametrize(
@@ -19,20 +20,20 @@ from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, Decode, NotAcc
         ("application/json;q=0, */*", "text/csv"),
     ],
 )
-@pytest.mark.parametrize("decode", [JSON.decode, CSV.decode])
-def test_the_best_of_what_is_accepted(accept: str | None, chosen: str, decode: Decode) -> None:
-    assert ResponseTypes(SageMakerSettings()).of(accept, decode) == chosen
+@pytest.mark.parametrize("kind", [BodyKind.JSON, BodyKind.CSV])
+def test_the_best_of_what_is_accepted(accept: str | None, chosen: str, kind: BodyKind) -> None:
+    assert ResponseTypes(SageMakerSettings()).of(accept, kind) == chosen
 
 
 def test_nothing_that_is_accepted() -> None:
     with pytest.raises(NotAcceptable, match="available are: application/json, text/csv, "):
-        ResponseTypes(SageMakerSettings()).of("image/png", CSV.decode)
+        ResponseTypes(SageMakerSettings()).of("image/png", BodyKind.CSV)
 
 
 def test_the_default_is_a_setting() -> None:
     types = ResponseTypes(SageMakerSettings(default_accept="text/csv"))
-    assert types.of(None, JSON.decode) == types.of("*/*", NPY.decode) == "text/csv"
-    assert types.of("application/json", JSON.decode) == "application/json"
+    assert types.of(None, BodyKind.JSON) == types.of("*/*", BodyKind.NPY) == "text/csv"
+    assert types.of("application/json", BodyKind.JSON) == "application/json"
 
 
 @pytest.mark.parametrize("default", ["image/png", "csv"])
@@ -43,12 +44,12 @@ def test_a_default_that_is_none_stops_the_start(default: str) -> None:
 
 def test_batch_jobs_get_lines_for_lines() -> None:
     types = ResponseTypes(SageMakerSettings(batch=True))
-    assert types.of(None, CSV.decode) == types.of("*/*", CSV.decode) == "text/csv"
-    assert types.of(None, JSONLINES.decode) == "application/jsonlines"
-    assert types.of(None, JSON.decode) == "application/json"
-    assert types.of("application/json", CSV.decode) == "application/json"
+    assert types.of(None, BodyKind.CSV) == types.of("*/*", BodyKind.CSV) == "text/csv"
+    assert types.of(None, BodyKind.JSONLINES) == "application/jsonlines"
+    assert types.of(None, BodyKind.JSON) == "application/json"
+    assert types.of("application/json", BodyKind.CSV) == "application/json"
     chosen = SageMakerSettings(batch=True, sources={"default_accept": "environment"})
-    assert ResponseTypes(chosen).of(None, CSV.decode) == "application/json"
+    assert ResponseTypes(chosen).of(None, BodyKind.CSV) == "application/json"
 
 
 @pytest.mark.parametrize(

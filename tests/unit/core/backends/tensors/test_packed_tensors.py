@@ -11,8 +11,7 @@ from core.backends.tensors.split import Splitter
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.config.request_validator import RequestValidator
 from core.errors import InvalidRequest
-from core.http.v2.response_codec import encode_response
-from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.response_codec import ResponsePlan, encode_response
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.response import InferenceResponse, PackedOutputs
@@ -254,34 +253,34 @@ def test_packed_responses_arrive() -> None:
 
 @pytest.mark.parametrize("request_id", ["", "an id", 'quotes " and \u00e4'])
 def test_the_text_of_a_binary_response_is_written_once(request_id: str) -> None:
-    plan = ResponsePlan(binary=True, texts={})
+    plan = ResponsePlan(binary=True).keeping_texts()
     for response in responses(3, request_id):
         once = encode_response(response, ResponsePlan(binary=True), TWO)
         again = encode_response(response, plan, TWO)
-        assert b"".join(again.parts) == b"".join(once.parts)
-        assert again.json_length == once.json_length
-        assert orjson.loads(again.parts[0]).get("id", "") == request_id
+        assert b"".join(again[0]) == b"".join(once[0])
+        assert again[1] == once[1]
+        assert orjson.loads(again[0][0]).get("id", "") == request_id
     assert plan.texts is not None
     assert len(plan.texts) == 1
 
 
 def test_responses_with_anything_of_their_own_are_written_each_time() -> None:
-    plan = ResponsePlan(binary=True, texts={})
+    plan = ResponsePlan(binary=True).keeping_texts()
     (first, second) = responses(2)
     first.parameters = {"p": 1}
-    assert orjson.loads(encode_response(first, plan, TWO).parts[0])["parameters"] == {"p": 1}
-    assert "parameters" not in orjson.loads(encode_response(second, plan, TWO).parts[0])
+    assert orjson.loads(encode_response(first, plan, TWO)[0][0])["parameters"] == {"p": 1}
+    assert "parameters" not in orjson.loads(encode_response(second, plan, TWO)[0][0])
 
 
 def test_an_output_asked_for_as_json_is_json_each_time() -> None:
-    plan = ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}, texts={})
-    seen = [orjson.loads(encode_response(response, plan, TWO).parts[0])["outputs"][0] for response in responses(2)]
+    plan = ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}).keeping_texts()
+    seen = [orjson.loads(encode_response(response, plan, TWO)[0][0])["outputs"][0] for response in responses(2)]
     assert [entry["data"] for entry in seen] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_plan_does_not_remember_texts_without_end() -> None:
-    plan = ResponsePlan(binary=True, texts={})
-    for number in range(1000):
-        plan.remember((number, TensorLayout(())), None)
+    plan = ResponsePlan(binary=True).keeping_texts()
     assert plan.texts is not None
+    for number in range(1000):
+        plan.texts[number, TensorLayout(())] = None
     assert 0 < len(plan.texts) <= 64

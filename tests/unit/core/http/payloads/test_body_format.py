@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import pytest
 
+from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.arrays.raw import decode_octets, decode_raw
-from core.http.payloads.body_format import decoder_of, known_format, starts_as_v2
+from core.http.payloads.body_format import BodyKind, body_kind, known_format, starts_as_v2
 from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, NPZ, Decode, UnsupportedMediaType
 from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
@@ -15,7 +15,12 @@ from tests.unit.core.http.payloads.payload_models import model, one
 V2 = b'{"inputs":[{"name":"IN"}]}'
 ONE = one("FP32", 2)
 OCTETS = "application/octet-stream"
-decoder = partial(decoder_of, also="a type of the platform's")
+
+
+def decoder(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
+    """The decoder of the body; None for the v2 protocol's."""
+    kind = body_kind(content_type, body, spec, "a type of the platform's")
+    return None if kind is BodyKind.V2 else kind.decode
 
 
 @pytest.mark.parametrize(

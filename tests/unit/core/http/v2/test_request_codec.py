@@ -8,7 +8,8 @@ import pytest
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, ModelNotFound
-from core.http.v2.request_codec import decode_request, forward_header
+from core.frontend.request_parameters import forward_header
+from core.http.v2.request_codec import decode_request
 from core.inference.request import InferenceRequest
 from core.inference.tensors import BY_NAME
 

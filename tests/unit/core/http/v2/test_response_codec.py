@@ -9,8 +9,7 @@ import pytest
 
 from core.config.model_spec import ModelSpec, OutputSpec
 from core.errors import InvalidRequest
-from core.http.v2.response_codec import encode_response
-from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.response_codec import ResponsePlan, encode_response
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, bytes_array
 
@@ -38,8 +37,8 @@ def test_json_response_in_tritons_order_of_keys() -> None:
     encoded = encode_response(
         response(np.array([[0.5, 0.1]], np.float32), "FP32", id="r", parameters={"p": 1}), ResponsePlan(), SPEC
     )
-    assert encoded.json_length is None
-    assert encoded.parts == [
+    assert encoded[1] is None
+    assert encoded[0] == [
         b'{"id":"r","model_name":"m","model_version":"2","parameters":{"p":1},"outputs":[{"name":"OUT",'
         b'"datatype":"FP32","shape":[1,2],"data":[0.5,0.10000000149011612]}]}'
     ]
@@ -49,8 +48,8 @@ def test_json_response_in_tritons_order_of_keys() -> None:
 def test_binary_tensors_follow_the_json(columns: int) -> None:
     array = np.arange(columns * 2, dtype=np.int32).reshape(2, columns)
     encoded = encode_response(response(array[1:], "INT32"), ResponsePlan(binary=True), SPEC)
-    text, tensor = encoded.parts
-    assert encoded.json_length == len(text)
+    text, tensor = encoded[0]
+    assert encoded[1] == len(text)
     assert orjson.loads(text)["outputs"] == [
         {"name": "OUT", "datatype": "INT32", "shape": [1, columns], "parameters": {"binary_data_size": columns * 4}}
     ]
@@ -60,44 +59,42 @@ def test_binary_tensors_follow_the_json(columns: int) -> None:
 def test_large_tensors_are_not_copied() -> None:
     array = np.zeros((1, 5000), np.float32)
     encoded = encode_response(response(array, "FP32"), plan(binary=True), SPEC)
-    assert np.shares_memory(array, np.frombuffer(encoded.parts[1], np.uint8))
+    assert np.shares_memory(array, np.frombuffer(encoded[0][1], np.uint8))
 
 
 def test_an_empty_binary_tensor_is_answered_as_json() -> None:
     encoded = encode_response(response(np.zeros((1, 0), np.float32), "FP32"), plan(binary=True), SPEC)
-    assert encoded.json_length is None
-    assert orjson.loads(encoded.parts[0])["outputs"][0]["parameters"] == {"binary_data_size": 0}
+    assert encoded[1] is None
+    assert orjson.loads(encoded[0][0])["outputs"][0]["parameters"] == {"binary_data_size": 0}
 
 
 def test_bytes_are_packed_or_written_as_strings() -> None:
     array = bytes_array([b"a", "é".encode()], (1, 2))
-    assert (
-        encode_response(response(array, "BYTES"), plan(binary=True), SPEC).parts[1] == b"\x01\0\0\0a\x02\0\0\0\xc3\xa9"
-    )
-    text = encode_response(response(array, "BYTES"), plan(), SPEC).parts[0]
+    assert encode_response(response(array, "BYTES"), plan(binary=True), SPEC)[0][1] == b"\x01\0\0\0a\x02\0\0\0\xc3\xa9"
+    text = encode_response(response(array, "BYTES"), plan(), SPEC)[0][0]
     assert orjson.loads(text)["outputs"][0]["data"] == ["a", "é"]
 
 
 def test_bytes_that_are_not_utf8_are_written_as_they_are() -> None:
-    text = encode_response(response(bytes_array([b"\xff\xfe"], (1, 1)), "BYTES"), plan(), SPEC).parts[0]
+    text = encode_response(response(bytes_array([b"\xff\xfe"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert b'"data":["\xff\xfe"]' in text
 
 
 def test_nan_and_infinity_are_written_as_words() -> None:
     array = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
-    text = bytes(encode_response(response(array, "FP32"), plan(), SPEC).parts[0])
+    text = bytes(encode_response(response(array, "FP32"), plan(), SPEC)[0][0])
     assert text.endswith(b'"data":[NaN,Infinity,-Infinity,1.5]}]}')
     assert math.isnan(json.loads(text)["outputs"][0]["data"][0])
 
 
 def test_the_word_null_in_a_string_is_not_taken_for_a_missing_number() -> None:
-    text = encode_response(response(bytes_array([b"null"], (1, 1)), "BYTES"), plan(), SPEC).parts[0]
+    text = encode_response(response(bytes_array([b"null"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
 
 
 def test_classification_with_labels() -> None:
     encoded = encode_response(response(np.array([[0.25, 0.75]], np.float32), "FP32"), plan(classes=1), SPEC)
-    assert orjson.loads(encoded.parts[0])["outputs"] == [
+    assert orjson.loads(encoded[0][0])["outputs"] == [
         {"name": "OUT", "datatype": "BYTES", "shape": [1, 1], "data": ["0.750000:1:dog"]}
     ]
 

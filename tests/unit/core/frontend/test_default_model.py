@@ -4,7 +4,7 @@ import pytest
 
 from core.errors import ConfigInvalid, ModelNotReady
 from core.frontend.bridge import ThreadBridge
-from core.http.default_model import DefaultModel
+from core.frontend.default_model import DefaultModel
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from tests.unit.fake_engine import FakeEngine

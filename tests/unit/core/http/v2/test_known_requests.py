@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.http.v2.header_cache import HeaderCache
-from core.http.v2.response_plan import ResponsePlan
+from core.http.v2.known_requests import HeaderCache, KnownTexts
+from core.http.v2.response_codec import ResponsePlan
 from core.inference.request import InferenceRequest, InputTensor
 
 HEADER = b'{"id":"r","inputs":[]}'
@@ -89,3 +89,51 @@ def test_a_header_whose_id_is_another_member_s_is_not_remembered() -> None:
     for header in (b'{"parameters":{"id":"x"},"id":"r"}', b'{"id":"r","id":"r"}', b'{"id":"r","\\u0069d":"r"}', b"{}"):
         cache.remember(header, request(), ResponsePlan())
         assert cache.recall("m", -1, header, TAIL) is None
+
+
+def learn(texts: KnownTexts[int], count: int, first: int = 0, *, again: bool = False) -> int:
+    """How many of `count` new ones were wanted; `again`: each of them comes a second time."""
+    wanted = 0
+    for number in range(first, first + count):
+        if texts.is_learning():
+            texts[number] = number
+            wanted += 1
+        if again:
+            texts.hits += number in texts
+    return wanted
+
+
+def test_what_was_learnt_is_known() -> None:
+    texts: KnownTexts[int] = KnownTexts()
+    assert texts.get("a") is None
+    texts["a"] = 7
+    assert texts.get("a") == 7
+
+
+def test_it_stays_bounded() -> None:
+    texts: KnownTexts[int] = KnownTexts()
+    for number in range(5000):
+        texts[number] = number
+        assert len(texts) <= 512
+    assert texts.get(4999) == 4999
+
+
+def test_it_rests_while_nothing_comes_again_and_tries_now_and_then() -> None:
+    texts: KnownTexts[int] = KnownTexts()
+    assert learn(texts, 100_000) < 10_000
+    assert learn(texts, 10_000, first=200_000) > 0
+
+
+def test_it_does_not_rest_while_what_it_knows_is_of_use() -> None:
+    texts: KnownTexts[int] = KnownTexts()
+    assert learn(texts, 10_000, again=True) == 10_000
+
+
+def test_it_is_of_use_again_after_a_rest() -> None:
+    texts: KnownTexts[int] = KnownTexts()
+    learn(texts, 600)
+    assert not texts.is_learning()
+    while not texts.is_learning():
+        pass
+    texts["a"] = 1
+    assert texts.get("a") == 1

@@ -1,0 +1,35 @@
+"""The parser of large JSON documents, one for each thread.
+
+Source: docs/architecture.md section 3 point 6.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import simdjson
+
+from core.inference.tensors import Buffer
+
+T = TypeVar("T")
+
+# A parser keeps up to ten times the largest document it has seen, so one that has seen a larger one is not kept.
+_LARGEST_KEPT = 8 << 20
+_local = threading.local()
+
+
+def parse(text: Buffer, read: Callable[[Any], T]) -> T:
+    """The result of `read` for the parsed document, of which nothing may be left in it: the parser is used again.
+
+    Fresh memory for a new parser's tape would cost a quarter of the time. Raises ValueError or RuntimeError for text
+    that is not JSON, and what `read` raises.
+    """
+    parser = getattr(_local, "parser", None) or simdjson.Parser()
+    # Taken away meanwhile: a parser whose document is still referred to after an error must not be used again.
+    _local.parser = None
+    result = read(parser.parse(text))
+    if len(text) <= _LARGEST_KEPT:
+        _local.parser = parser
+    return result
