@@ -5,13 +5,14 @@ Source: docs/architecture.md section 5: frames are collected and flushed once pe
 
 from __future__ import annotations
 
-from threading import get_ident
 from typing import Any
 
 import gevent
-from greenlet import getcurrent
 
-from core.remote.transport.link import Gate, Linked, ThreadGate
+from core.remote.transport.link import Linked
+from core.waiting.greenlet_waiter import HubWaiters
+from core.waiting.hub_signal import HubSignal
+from core.waiting.waiter import Waiter
 
 _READ = 1
 _WRITE = 2
@@ -19,19 +20,18 @@ _LOOK_SECONDS = 0.05
 
 
 class GeventLink:
-    """Made on the thread of the hub. `wake` and `gate` may be called on any."""
+    """Made on the hub's thread. Any thread may call `wake` and `waiter`."""
 
     def __init__(self) -> None:
-        self._hub = gevent.get_hub()
-        self._loop = self._hub.loop
-        self._thread = get_ident()
+        hub = gevent.get_hub()
+        self._loop = hub.loop
         self._linked: Linked | None = None
         self._watched: Any = None
         self._readable: Any = None
         self._writable: Any = None
-        self._is_flush_due = False
-        self._wake = self._loop.async_()
-        self._wake.start(self._flush)
+        self._waiters = HubWaiters(hub)
+        self._flush_signal = HubSignal(hub, self._flush)
+        self.wake = self._flush_signal.send
         self._timer = self._loop.timer(_LOOK_SECONDS, _LOOK_SECONDS)
 
     def start(self, linked: Linked) -> None:
@@ -39,18 +39,8 @@ class GeventLink:
         self._timer.start(self._look)
         self._look()
 
-    def wake(self) -> None:
-        if self._is_flush_due:
-            return
-        self._is_flush_due = True
-        if get_ident() == self._thread:
-            self._loop.run_callback(self._flush)
-        else:
-            self._wake.send()
-
-    def gate(self) -> Gate:
-        """On the hub's thread for the calling greenlet, which may not be the hub itself."""
-        return _GreenletGate(self._hub) if get_ident() == self._thread else ThreadGate()
+    def waiter(self) -> Waiter:
+        return self._waiters.waiter()
 
     def close(self) -> None:
         """On the hub's thread."""
@@ -58,11 +48,10 @@ class GeventLink:
         self._unwatch()
         self._timer.stop()
         self._timer.close()
-        self._wake.stop()
-        self._wake.close()
+        self._flush_signal.close()
+        self._waiters.close()
 
     def _flush(self) -> None:
-        self._is_flush_due = False
         if self._linked is not None:
             self._linked.flush()
             self._watch()
@@ -109,39 +98,3 @@ def _close(watcher: Any) -> Any:
         watcher.stop()
         watcher.close()
     return None
-
-
-class _GreenletGate:
-    """Where one greenlet waits. A result that comes when it has given up wakes nobody."""
-
-    def __init__(self, hub: Any) -> None:
-        self._hub = hub
-        self._greenlet: Any = None
-        self._is_open = False
-
-    def wait(self, timeout_s: float | None) -> bool:
-        self._greenlet = getcurrent()
-        timer = self._hub.loop.timer(timeout_s) if timeout_s is not None else None
-        timed_out = False
-
-        def end() -> None:
-            nonlocal timed_out
-            timed_out = True
-            self._greenlet.switch()
-
-        try:
-            if timer is not None:
-                timer.start(end)
-            while not self._is_open and not timed_out:
-                self._hub.switch()
-        finally:
-            self._greenlet = None
-            if timer is not None:
-                timer.stop()
-                timer.close()
-        return self._is_open
-
-    def open(self) -> None:
-        self._is_open = True
-        if self._greenlet is not None:
-            self._greenlet.switch()

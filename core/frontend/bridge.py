@@ -10,7 +10,6 @@ Source: docs/architecture.md section 3 points 1 to 3.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
@@ -19,6 +18,7 @@ from core.errors import BackendFailed, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
+from core.waiting.waiter import ThreadWaiter
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -97,17 +97,23 @@ class ThreadBridge:
     def infer(
         self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
-        waiting = _WaitingThread()
+        waiting = _WaitingForResponse()
         pending = PendingRequest(request, waiting.respond)
         engine.submit(pending)
         try:
-            return waiting.wait(client_gone, lambda: engine.cancel(pending))
+            if client_gone is not None:
+                while waiting.wait(LOOK_SECONDS) is None:
+                    if client_gone():
+                        engine.cancel(pending)
+                        break
+            response: InferenceResponse = waiting.wait()
         except ServerError as error:
             return InferenceResponse.failed(request, error)
         finally:
-            if waiting.response is None:
+            if waiting.outcome is None:
                 # Interrupted: nobody will read the response.
                 engine.cancel(pending)
+        return response
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
@@ -119,34 +125,20 @@ class ThreadBridge:
         """Nothing is held."""
 
 
-class _WaitingThread(SingleResponse):
-    """One thread that waits. `respond` may be called on any other, or on this one before `wait`."""
+class _WaitingForResponse(ThreadWaiter):
+    """A thread that waits for the one response to its request."""
 
-    __slots__ = ("_answered", "response")
+    __slots__ = ("_responses",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.response: InferenceResponse | None = None
-        self._answered = threading.Lock()
-        self._answered.acquire()
+        self._responses = SingleResponse()
 
     def respond(self, response: InferenceResponse) -> None:
-        answer = self.gather(response)
+        """Take a response, on any thread, one at a time."""
+        answer = self._responses.gather(response)
         if answer is not None:
-            self.response = answer
-            self._answered.release()
-
-    def wait(self, client_gone: ClientGone | None, cancel: Callable[[], None]) -> InferenceResponse:
-        if client_gone is not None:
-            while not self._answered.acquire(timeout=LOOK_SECONDS):
-                if client_gone():
-                    cancel()
-                    self._answered.acquire()
-                    break
-        else:
-            self._answered.acquire()
-        assert self.response is not None
-        return self.response
+            self.settle(answer)
 
 
 def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) -> None:

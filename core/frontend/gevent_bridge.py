@@ -1,20 +1,15 @@
 """The bridge between greenlets that wait and native threads that answer.
 
-A thread that has a response appends it to a queue and wakes the hub, once for all responses that come until the hub
-looks. The hub then switches to each waiting greenlet.
 Source: docs/architecture.md section 3 points 2 and 3.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from greenlet import getcurrent
 
 from core.errors import ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
@@ -22,6 +17,7 @@ from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
+from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -38,8 +34,7 @@ class GeventBridge:
     def __init__(self, hub: Any, threads: int = 8) -> None:
         """`threads` is how many calls `run` makes at the same time."""
         refuse_patched_threading()
-        self._hub = hub
-        self._arrivals = _Arrivals(hub)
+        self._waiters = HubWaiters(hub)
         self._departures = _Departures(hub)
         self._watch = _ClientWatch(hub)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
@@ -47,21 +42,20 @@ class GeventBridge:
     def infer(
         self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
-        waiting = _WaitingForResponse(self._arrivals, engine, client_gone)
+        waiting = _WaitingForResponse(self._waiters, engine, client_gone)
         waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
         self._departures.put(waiting)
         if client_gone is not None:
             self._watch.add(waiting)
         try:
-            while waiting.outcome is None:
-                self._hub.switch()
+            response: InferenceResponse = waiting.wait()
         finally:
-            waiting.leave()
+            # No cycle: `pending` refers to `waiting`, and would keep each body until the garbage collector runs.
+            waiting.pending = None
             if client_gone is not None:
                 self._watch.remove(waiting)
             if waiting.outcome is None:
                 engine.cancel(pending)
-        response: InferenceResponse = waiting.outcome
         return response
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,29 +71,27 @@ class GeventBridge:
             del future, call  # see `_wait`
 
     def _wait(self, future: Future[T]) -> T:
-        waiting = _Waiting(self._arrivals)
-        future.add_done_callback(waiting.settle)
+        waiter = GreenletWaiter(self._waiters)
+        future.add_done_callback(waiter.settle)
         try:
-            while waiting.outcome is None:
-                self._hub.switch()
+            waiter.wait()
         finally:
-            waiting.greenlet = None
-            if waiting.outcome is None:
+            if waiter.outcome is None:
                 future.cancel()
         try:
             return future.result()
         finally:
-            # No cycles: `waiting` and the future know each other, and an error knows the frames that it goes through
-            # and so the future. They would keep all that the call was given, a model of many MB perhaps, until the
-            # collector comes round.
-            waiting.outcome = None
+            # No cycles: `waiter` and the future refer to each other, and an error refers to the frames that it passes
+            # and so to the future. They would keep all arguments of the call, perhaps a model of many MB, until the
+            # garbage collector runs.
+            waiter.outcome = None
             del future
 
     def close(self) -> None:
         """Stop watching and end the threads, after what they run now."""
         self._watch.close()
         self._threads.shutdown(cancel_futures=True)
-        self._arrivals.close()
+        self._waiters.close()
 
 
 def _settle(future: Future[T], function: Callable[[], T]) -> None:
@@ -116,46 +108,21 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
         del future  # see `_wait`
 
 
-class _Waiting:
-    """A greenlet that waits for an outcome. `settle` is called once, on any thread.
+class _WaitingForResponse(GreenletWaiter):
+    """A greenlet that waits for the response to `pending`, which is None after the wait.
 
-    `greenlet` is None once nobody waits any more; only the hub's thread reads and writes it.
+    `since` counts the looks of the client watch.
     """
-
-    __slots__ = ("_arrivals", "greenlet", "outcome")
-
-    def __init__(self, arrivals: _Arrivals) -> None:
-        self._arrivals = arrivals
-        self.greenlet: Any = getcurrent()
-        self.outcome: Any = None
-
-    def settle(self, outcome: object) -> None:
-        self.outcome = outcome
-        self._arrivals.put(self)
-
-
-class _WaitingForResponse(_Waiting):
-    """A greenlet that waits for the response to `request`; `since` counts the looks of the client watch."""
 
     __slots__ = ("_responses", "client_gone", "engine", "pending", "since")
 
-    def __init__(self, arrivals: _Arrivals, engine: Engine, client_gone: ClientGone | None) -> None:
-        super().__init__(arrivals)
+    def __init__(self, waiters: HubWaiters, engine: Engine, client_gone: ClientGone | None) -> None:
+        super().__init__(waiters)
         self._responses: SingleResponse | None = None
         self.engine = engine
         self.pending: PendingRequest | None = None
         self.client_gone = client_gone
         self.since = 0
-
-    def leave(self) -> None:
-        """Nobody waits any more.
-
-        A response that arrives later must not wake a greenlet that has gone on to wait for something else. And the
-        pending request, which refers to `respond`, must not be referred to from here: a cycle would keep each body
-        until the garbage collector runs.
-        """
-        self.greenlet = None
-        self.pending = None
 
     def is_given_up(self) -> bool:
         """Ask for the client, and cancel the request if it is not worth an answer any more. On the hub."""
@@ -209,53 +176,6 @@ class _Departures:
             if one.pending is not None:
                 one.engine.submit(one.pending)
         self._deferred.run()
-
-
-class _Arrivals:
-    """Outcomes on their way from native threads to the hub."""
-
-    def __init__(self, hub: Any) -> None:
-        self._arrived: deque[_Waiting] = deque()
-        self._signalled = False
-        self._loop = hub.loop
-        self._thread = threading.get_ident()
-        self._wake = hub.loop.async_()
-        self._wake.start(self._deliver)
-
-    def put(self, waiting: _Waiting) -> None:
-        """Called on any thread.
-
-        No wake-up is lost: who finds `_signalled` set has appended before the hub cleared it, and the hub looks at
-        the queue only after clearing. Two threads may both find it clear; the second signal then finds nothing.
-        """
-        self._arrived.append(waiting)
-        if not self._signalled:
-            self._signalled = True
-            if threading.get_ident() == self._thread:
-                self._loop.run_callback(self._deliver)  # an engine in another process: its link is on the hub, too
-            else:
-                self._wake.send()
-
-    def _deliver(self) -> None:
-        """On the hub: switch to each greenlet whose outcome has arrived; each comes back when it waits again."""
-        self._signalled = False
-        arrived = self._arrived
-        try:
-            # As many as are there now: what comes meanwhile waits until sockets have had their turn.
-            for _ in range(len(arrived)):
-                greenlet = arrived.popleft().greenlet
-                if greenlet is not None:
-                    greenlet.switch()
-        finally:
-            if arrived:
-                self._signalled = True
-                self._wake.send()
-
-    def close(self) -> None:
-        # Outcomes that still come are kept where they are and signal nothing.
-        self._signalled = True
-        self._wake.stop()
-        self._wake.close()
 
 
 class _ClientWatch:

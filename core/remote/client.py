@@ -21,7 +21,7 @@ from core.lifecycle.serving_phase import ServingPhase
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
 from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
-from core.remote.transport.connection import ENOUGH, Connection, NoRoom, gone
+from core.remote.transport.connection import ENOUGH, LOST, Connection, NoRoom, gone
 from core.remote.transport.link import Link
 
 P = ParamSpec("P")
@@ -124,10 +124,7 @@ class RemoteEngine:
             return
         if self._waiting:
             self._submit_waiting()
-        try:
-            connection.flush()
-        except OSError:
-            self._lose("it has ended")
+        connection.flush()
 
     def look(self) -> None:
         if self._connection is None:
@@ -240,10 +237,16 @@ class RemoteEngine:
         if connection is None:
             raise self._no_engine()
         was_recovering = self._is_recovering
-        result = _Result(call, self._link.gate())
-        number = connection.call(encode_call(call.name, arguments), result.take)
+        waiter = self._link.waiter()
+        number = connection.call(encode_call(call.name, arguments), waiter.settle)
+        timeout_s = None if call.mark.blocks else _CALL_SECONDS
         try:
-            return result.get(None if call.mark.blocks else _CALL_SECONDS)
+            result = waiter.wait(timeout_s)
+            if result is None:
+                raise EngineGone(f"the engine did not answer '{call.name}' within {timeout_s:g} seconds")
+            if result is LOST:
+                raise EngineGone(f"the engine ended while it had to answer '{call.name}'")
+            return decode_result(call, result)
         except ModelNotFound as error:
             if not was_recovering:
                 raise
@@ -256,27 +259,6 @@ class RemoteEngine:
     def _no_engine(self) -> EngineGone:
         reason = self._state.phase.failures.get("engine", _NOT_YET)
         return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
-
-
-class _Result:
-    """The result of a call, for the one who waits for it."""
-
-    def __init__(self, call: Call, gate: Any) -> None:
-        self._call = call
-        self._gate = gate
-        self._content: memoryview | None = None
-
-    def take(self, content: memoryview | None) -> None:
-        self._content = content
-        self._gate.open()
-
-    def get(self, timeout_s: float | None) -> Any:
-        """Raises the ServerError that the engine raised, EngineGone if there is no answer."""
-        if not self._gate.wait(timeout_s):
-            raise EngineGone(f"the engine did not answer '{self._call.name}' within {timeout_s:g} seconds")
-        if self._content is None:
-            raise EngineGone(f"the engine ended while it had to answer '{self._call.name}'")
-        return decode_result(self._call, self._content)
 
 
 def _no_room() -> QueueFull:

@@ -8,9 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,6 +36,7 @@ from core.remote.transport.frames import (
     FrameReader,
     frame,
 )
+from core.remote.transport.outbox import Outbox
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -63,11 +61,8 @@ class FrontEnd:
     def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked) -> None:
         self.sock = sock
         self.is_closed = False
-        # Monotonic seconds when it connected, or when it last took something of what waits for it.
-        self.since = time.monotonic()
         self._engine = engine
         self._on_call = on_call
-        self._on_blocked = on_blocked
         self._reader = FrameReader(TO_ENGINE)
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
@@ -80,9 +75,7 @@ class FrontEnd:
         self._pending: dict[int, PendingRequest] = {}
         self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
         self._deferred = Deferred()
-        self._sending = threading.Lock()
-        self._outbox: deque[bytes] = deque()
-        self._unsent: memoryview | None = None
+        self._outbox = Outbox(sock, partial(on_blocked, self))
 
     @property
     def is_welcome(self) -> bool:
@@ -219,51 +212,23 @@ class FrontEnd:
         self.send(frame(RESULT, number, (content,)))
 
     def flush(self) -> None:
-        """Send what has been collected, as far as the socket takes it. Any thread; does not block."""
-        with self._sending:
-            if self.is_closed:
-                self._outbox.clear()
-                return
-            was_blocked = self._unsent is not None
-            # First the rest of what was sent before: joined with the new, a large one would be copied again and again.
-            if self._unsent is None or self._send(self._unsent):
-                parts: list[bytes] = []
-                try:
-                    while True:
-                        parts.append(self._outbox.popleft())
-                except IndexError:
-                    pass
-                if parts:
-                    self._send(parts[0] if len(parts) == 1 else b"".join(parts))
-            if was_blocked is not (self._unsent is not None):
-                self._on_blocked(self, not was_blocked)
+        """Send what was collected, as much as the socket takes. Any thread; does not block."""
+        self._outbox.flush()
 
-    def _send(self, whole: bytes | memoryview) -> bool:
-        """Whether the socket took all of it. Under the lock."""
-        try:
-            sent = self.sock.send(whole)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            sent = len(whole)  # the server's thread sees the end as well
-        if sent == len(whole):
-            self._unsent = None
-            return True
-        if sent or self._unsent is None:
-            self.since = time.monotonic()
-        self._unsent = memoryview(whole)[sent:]
-        return False
+    @property
+    def since(self) -> float:
+        """Monotonic seconds when it connected, or when it last took a part of what waits for it."""
+        return self._outbox.since
 
     @property
     def is_blocked(self) -> bool:
         """Whether something could not be sent yet."""
-        return self._unsent is not None
+        return self._outbox.is_blocked
 
     def close(self) -> None:
         """The end: nobody wants its requests any more, and its memory goes with it. The server's thread."""
-        with self._sending:
-            self.is_closed = True
-            self._unsent = None
+        self.is_closed = True
+        self._outbox.close()
         for pending in list(self._pending.values()):
             self._engine.cancel(pending)
         self._pending.clear()

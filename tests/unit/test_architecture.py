@@ -17,6 +17,7 @@ from tests.project import ROOT
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "memo"),
+    ("waiting",),
     ("inference",),
     ("config",),
     ("repository",),
@@ -37,8 +38,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "flask": ("core/http/", "adapters/"),
     "werkzeug": ("core/http/", "adapters/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
-    "gevent": ("app/", "core/frontend/gevent_bridge.py"),
-    "greenlet": ("app/", "core/frontend/gevent_bridge.py"),
+    "gevent": ("app/",),
+    "greenlet": ("app/", "core/waiting/greenlet_waiter.py"),
     "gunicorn": ("app/",),
     "gunicorn_h1c": ("app/",),
     "grpc": ("app/", "core/grpc/"),
@@ -250,7 +251,8 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
         ("adapters/vertex/routes.py", "from adapters.common.metrics_route import metrics_route"),
         ("app/emulators/vertex/replica.py", "from app.emulators.common.container import Container"),
         ("app/emulators/common/container.py", "from app.emulators.common.units import seconds"),
-        ("core/frontend/gevent_bridge.py", "import gevent\nfrom core.engine.protocol import Engine"),
+        ("core/frontend/gevent_bridge.py", "from core.engine.protocol import Engine"),
+        ("core/waiting/greenlet_waiter.py", "from greenlet import getcurrent"),
         ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
         ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
         ("core/backends/base.py", '"""docs/spec/onnxruntime-backend.md"""'),

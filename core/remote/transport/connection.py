@@ -5,12 +5,9 @@ Source: docs/architecture.md section 5.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import socket
-import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -41,6 +38,7 @@ from core.remote.transport.frames import (
     FrameReader,
     frame,
 )
+from core.remote.transport.outbox import Outbox
 
 _RECEIVE_SIZE = 1 << 18
 # So many frames are sent without waiting for the others of this iteration of the loop: the engine runs them while the
@@ -49,8 +47,11 @@ ENOUGH = 24
 _PAGE = 4096
 
 OnState = Callable[[EngineState], None]
-OnResult = Callable[[memoryview | None], None]
+OnResult = Callable[[object], None]
 
+
+LOST = object()
+"""The result of a call whose engine ended before it answered."""
 
 # A request that the engine has, and the places in the arena that were made for it.
 _Pending = tuple[PendingRequest, list[Array]]
@@ -86,9 +87,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, OnResult] = {}
-        self._sending = threading.Lock()
-        self._outbox: deque[bytes] = deque()
-        self._unsent: memoryview | None = None
+        self._outbox = Outbox(self.sock)
         self._is_lost = False
 
     def _greet(self) -> None:
@@ -101,7 +100,7 @@ class Connection:
 
     @property
     def wants_to_write(self) -> bool:
-        return self._unsent is not None
+        return self._outbox.is_blocked
 
     # --- memory
 
@@ -165,11 +164,11 @@ class Connection:
             self._send_soon(frame(CANCEL, pending.number))
 
     def call(self, content: bytes, on_result: OnResult) -> int:
-        """Send a call; `on_result` gets its frame on the link's thread, None if the engine is lost before."""
+        """Send a call. `on_result` gets the content of its result, a memoryview, on the link's thread; or LOST."""
         number = next(self._numbers)
         self._calls[number] = on_result
         if self._is_lost and self._calls.pop(number, None) is not None:
-            on_result(None)
+            on_result(LOST)
         else:
             self._send_soon(frame(CALL, number, (content,)))
         return number
@@ -182,35 +181,12 @@ class Connection:
         outbox = self._outbox
         outbox.append(content)
         self._wake()
-        if len(outbox) >= ENOUGH and self._unsent is None:
-            with contextlib.suppress(OSError):  # whoever reads finds out, on the link's thread
-                self.flush()
+        if len(outbox) >= ENOUGH and not outbox.is_blocked:
+            outbox.flush()
 
     def flush(self) -> None:
-        """Send what was collected, as far as the socket takes it. Raises OSError."""
-        with self._sending:
-            if self._is_lost:
-                return
-            # First the rest of what was sent before: joined with the new, a large one would be copied again and again.
-            if self._unsent is not None and not self._send(self._unsent):
-                return
-            parts: list[bytes] = []
-            try:
-                while True:
-                    parts.append(self._outbox.popleft())
-            except IndexError:
-                pass
-            if parts:
-                self._send(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def _send(self, whole: bytes | memoryview) -> bool:
-        """Whether the socket took all of it. Under the lock. Raises OSError."""
-        try:
-            sent = self.sock.send(whole)
-        except BlockingIOError:
-            sent = 0
-        self._unsent = memoryview(whole)[sent:] if sent < len(whole) else None
-        return self._unsent is None
+        """Send what was collected, as much as the socket takes. Does not block."""
+        self._outbox.flush()
 
     # --- from the engine
 
@@ -244,8 +220,8 @@ class Connection:
 
     def lose(self, reason: str) -> None:
         """The end: whatever waits for the engine is answered with EngineGone."""
-        with self._sending:
-            self._is_lost = True
+        self._is_lost = True
+        self._outbox.close()
         self.sock.close()
         while self._pending:
             try:
@@ -258,7 +234,7 @@ class Connection:
                 _, on_result = self._calls.popitem()
             except KeyError:
                 break
-            on_result(None)
+            on_result(LOST)
         self._arena.close()
 
 

@@ -1,8 +1,8 @@
-"""What drives a front end's connection to the engine: who watches the socket, and how callers wait.
+"""What drives a front end's connection to the engine: who watches its socket, and how its callers wait.
 
 Link            the protocol
-├── ThreadLink     a native thread, and callers that wait on locks
-└── GeventLink        the hub, and callers that are greenlets (app/worker/gevent_link.py)
+├── ThreadLink     a native thread watches, and callers wait on locks
+└── GeventLink     the hub watches, and callers are greenlets (app/worker/gevent_link.py)
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import selectors
 import socket
 import threading
 from typing import Protocol
+
+from core.waiting.waiter import ThreadWaiter, Waiter
 
 _LOOK_SECONDS = 0.05
 
@@ -37,16 +39,6 @@ class Linked(Protocol):
         """About every 50 ms: connect if there is no connection, give up what has waited for too long."""
 
 
-class Gate(Protocol):
-    """What a caller waits at; opened once."""
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether it was opened in time."""
-
-    def open(self) -> None:
-        """Let the caller go on. Called on the link's thread."""
-
-
 class Link(Protocol):
     def start(self, linked: Linked) -> None:
         """Begin to drive. Called once."""
@@ -54,8 +46,8 @@ class Link(Protocol):
     def wake(self) -> None:
         """Have `flush` called soon, once for all calls until then. Any thread."""
 
-    def gate(self) -> Gate:
-        """For the calling thread or greenlet to wait at."""
+    def waiter(self) -> Waiter:
+        """For the calling thread or greenlet, which waits until the connection settles it."""
 
     def close(self) -> None:
         """Stop driving. `linked` is not called any more once this returns."""
@@ -82,8 +74,8 @@ class ThreadLink:
             self._asked = True
             self._signal()
 
-    def gate(self) -> Gate:
-        return ThreadGate()
+    def waiter(self) -> Waiter:
+        return ThreadWaiter()
 
     def close(self) -> None:
         self._is_closing = True
@@ -119,16 +111,3 @@ class ThreadLink:
                 linked.flush()
             if events & selectors.EVENT_READ:
                 linked.read()
-
-
-class ThreadGate:
-    """Where one native thread waits."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        return self._event.wait(timeout_s)
-
-    def open(self) -> None:
-        self._event.set()

@@ -1,7 +1,4 @@
-"""The link between a front end and the engine, on a real hub and real sockets.
-
-Each test has a hub of its own, in a thread of its own, so that the main thread never gets one.
-"""
+"""The link between a front end and the engine, on a real hub and real sockets."""
 
 from __future__ import annotations
 
@@ -10,16 +7,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 import gevent
 
 from app.worker.gevent_link import GeventLink
-from core.remote.transport.link import ThreadGate
-from tests import waiting
-
-LIMIT_S = 30.0
-until = partial(waiting.until, sleep=gevent.sleep)
+from core.waiting.waiter import ThreadWaiter
+from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 
 
 class Engine:
@@ -57,22 +50,18 @@ class Engine:
 def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
     """Run `test` as a greenlet of a new hub, with a link that drives an engine; fail if it hangs or raises."""
 
-    def run() -> None:
+    def run(hub: object) -> None:
         engine = Engine()
         link = GeventLink()
         link.start(engine)
         try:
-            greenlet = gevent.spawn(test, link, engine)
-            greenlet.join(LIMIT_S)
-            assert greenlet.ready(), "the test hangs"
-            greenlet.get()
+            test(link, engine)
             assert engine.threads == {threading.get_ident()}
         finally:
             link.close()
             engine.close()
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result()
+    run_on_hub(run)
 
 
 # --- what is driven
@@ -173,27 +162,6 @@ def test_any_thread_may_wake_it() -> None:
     on_a_hub(test)
 
 
-def test_no_wake_of_a_thread_is_lost() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        """Each wake comes after something to send: the last flush must find it."""
-        sent = 0
-        found = [0]
-        engine.flush = lambda: found.__setitem__(0, sent)  # type: ignore[method-assign]
-
-        def send() -> None:
-            nonlocal sent
-            for _ in range(2000):
-                sent += 1
-                link.wake()
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        until(lambda: found[0] == 2000)
-        thread.join()
-
-    on_a_hub(test)
-
-
 def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         engine.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -225,50 +193,22 @@ def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
 # --- who waits
 
 
-def test_greenlets_wait_and_others_go_on() -> None:
+def test_a_greenlet_waits_for_what_the_engine_answers() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
-        gates = [link.gate() for _ in range(3)]
-        waiting = [gevent.spawn(gate.wait, LIMIT_S) for gate in gates]
+        waiter = link.waiter()
+        waiting = gevent.spawn(waiter.wait, LIMIT_S)
         gevent.sleep(0)
-        engine.on_read = gates[1].open  # as the result of a call does
+        engine.on_read = lambda: waiter.settle("result")  # as the result of a call does
         engine.peer.send(b"result")
-        assert waiting[1].get(timeout=LIMIT_S) is True
-        assert [greenlet.ready() for greenlet in waiting] == [False, True, False]
-        for gate in (gates[0], gates[2]):
-            gevent.get_hub().loop.run_callback(gate.open)
-        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == [True] * 3
+        assert waiting.get(timeout=LIMIT_S) == "result"
 
     on_a_hub(test)
 
 
-def test_a_gate_that_is_open_holds_nobody_up() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        gate = link.gate()
-        gate.open()
-        assert gate.wait(None) is True
-        assert gate.wait(0.0) is True
-
-    on_a_hub(test)
-
-
-def test_who_has_given_up_is_not_woken() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        gate = link.gate()
-        assert gate.wait(0.001) is False
-        gate.open()
-        gevent.sleep(0.001)  # raises if it is ended by what came too late for the gate
-
-    on_a_hub(test)
-
-
-def test_a_native_thread_waits_at_a_gate_of_its_own() -> None:
+def test_a_native_thread_gets_a_waiter_for_threads() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         with ThreadPoolExecutor(1) as pool:
-            gate = pool.submit(link.gate).result(LIMIT_S)
-            assert isinstance(gate, ThreadGate)
-            waiting = pool.submit(gate.wait, LIMIT_S)
-            gate.open()
-            assert waiting.result(LIMIT_S) is True
+            assert isinstance(pool.submit(link.waiter).result(LIMIT_S), ThreadWaiter)
 
     on_a_hub(test)
 

@@ -1,16 +1,11 @@
-"""The gevent bridge with a real hub and real threads.
-
-Each test has a hub of its own, in a thread of its own, so that the main thread never gets one.
-"""
+"""The gevent bridge with a real hub and real threads."""
 
 from __future__ import annotations
 
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gevent
@@ -23,6 +18,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
 from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
+from tests.unit.core.waiting.hub_thread import run_on_hub
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
 
@@ -30,23 +26,17 @@ LIMIT = 30.0
 
 
 def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
-    """Run `test` as a greenlet of a new hub; fail if it takes longer than LIMIT seconds or raises."""
-    tests = [test]  # the frame of a hub's thread stays when it has ended: what `test` knows must not stay with it
+    """Run `test` with a bridge, as a greenlet of a new hub."""
+    tests = [test]
 
-    def run() -> None:
-        hub = gevent.get_hub()
+    def run(hub: Any) -> None:
         bridge = GeventBridge(hub)
         try:
-            greenlet = gevent.spawn(tests.pop(), bridge)
-            greenlet.join(LIMIT)
-            assert greenlet.ready(), "the test hangs"
-            greenlet.get()
+            tests.pop()(bridge)
         finally:
             bridge.close()
-            hub.destroy(destroy_loop=True)
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result()
+    run_on_hub(run)
 
 
 class ThreadedEngine(FakeEngine):
@@ -179,7 +169,8 @@ def test_a_batch_signals_once() -> None:
             waiting.append(pending.on_response)
 
     def test(bridge: GeventBridge) -> None:
-        wake = bridge._arrivals._wake = Counting(bridge._arrivals._wake)
+        signal = bridge._waiters.signal
+        wake = signal._async = Counting(signal._async)
         connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
         until(lambda: len(waiting) == 16, sleep=gevent.sleep)
         # The hub stands still meanwhile: this greenlet does not give way.
@@ -205,41 +196,6 @@ class Counting:
     def send(self) -> None:
         self.signals += 1
         self._watcher.send()
-
-
-class LastMoment(deque[Any]):
-    """A queue that another thread adds to just after the hub has found it empty."""
-
-    def __init__(self, add: Callable[[], None]) -> None:
-        super().__init__()
-        self._add: list[Callable[[], None]] = [add]
-
-    def __len__(self) -> int:
-        found = super().__len__()
-        if found == 0 and self._add:
-            thread = threading.Thread(target=self._add.pop())
-            thread.start()
-            thread.join(LIMIT)
-        return found
-
-
-def test_an_outcome_that_comes_as_the_hub_stops_looking() -> None:
-    waiting: dict[str, OnResponse] = {}
-    answered = InferenceResponse("simple", 1, [])
-
-    class Silent(FakeEngine):
-        def submit(self, pending: PendingRequest) -> None:
-            waiting[pending.request.id] = pending.on_response
-
-    def test(bridge: GeventBridge) -> None:
-        bridge._arrivals._arrived = LastMoment(lambda: waiting["second"](answered))
-        connections = [gevent.spawn(bridge.infer, Silent(), request(name)) for name in ("first", "second")]
-        until(lambda: len(waiting) == 2, sleep=gevent.sleep)
-        waiting["first"](answered)
-        gevent.joinall(connections, timeout=LIMIT)
-        assert [connection.value for connection in connections] == [answered] * 2
-
-    on_a_hub(test)
 
 
 def test_a_response_before_the_wait() -> None:
@@ -374,19 +330,3 @@ def test_what_blocking_work_raises_is_raised() -> None:
         assert bridge.run(int, "12", base=8) == 10
 
     on_a_hub(test)
-
-
-def test_an_answer_after_the_end_does_no_harm() -> None:
-    late: list[OnResponse] = []
-
-    class Late(FakeEngine):
-        def submit(self, pending: PendingRequest) -> None:
-            late.append(pending.on_response)
-
-    def test(bridge: GeventBridge) -> None:
-        greenlet = gevent.spawn(bridge.infer, Late(), request())
-        gevent.sleep(0)
-        greenlet.kill()
-
-    on_a_hub(test)
-    late[0](InferenceResponse("simple", 1, []))

@@ -18,7 +18,7 @@ from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
 from core.remote.memory.tensor_block import LARGE
-from core.remote.transport.connection import ENOUGH, Connection, NoRoom, gone
+from core.remote.transport.connection import ENOUGH, LOST, Connection, NoRoom, gone
 from core.remote.transport.frames import (
     CALL,
     CANCEL,
@@ -308,7 +308,7 @@ def test_whoever_waits_is_told(ends: Ends) -> None:
         error = answer.get().error
         assert isinstance(error, EngineGone)
         assert "it has ended" in error.message
-    assert results == [None]
+    assert results == [LOST]
 
 
 def test_whoever_comes_later_is_told_too(ends: Ends) -> None:
@@ -317,7 +317,7 @@ def test_whoever_comes_later_is_told_too(ends: Ends) -> None:
         ends.submit(numbers(SMALL))
     results: list[Any] = []
     ends.connection.call(b"[1]", results.append)
-    assert results == [None]
+    assert results == [LOST]
     ends.connection.flush()
     assert ends.connection._pending == {}
 

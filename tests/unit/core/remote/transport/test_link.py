@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.remote.transport.link import ThreadGate, ThreadLink
+from core.remote.transport.link import ThreadLink
+from core.waiting.waiter import ThreadWaiter
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
 
@@ -116,9 +117,7 @@ def test_one_that_was_never_started_can_be_closed() -> None:
     ThreadLink().close()
 
 
-def test_a_gate_lets_one_thread_through_once_it_is_open() -> None:
-    gate = ThreadGate()
-    assert not gate.wait(0.0)
-    threading.Timer(0.01, gate.open).start()
-    assert gate.wait(LIMIT_S)
-    assert gate.wait(None)
+def test_a_thread_waits_on_a_lock() -> None:
+    link = ThreadLink()
+    assert isinstance(link.waiter(), ThreadWaiter)
+    link.close()
