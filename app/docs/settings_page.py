@@ -1,4 +1,4 @@
-"""docs/settings.md, made from the settings themselves: `python -m app.docs.settings_page > docs/settings.md`."""
+"""Generates docs/settings.md from the settings: `python -m app.docs.settings_page > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from app.settings.usage import default_text, spelled
 _HEAD = """\
 # Settings
 
-Made from `app/settings/groups/`; do not edit it here. `trident serve --help` prints the same.
+Generated from `app/settings/groups/`; do not edit it. `trident serve --help` prints the same.
 
-`trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be cut short as long
-as it stays unique. Every option can be set by its variable as well. The command line beats the environment, this beats
-what the platform says ([sagemaker.md](sagemaker.md)), and that the default. At start the server prints every setting
-that is not at its default and where it came from.
+`trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be shortened as long
+as it is unique. A variable sets each option too. The command line overrides the environment, which overrides the
+platform ([sagemaker.md](sagemaker.md)), which overrides the default. At startup the server prints every setting that is
+not at its default, with its source.
 
-* A repeatable option takes several values in its variable, separated by semicolons or line breaks. Values on the
+* The variable of a repeatable option takes several values, separated by semicolons or line breaks. Values on the
   command line replace those of the variable.
-* An empty variable counts as not set, but for `CUDA_VISIBLE_DEVICES`.
-* A misspelled option or `TRIDENT_` variable ends the start and names the nearest one. The variables that Kubernetes
-  makes for a service named `trident` are left alone.
-* Booleans are `true`, `on`, `1` and `false`, `off`, `0` in any case.
+* An empty variable counts as not set, except `CUDA_VISIBLE_DEVICES`.
+* A misspelled option or `TRIDENT_` variable prevents the start; the message names the closest known one. The variables
+  that Kubernetes sets for a service named `trident` are ignored.
+* Booleans are `true`, `on`, `1` and `false`, `off`, `0`, in upper or lower case.
 """
 _UNUSED_HEAD = """\
 ## Without effect
 
-These options of tritonserver are accepted and their values checked, so that a known command line starts; the log names
-those that were given. Their variables are `TRIDENT_<OPTION>`, too.
+These options of tritonserver are accepted and their values are checked, so that a tritonserver command line works; the
+log names the given ones. Their variables are `TRIDENT_<OPTION>` too.
 """
 
 

@@ -1,4 +1,4 @@
-"""GNU long options: which option each argument of a command line gives, and with what text.
+"""GNU long options: the options of a command line and the texts of their values.
 
 Source: docs/spec/server-options.md section 1.
 """
@@ -16,21 +16,21 @@ FLAG_GIVEN = "true"
 class CommandLine:
     """Finds options by name: `--name=value`, `--name value`, `--name` for a flag, and unique prefixes of names.
 
-    A prefix is looked for among tritonserver's names first, so that our own ones never make one of its ambiguous.
+    A prefix is matched against tritonserver's names first, so that our own names never make it ambiguous.
     """
 
     def __init__(self, options: Iterable[Option]) -> None:
         self._options = {name: each for each in options if each.flag for name in each.names}
 
     def given(self, arguments: Sequence[str]) -> list[tuple[Option, str]]:
-        """Every option of `arguments` with the text of its value, in order. Raises BadOption."""
+        """Every option in `arguments` with the text of its value, in order. Raises BadOption."""
         found, others = self.split(arguments)
         if others:
             raise BadOption(f"Unexpected argument: {others[0]}")
         return found
 
     def split(self, arguments: Sequence[str]) -> tuple[list[tuple[Option, str]], list[str]]:
-        """The options as `given` has them, and the arguments that are none. Raises BadOption."""
+        """The options as `given` returns them, and the other arguments. Raises BadOption."""
         found: list[tuple[Option, str]] = []
         others: list[str] = []
         remaining = iter(arguments)
@@ -48,7 +48,7 @@ class CommandLine:
         option = self._option(name)
         if not option.takes_value:
             if equals:
-                raise BadOption.of(f"--{option.flag}", "it takes no value: leave it out, or give its name alone")
+                raise BadOption.of(f"--{option.flag}", "it takes no value: give its name alone, or leave it out")
             return option, FLAG_GIVEN
         if equals:
             return option, text
@@ -71,6 +71,6 @@ class CommandLine:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean X?` with the one of `known` that is most like `name`, or nothing where none is."""
+    """`; did you mean X?` with the name in `known` that is closest to `name`; empty if none is close."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {prefix}{found[0]}?" if found else ""

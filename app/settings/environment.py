@@ -1,8 +1,8 @@
-"""The variables that set options: which option each one gives, and with what texts.
+"""The environment variables that set options, and the texts of their values.
 
-`TRIDENT_<OPTION>` for every option, and a few names of others. Several values of a repeatable option are separated by
-`;` or line breaks. An empty variable counts as not set, as compose files leave it, but for one whose emptiness means
-something.
+Every option has `TRIDENT_<OPTION>`, and a few have a variable of Triton's or CUDA's. Semicolons or line breaks separate
+the values of a repeatable option. An empty variable counts as not set, because compose files leave variables empty,
+unless the option says that an empty text is a value.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable, Mapping
 from app.settings.command_line import nearest
 from app.settings.option import PREFIX, BadOption, Option
 
-# Kubernetes puts these into every pod beside a service named `trident` or `trident-…`: they are nobody's settings.
+# Kubernetes sets these in every pod in the namespace of a service named `trident` or `trident-…`. They are no settings.
 _SERVICE_LINK = re.compile(r"TRIDENT_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP|SCTP)\w*)", re.ASCII)
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://", re.ASCII)
 _SEPARATOR = re.compile(r"[;\r\n]+")
 
 
 def given_variables(options: Iterable[Option], environ: Mapping[str, str]) -> list[tuple[Option, str, list[str]]]:
-    """Every option that `environ` sets, with the variable's name and the texts of its values.
+    """Every option that `environ` sets, with the name of the variable and the texts of its values.
 
-    Raises BadOption for a variable with our prefix that no option has.
+    Raises BadOption for a variable with our prefix that belongs to no option.
     """
     known = {variable: each for each in options for variable in each.variables}
     found: list[tuple[Option, str, list[str]]] = []

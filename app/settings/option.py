@@ -1,4 +1,4 @@
-"""What one option of the command line is, and the dataclass field that it fills."""
+"""One option of the command line, and the dataclass field that it sets."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _MASK = "***"
 
 
 class BadOption(Exception):
-    """What was given at start cannot be used; the argument is the whole text for the person who gave it."""
+    """An option or a variable is invalid. The argument is the whole text for the person who starts the server."""
 
     @classmethod
     def of(cls, source: str, reason: str) -> BadOption:
-        """The refusal of one option (`--name`) or variable (`NAME`)."""
-        what = "option" if source.startswith("--") else "variable"
-        return cls(f'Bad {what}: "{source}".\n{reason}')
+        """The error for one option (`--name`) or variable (`NAME`)."""
+        noun = "option" if source.startswith("--") else "variable"
+        return cls(f'Bad {noun}: "{source}".\n{reason}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option. `flag` is its name without dashes, empty where only `variable` can set it.
+    """One option. `flag` is its name without dashes; it is empty if only `variable` can set the option.
 
-    `own` is one that tritonserver does not have. A `secret` value is never shown whole. `shown_default` says in words
-    what a default is that depends on other options. `empty_counts`: its variable means something when it is empty.
+    tritonserver does not have an `own` option. A `secret` value is never shown in full. `shown_default` describes a
+    default that depends on other options. With `empty_counts` an empty variable is a value.
     """
 
     flag: str
@@ -58,7 +58,7 @@ class Option:
         return (self.variable, *(variable_of(alias) for alias in self.aliases))
 
     def show(self, value: Any) -> str:
-        """`value` as a person reads it; a secret one with everything behind its first `=` masked."""
+        """`value` as a person reads it. A secret is masked after its first `=`, or completely without one."""
         if isinstance(value, tuple):
             return ", ".join(self.show(each) for each in value)
         if isinstance(value, bool):
@@ -90,7 +90,7 @@ def option(
     shown_default: str = "",
     empty_counts: bool = False,
 ) -> T:
-    """A dataclass field that holds the value of an option; of several given values the last one counts."""
+    """A dataclass field for the value of an option; the last of several given values counts."""
     described = Option(
         flag=flag,
         kind=kind,
@@ -109,7 +109,7 @@ def option(
 def repeated(
     flag: str, kind: Kind[T], help: str, *, section: str, aliases: tuple[str, ...] = (), secret: bool = False
 ) -> tuple[T, ...]:
-    """A dataclass field that holds every given value of an option."""
+    """A dataclass field for all given values of an option."""
     described = Option(
         flag=flag,
         kind=kind,
@@ -126,12 +126,12 @@ def repeated(
 
 
 def option_of(described: Field[Any]) -> Option | None:
-    """The option that fills a dataclass field; None for a field of another origin."""
+    """The option that sets a dataclass field; None for a field without one."""
     found: Option | None = described.metadata.get(_METADATA)
     return found
 
 
 def options_by_field(settings: Any) -> dict[str, Option]:
-    """The options of a dataclass, by the name of their field, in the order in which they are declared."""
+    """The options of a dataclass by the name of their field, in the order of declaration."""
     found = {each.name: option_of(each) for each in fields(settings)}
     return {name: each for name, each in found.items() if each is not None}

@@ -1,4 +1,4 @@
-"""The types of option values: how the text of a command line or an environment variable becomes a value.
+"""The types of option values, which parse the text of a command line or an environment variable.
 
 Source: docs/spec/server-options.md section 1 for the rules and the error texts.
 """
@@ -16,19 +16,19 @@ _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-# Longer texts are out of every bound; turning them into numbers takes time that grows with the square.
+# A longer text exceeds every bound, and parsing it would take time that is quadratic in its length.
 _LONGEST_NUMBER = 40
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
 class BadValue(Exception):
-    """A text that is no value of its option; the argument is the reason."""
+    """A text is not a valid value of its option; the argument is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T_co]):
-    """One type. `name` stands for a value in the help text; `parse` raises BadValue."""
+    """One type. The help text shows `name` for a value; `parse` raises BadValue."""
 
     name: str
     parse: Callable[[str], T_co]
@@ -51,7 +51,7 @@ def _level(text: str) -> int:
 
 
 def integer(lowest: int = -INT32_MAX - 1, highest: int = INT32_MAX) -> Kind[int]:
-    """Whole numbers within both bounds."""
+    """Integers from `lowest` to `highest`."""
 
     def parse(text: str) -> int:
         if not _INTEGER.fullmatch(text):
@@ -64,7 +64,7 @@ def integer(lowest: int = -INT32_MAX - 1, highest: int = INT32_MAX) -> Kind[int]
 
 
 def at_least(lowest: int) -> Kind[int]:
-    """Whole numbers; one below `lowest` counts as `lowest`, as in tritonserver."""
+    """Integers; a smaller one counts as `lowest`, as in tritonserver."""
     return Kind("integer", lambda text: max(lowest, INTEGER.parse(text)))
 
 
@@ -94,7 +94,7 @@ def choice(flag: str, *values: str) -> Kind[str]:
 
 
 def setting(flag: str, owner: str) -> Kind[str]:
-    """`<owner>,<name>=<value>`, or without an owner `<name>=<value>`; the text is kept as it is."""
+    """`<owner>,<name>=<value>`, or `<name>=<value>` if `owner` is empty. The value is the text itself."""
     form = f"'<{owner}>,<setting>=<value>'" if owner else "<setting>=<value>"
 
     def parse(text: str) -> str:
@@ -107,7 +107,7 @@ def setting(flag: str, owner: str) -> Kind[str]:
 
 
 def pair(flag: str, first: str, second: str) -> Kind[str]:
-    """`<first>:<second>`; the text is kept as it is."""
+    """`<first>:<second>`. The value is the text itself."""
 
     def parse(text: str) -> str:
         if not all(text.partition(":")):
@@ -119,11 +119,11 @@ def pair(flag: str, first: str, second: str) -> Kind[str]:
 
 TEXT = Kind("string", _text)
 BOOLEAN = Kind("true|false", _boolean)
-# An option without a value on the command line; the variable takes a boolean.
+# An option without a value on the command line; its variable takes a boolean.
 FLAG = Kind("", _boolean)
-# A switch that only 0 turns off: Triton reads this variable without a look at what else it may say.
+# A switch that only 0 turns off, as Triton reads this variable.
 NOT_ZERO = Kind("0|1", lambda text: text != "0")
-# A count of verbosity: an integer, or true for 1 and false for 0.
+# A verbose level: an integer, or true for 1 and false for 0.
 LEVEL = Kind("integer|true|false", _level)
 INTEGER = integer()
 INTEGER64 = integer(-INT64_MAX - 1, INT64_MAX)

@@ -1,4 +1,4 @@
-"""What the command line and the environment give for the fields of the settings, and which of them gave it."""
+"""The values that platform, environment and command line give to the settings, and the source of each value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT = "default"
 
 
 class PlatformText(NamedTuple):
-    """What a platform says of one option, and the variable that says so."""
+    """The text that a platform gives for one option, and the variable that contains it."""
 
     option: Option
     text: str
@@ -27,7 +27,7 @@ class PlatformText(NamedTuple):
 
 @dataclass(slots=True)
 class Given:
-    """Values and sources by field, for the fields that were given; `without_effect` are flags and variables."""
+    """The values and sources of the given fields; `without_effect` are the flags and variables that have no effect."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -47,8 +47,8 @@ def collect(
 ) -> Given:
     """The values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
 
-    The first named wins; within `platform` the last. Values of a repeatable option add up within one source, and
-    replace those of another.
+    `arguments` override `environ`, which overrides `platform`; within `platform` the last text counts. The values of a
+    repeatable option accumulate within one source and replace those of another.
     """
     everything = (*options.values(), *UNUSED_OPTIONS)
     field_of = {id(each): name for name, each in options.items()}
@@ -76,7 +76,7 @@ def collect(
 
 
 def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source: str) -> list[PlatformText]:
-    """The options of a command line that is in the variable `source`. Raises BadOption, which names it."""
+    """The options of the command line in the variable `source`. Raises BadOption, which names the variable."""
     try:
         return [PlatformText(option, text, source) for option, text in CommandLine(options).given(arguments)]
     except BadOption as error:
@@ -84,7 +84,7 @@ def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source:
 
 
 def _check_platform_text(option: Option, text: str, source: str) -> None:
-    """The variable has another name than the option, so that both are named."""
+    """Raise BadOption for an invalid text. The variable is not named after the option, so the error names both."""
     try:
         option.kind.parse(text)
     except BadValue as error:

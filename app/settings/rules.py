@@ -1,4 +1,4 @@
-"""What holds between settings: values that follow from others, and combinations that cannot be.
+"""The rules between settings: invalid combinations, deprecations, and values without effect.
 
 Source: docs/spec/server-options.md sections 2 to 4.
 """
@@ -13,11 +13,12 @@ from app.settings.option import BadOption
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from core.errors import ConfigInvalid
+from core.observability.metrics.options import MetricsOptions
 from core.repository.stores.object_names import name_problem
 
 
 def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to tell a person who gave these fields."""
+    """The warnings about deprecated options among these fields."""
     if "strict_model_config" not in given:
         return ()
     preferred = "'--disable-auto-complete-config'"
@@ -28,22 +29,20 @@ def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
-    """The values of --metrics-config among these fields that ask for metrics which are not there."""
+    """The values of --metrics-config among these fields that ask for metrics which this server does not have."""
     if "metrics_config" not in given:
         return []
-    from core.observability.metrics.options import MetricsOptions
-
     config = split_metrics_settings(given["metrics_config"])
     return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]
 
 
 def check(settings: ServerSettings) -> None:
-    """Raise BadOption for the first thing that cannot be."""
+    """Raise BadOption for the first invalid combination."""
     _check_models(settings)
     _check_http(settings)
     _check_ports(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
-        reason = "a multi-model container measures the memory of the process that has the models, so it takes 0 or auto"
+        reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)
 
 
@@ -56,7 +55,7 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption("Error: empty argument for --model-config-name")
     _check_single_model(settings)
     if settings.multi_model and settings.model_control_mode != "explicit":
-        raise BadOption.of("--model-control-mode", "a multi-model container loads what it is told to: explicit")
+        raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
     if not any(settings.model_repository) and not settings.multi_model:
         raise BadOption("--model-repository must be specified")
 
@@ -68,9 +67,9 @@ def _check_single_model(settings: ServerSettings) -> None:
     if not name:
         return
     if problem := name_problem(name):
-        raise BadOption.of("--single-model", f"{problem} is no name of a model")
+        raise BadOption.of("--single-model", f"{problem} cannot be the name of a model")
     if len(settings.model_repository) > 1:
-        raise BadOption.of("--single-model", "there are several repositories; it names the model of one")
+        raise BadOption.of("--single-model", "it names the model of one repository, but several are given")
 
 
 def _check_http(settings: ServerSettings) -> None:
@@ -82,8 +81,8 @@ def _check_http(settings: ServerSettings) -> None:
     from core.http.options import HttpOptions
 
     for text in settings.http_restricted_api:
-        if "=" not in text.partition(":")[2]:  # whatever was given in place of it may be the secret
-            reason = "it wants <group>[,<group>...]:<header>=<value>"
+        if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
+            reason = "it takes <group>[,<group>...]:<header>=<value>"
             raise BadOption.of("--http-restricted-api", reason)
     try:
         parse_restricted(settings.http_restricted_api)
@@ -107,7 +106,9 @@ def _check_ports(settings: ServerSettings) -> None:
     for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
         if not port:
-            raise BadOption(f"The server cannot listen to {service} requests at port 0: name the one that clients use")
+            raise BadOption(
+                f"The server cannot listen to {service} requests at port 0: choose the port that clients use"
+            )
         if other != service:
             raise BadOption(
                 f"The server cannot listen to {other} requests and {service} requests at the same address and port "
@@ -117,7 +118,7 @@ def _check_ports(settings: ServerSettings) -> None:
 
 
 def _check_safe_ports(settings: ServerSettings, services: Mapping[Service, tuple[str, int]]) -> None:
-    """Outside of the range the platform has other containers listen."""
+    """Outside the range other containers of the platform listen."""
     safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
     for service, (_, port) in services.items():
         if safe and service != Service.SAGEMAKER and not safe[0] <= port <= safe[1]:

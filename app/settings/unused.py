@@ -1,4 +1,4 @@
-"""tritonserver's options that have no effect here: accepted and checked, so that a known command line starts.
+"""tritonserver's options without effect here: accepted and checked, so that a tritonserver command line works.
 
 Source: docs/spec/server-options.md section 2.
 """
@@ -11,13 +11,13 @@ from typing import Any
 from app.settings.option import Option, variable_of
 from app.settings.option_types import BOOLEAN, INTEGER, INTEGER64, PORT, TEXT, BadValue, Kind, choice, pair, setting
 
-_GRPC_THREADS_LOWEST = 2
-_GRPC_THREADS_HIGHEST = 128
+_MIN_GRPC_THREADS = 2
+_MAX_GRPC_THREADS = 128
 
 
 def _grpc_threads(text: str) -> int:
     count = INTEGER.parse(text)
-    if not _GRPC_THREADS_LOWEST <= count <= _GRPC_THREADS_HIGHEST:
+    if not _MIN_GRPC_THREADS <= count <= _MAX_GRPC_THREADS:
         raise BadValue("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
     return count
 

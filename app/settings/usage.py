@@ -1,4 +1,4 @@
-"""The help texts of the command."""
+"""The help texts of the command `trident`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _WIDTH = 100
 
 USAGE = """\
 Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
-       trident validate REPO [REPO ...]                 print every problem of every model, start nothing
-       trident emulate sagemaker MODEL                  a SageMaker endpoint on this machine, to try a model out
-       trident emulate vertex MODEL                     the same of Vertex AI, and of its batch prediction
+       trident validate REPO [REPO ...]                 print every problem of every model, without a server
+       trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
+       trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
        trident --version
        trident --help
 
-Options without a command mean serve, so that a tritonserver command line works as it is.
-`trident serve --help` lists all options, `trident validate --help` and `trident emulate --help` those of the others.
+Options without a command mean serve, so that a tritonserver command line works unchanged.
+`trident serve --help`, `trident validate --help` and `trident emulate --help` list the options of each command.
 """
 
 VALIDATE_USAGE = """\
 Usage: trident validate [options] REPO [REPO ...]
 
-Prints every problem of every model as path, message and hint; ends with status 1 if there is one, 0 if not.
+Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0.
 
   --format=text|json                              default text
-  --model-config-name=string                      use configs/<name>.pbtxt of a model where it has one
-  --disable-auto-complete-config                  take each configuration as it is written
+  --model-config-name=string                      use configs/<name>.pbtxt of a model if it exists
+  --disable-auto-complete-config                  take each configuration as written
   --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
 """
 
@@ -77,32 +77,32 @@ copied; a gs:// address goes to the server as it is, and STORAGE_EMULATOR_HOST w
 _SERVE_HEAD = """\
 Usage: trident serve --model-repository=DIR [options]
 
-Options are given as --name=value or --name value; a name may be cut short as long as it stays unique. Every option can
-be set by the variable beside it as well; the command line wins. A repeatable option takes several values in its
-variable, separated by semicolons or line breaks. In a container of SageMaker no option is needed.
+Options are given as --name=value or --name value; a name may be shortened as long as it is unique. The variable next to
+an option sets it too; the command line overrides it. The variable of a repeatable option takes several values,
+separated by semicolons or line breaks. In a SageMaker container no option is needed.
 """
 
 
 def usage(command: str) -> str:
-    """What `trident COMMAND --help` prints; for any other word what `trident --help` prints."""
+    """The text of `trident COMMAND --help`; for any other word that of `trident --help`."""
     if command == "serve":
         return serve_usage()
     return {"validate": VALIDATE_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
 
 
 def serve_usage() -> str:
-    """What `trident serve --help` prints."""
+    """The text of `trident serve --help`."""
     parts = [_SERVE_HEAD]
     for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
         parts.append(f"{section}\n" + "".join(_entry(each) for each in options))
     names = ", ".join(f"--{each.flag}" for each in UNUSED_OPTIONS)
     wrapped = textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    parts.append(f"Accepted for tritonserver's sake, without effect here\n{wrapped}\n")
+    parts.append(f"Accepted for compatibility with tritonserver, without effect\n{wrapped}\n")
     return "\n".join(parts)
 
 
 def spelled(option: Option) -> str:
-    """How an option is written: `--name=<value>`, or its variable where it has no flag."""
+    """How an option is written: `--name=<value>`, or its variable if it has no flag."""
     value = ""
     if option.takes_value:
         value = f"={option.kind.name}" if set("<|") & set(option.kind.name) else f"=<{option.kind.name}>"
@@ -112,7 +112,7 @@ def spelled(option: Option) -> str:
 
 
 def default_text(option: Option) -> str:
-    """The default of an option as a person reads it; empty where there is none."""
+    """The default of an option as a person reads it; empty without a default."""
     return option.shown_default or option.show(option.default)
 
 

@@ -47,21 +47,21 @@ class BackendSettings:
     backend_config: tuple[str, ...] = repeated(
         "backend-config",
         BACKEND_SETTING,
-        "A setting of one backend, or without a backend's name of all.",
+        "A setting of one backend, or of all backends without the name of one.",
         section=_SECTION,
     )
     min_supported_compute_capability: float = option(
         6.0,
         "min-supported-compute-capability",
         number(0),
-        "Lowest CUDA compute capability of the GPUs that are used.",
+        "Minimum CUDA compute capability of the GPUs that are used.",
         section=_SECTION,
     )
     visible_gpus: str | None = option(
         None,
         "",
         TEXT,
-        "The GPUs that are used, by number or UUID; empty hides all.",
+        "GPUs to use, by number or UUID; an empty value hides all GPUs.",
         section=_SECTION,
         variable="CUDA_VISIBLE_DEVICES",
         shown_default="all",

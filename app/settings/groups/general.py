@@ -22,22 +22,23 @@ class GeneralSettings:
         True,
         "exit-on-error",
         BOOLEAN,
-        "Whether the server ends with status 1 when a model fails to load at start; if not, it serves the others.",
+        "Whether the server exits with status 1 when a model fails to load at startup; otherwise it serves the other "
+        "models.",
         section=_SECTION,
     )
     exit_timeout_secs: int = option(
         30,
         "exit-timeout-secs",
         at_least(0),
-        "Seconds that requests in flight have to finish when the server stops. Negative counts as 0.",
+        "Seconds that requests in flight have to finish when the server stops. A negative value counts as 0.",
         section=_SECTION,
     )
     shutdown_grace_secs: float = option(
         2.0,
         "shutdown-grace-secs",
         number(0),
-        "Seconds for which the server goes on answering after SIGTERM while it says that it is not ready, so that "
-        "load balancers notice before its ports close.",
+        "Seconds for which the server continues to answer after SIGTERM while it reports that it is not ready, so "
+        "that load balancers notice before its ports close.",
         section=_SECTION,
         own=True,
     )
@@ -45,6 +46,6 @@ class GeneralSettings:
         True,
         "strict-readiness",
         BOOLEAN,
-        "Whether the server is ready only when every model is; if not, as soon as it is up.",
+        "Whether the server is ready only when every model is ready; otherwise it is ready as soon as it has started.",
         section=_SECTION,
     )

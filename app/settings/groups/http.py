@@ -33,27 +33,28 @@ class HttpSettings:
         8,
         "http-thread-count",
         integer(1),
-        "Threads for what would hold all requests up: compressing and inflating large bodies, repository control.",
+        "Threads for work that would delay all other requests: compression and decompression of large bodies, "
+        "repository control.",
         section=_SECTION,
     )
     http_max_input_size: int = option(
         67108864,
         "http-max-input-size",
         INTEGER64,
-        "Largest body of a request, in bytes, as sent and when decompressed.",
+        "Maximum size of a request body in bytes, as sent and when decompressed.",
         section=_SECTION,
     )
     http_header_forward_pattern: str = option(
         "",
         "http-header-forward-pattern",
         TEXT,
-        "Regular expression, in any case, for the names of headers that become parameters of the request.",
+        "Case-insensitive regular expression for the names of headers that are forwarded as parameters of the request.",
         section=_SECTION,
     )
     http_restricted_api: tuple[str, ...] = repeated(
         "http-restricted-api",
         TEXT,
-        "Groups of routes and the header that opens them: <group>[,<group>...]:<header>=<value>.",
+        "Groups of routes, and the header that a request to them must have: <group>[,<group>...]:<header>=<value>.",
         section=_SECTION,
         secret=True,
     )
@@ -61,7 +62,7 @@ class HttpSettings:
         60.0,
         "http-request-timeout-secs",
         number(0.001),
-        "Seconds without a byte after which a client that began a request, or reads a response, is dropped.",
+        "Seconds without a byte after which a client that is sending a request or reading a response is disconnected.",
         section=_SECTION,
         own=True,
     )
@@ -77,8 +78,8 @@ class HttpSettings:
         "auto",
         "http-workers",
         Kind("<number>|auto", _workers),
-        "Processes that answer HTTP before the one that has the models; 0: one process does both; auto: by the number "
-        "of cores.",
+        "Number of HTTP processes in front of the engine process; 0: one process does both; auto: chosen by the "
+        "number of cores.",
         section=_SECTION,
         own=True,
     )
@@ -86,8 +87,8 @@ class HttpSettings:
         256 << 20,
         "http-worker-memory-bytes",
         integer(_MIN_WORKER_MEMORY, INT64_MAX),
-        "Memory that each HTTP worker shares with the engine for large tensors, in bytes: half of it for requests, "
-        "half for responses. Only what is used is taken.",
+        "Memory in bytes that each HTTP worker shares with the engine for large tensors: half of it for requests, "
+        "half for responses. Only the used part is allocated.",
         section=_SECTION,
         own=True,
     )

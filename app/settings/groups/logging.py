@@ -31,26 +31,31 @@ class LoggingSettings:
         "default",
         "log-format",
         choice("log-format", "default", "ISO8601", "json"),
-        "Form of a log line; json is one object per line.",
+        "Format of a log line; json is one object per line.",
         section=_SECTION,
     )
     log_file: str = option(
         "",
         "log-file",
         TEXT,
-        "File that the log is appended to.",
+        "File to which the log is appended.",
         section=_SECTION,
-        shown_default="the console: warnings and errors on stderr, all else on stdout",
+        shown_default="the console: warnings and errors on stderr, other messages on stdout",
     )
     log_access: bool = option(
-        False, "log-access", BOOLEAN, "Whether every HTTP request is logged when answered.", section=_SECTION, own=True
+        False,
+        "log-access",
+        BOOLEAN,
+        "Whether every HTTP request is logged after its response.",
+        section=_SECTION,
+        own=True,
     )
     log_escape: bool = option(
         True,
         "",
         NOT_ZERO,
-        "Whether messages are quoted as JSON strings, so that no message can look like another log line; only 0 turns "
-        "it off.",
+        "Whether messages are quoted as JSON strings, so that no message can look like another log line; only 0 "
+        "turns the quoting off.",
         section=_SECTION,
         variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES",
     )

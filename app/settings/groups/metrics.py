@@ -22,10 +22,10 @@ class MetricsSettings:
         True, "allow-metrics", BOOLEAN, "Whether the metrics port is opened.", section=_SECTION
     )
     allow_gpu_metrics: bool = option(
-        True, "allow-gpu-metrics", BOOLEAN, "Whether the metrics show the GPUs.", section=_SECTION
+        True, "allow-gpu-metrics", BOOLEAN, "Whether the metrics include the GPUs.", section=_SECTION
     )
     allow_cpu_metrics: bool = option(
-        True, "allow-cpu-metrics", BOOLEAN, "Whether the metrics show CPU and memory.", section=_SECTION
+        True, "allow-cpu-metrics", BOOLEAN, "Whether the metrics include CPU and memory.", section=_SECTION
     )
     metrics_address: str = option(
         "",
@@ -40,13 +40,13 @@ class MetricsSettings:
         2000.0,
         "metrics-interval-ms",
         number(1),
-        "Milliseconds for which values of the devices are shown again before they are read anew.",
+        "Milliseconds for which the metrics page shows the same hardware values before they are read again.",
         section=_SECTION,
     )
     metrics_config: tuple[str, ...] = repeated(
         "metrics-config",
         setting("metrics-config", ""),
-        "counter_latencies=false leaves out the durations of requests and keeps all counters of models at 0.",
+        "counter_latencies=false leaves out the request durations and keeps all model counters at 0.",
         section=_SECTION,
     )
 

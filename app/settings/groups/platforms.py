@@ -1,4 +1,4 @@
-"""The settings of the platforms whose routes are served beside or in place of the v2 protocol's port.
+"""The settings of the platforms, whose routes are served besides or instead of the v2 protocol's port.
 
 Source: docs/spec/server-options.md section 2 "SageMaker" and "Vertex AI".
 """
@@ -14,7 +14,7 @@ from app.settings.option_types import BOOLEAN, PORT, TEXT, BadValue, Kind, choic
 
 NO_GROUPS = "none"
 _SECTION = "Platform"
-# What reads the server, and infers; not what changes it, nor what tells how it is run.
+# The groups that infer or read; not those that change the server or show its configuration.
 _PUBLIC = "health,metadata,inference,model-config,statistics,metrics"
 
 
@@ -32,25 +32,28 @@ def _groups(text: str) -> str:
     for group in text.split(",") if text != NO_GROUPS else ():
         if group not in (*GROUPS, "metrics"):
             known = ", ".join((*GROUPS, "metrics"))
-            raise BadValue(f"--public-routes: '{group}' is no group of routes; they are {known}, or {NO_GROUPS}")
+            raise BadValue(
+                f"--public-routes: '{group}' is not a group of routes; the groups are {known}; or {NO_GROUPS}"
+            )
     return text
 
 
 def split_groups(public_routes: str) -> tuple[str, ...]:
-    """The groups that a value of --public-routes names."""
+    """The groups in a value of --public-routes."""
     return () if public_routes == NO_GROUPS else tuple(dict.fromkeys(public_routes.split(",")))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlatformSettings:
-    """Part of ServerSettings. What the platforms' variables say is in `ServerSettings.sagemaker` and `.vertex`."""
+    """Part of ServerSettings. The platforms' own variables are in `ServerSettings.sagemaker` and `.vertex`."""
 
     platform: str = option(
         "auto",
         "platform",
         choice("platform", "auto", "plain", "sagemaker", "vertex"),
-        "Whose container the server is. auto is vertex where AIP_MODE is set, sagemaker where a SAGEMAKER_* variable "
-        "is set, or where no model repository is given and one of SageMaker's directories exists; else plain.",
+        "The platform whose container this is. auto is vertex if AIP_MODE is set, sagemaker if a SAGEMAKER_* "
+        "variable is set, or if no model repository is given and one of SageMaker's directories exists; otherwise "
+        "plain.",
         section=_SECTION,
         own=True,
     )
@@ -64,7 +67,7 @@ class PlatformSettings:
         "",
         "sagemaker-safe-port-range",
         Kind("<low>-<high>", _port_range),
-        "The ports within which all other ports must lie.",
+        "Range in which all other ports must lie.",
         section=_SECTION,
     )
     sagemaker_thread_count: int = option(
@@ -86,7 +89,7 @@ class PlatformSettings:
         "/opt/ml/models",
         "sagemaker-models-root",
         TEXT,
-        "The same of a multi-model endpoint.",
+        "Directory into which SageMaker unpacks the models of a multi-model endpoint.",
         section=_SECTION,
         own=True,
     )
@@ -94,8 +97,8 @@ class PlatformSettings:
         0,
         "sagemaker-memory-limit-mb",
         integer(0),
-        "Megabytes that the server may take with the models of a multi-model endpoint, where that is less than the "
-        "container has; 0: what the container has.",
+        "Memory limit, in megabytes, of the server with the models of a multi-model endpoint, if it is lower than "
+        "the container's; 0: the container's limit.",
         section=_SECTION,
         own=True,
     )
@@ -114,13 +117,14 @@ class PlatformSettings:
         TEXT,
         "The model of requests to Vertex AI's predict route.",
         section=_SECTION,
-        shown_default="the only one there is",
+        shown_default="the only model",
     )
     vertex_ai_payload: str = option(
         "auto",
         "vertex-ai-payload",
         choice("vertex-ai-payload", *PayloadKind),
-        "What a JSON body on the predict route is: instances, a request of the v2 protocol, or what it looks like.",
+        "Form of a JSON body on the predict route: instances, a request of the v2 protocol, or, with auto, the one "
+        "that it looks like.",
         section=_SECTION,
         own=True,
     )
@@ -128,7 +132,8 @@ class PlatformSettings:
         KEY_FIELD,
         "vertex-ai-key-field",
         TEXT,
-        "Member of object instances that is no input of the model but the key by which a batch job knows them.",
+        "Member of object instances that is not an input of the model but the key by which a batch job identifies "
+        "them.",
         section=_SECTION,
         own=True,
     )
@@ -136,7 +141,7 @@ class PlatformSettings:
         0,
         "vertex-ai-max-request-size",
         integer(0),
-        "Largest body of a request to the predict route, in bytes; 0: only --http-max-input-size counts.",
+        "Maximum size of a request body on the predict route, in bytes; 0: only --http-max-input-size applies.",
         section=_SECTION,
         own=True,
     )
@@ -144,7 +149,7 @@ class PlatformSettings:
         0,
         "vertex-ai-max-response-size",
         integer(0),
-        "Largest body of a response of the predict route, in bytes; 0: any.",
+        "Maximum size of a response body of the predict route, in bytes; 0: no limit.",
         section=_SECTION,
         own=True,
     )
@@ -152,7 +157,8 @@ class PlatformSettings:
         0.0,
         "vertex-ai-timeout-secs",
         number(0),
-        "Seconds after which a request to the predict route is answered 503; what waits then does not run; 0: never.",
+        "Seconds after which a request to the predict route is answered with 503, and does not run if it is still "
+        "queued; 0: no timeout.",
         section=_SECTION,
         own=True,
     )
@@ -161,7 +167,7 @@ class PlatformSettings:
         "public-routes",
         Kind("<group>[,<group>...]", _groups),
         "Groups of the v2 protocol's routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
-        "serves beside the platform's own, or none: with an invoke route prefix everybody who may call the endpoint "
+        "serves besides the platform's own, or none. With an invoke route prefix everyone who may call the endpoint "
         "may call them.",
         section=_SECTION,
         own=True,

@@ -1,4 +1,4 @@
-"""The settings of the model repositories: where they are, when models are loaded, what is kept on the disk.
+"""The settings of the model repositories: their addresses, their cache on the disk, and when models are loaded.
 
 Source: docs/spec/server-options.md section 2, docs/spec/repository.md sections 1.3 and 1.10.
 """
@@ -20,7 +20,7 @@ class RepositorySettings:
     model_repository: tuple[str, ...] = repeated(
         "model-repository",
         TEXT,
-        "Where the models are, one directory for each: a local directory, s3://bucket/prefix, "
+        "Model repository with one directory per model: a local directory, s3://bucket/prefix, "
         "s3://host:port/bucket/prefix or gs://bucket/prefix.",
         section=_SECTION,
         aliases=("model-store",),
@@ -29,35 +29,36 @@ class RepositorySettings:
         "none",
         "model-control-mode",
         choice("model-control-mode", "none", "poll", "explicit"),
-        "When models are loaded: all at start (none), also when their repository changes (poll), or those of "
-        "--load-model at start and others on request (explicit).",
+        "Which models are loaded: all at startup (none), all at startup and again when their repository changes "
+        "(poll), or those of --load-model at startup and others on request (explicit).",
         section=_SECTION,
     )
     load_model: tuple[str, ...] = repeated(
         "load-model",
         TEXT,
-        "Model to load at start, * for all; only with --model-control-mode=explicit.",
+        "Model to load at startup, * for all; only with --model-control-mode=explicit.",
         section=_SECTION,
     )
     repository_poll_secs: int = option(
         15,
         "repository-poll-secs",
         at_least(0),
-        "Seconds between two looks at the repositories; only with --model-control-mode=poll.",
+        "Seconds between two polls of the repositories; only with --model-control-mode=poll.",
         section=_SECTION,
     )
     model_namespacing: bool = option(
         False,
         "model-namespacing",
         BOOLEAN,
-        "Whether models of one name may be in several repositories; such a name cannot be asked for alone.",
+        "Whether several repositories may contain models of the same name; such a model cannot be requested by its "
+        "name alone.",
         section=_SECTION,
     )
     model_cache_directory: str = option(
         "",
         "model-cache-directory",
         TEXT,
-        "Directory in which models from cloud storage are kept, also for the next start and for other servers.",
+        "Directory in which models from cloud storage are cached, also for later starts and other servers.",
         section=_SECTION,
         shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY or ~/.cache/trident",
         own=True,
@@ -66,7 +67,8 @@ class RepositorySettings:
         68719476736,
         "model-cache-bytes",
         integer(0, INT64_MAX),
-        "Size of that directory above which models that nobody uses leave it, the longest unused first; 0: no limit.",
+        "Size in bytes of that directory above which unused models are removed from it, the least recently used "
+        "first; 0: no limit.",
         section=_SECTION,
         own=True,
     )
@@ -74,7 +76,7 @@ class RepositorySettings:
         "",
         "",
         TEXT,
-        "Directory for what is fetched from cloud storage, where --model-cache-directory is not given.",
+        "Directory for models from cloud storage if --model-cache-directory is not given.",
         section=_SECTION,
         variable="TRITON_AWS_MOUNT_DIRECTORY",
     )
@@ -82,7 +84,7 @@ class RepositorySettings:
         "",
         "",
         TEXT,
-        "The same, where the former is not set either.",
+        "The same if TRITON_AWS_MOUNT_DIRECTORY is not set either.",
         section=_SECTION,
         variable="TRITON_GCS_MOUNT_DIRECTORY",
     )
@@ -90,7 +92,8 @@ class RepositorySettings:
         "",
         "",
         TEXT,
-        "File with credentials for cloud storage, by path; without it those of each platform's own tools are used.",
+        "File with credentials for cloud storage, by path; without it the credentials of each platform's own tools "
+        "are used.",
         section=_SECTION,
         variable="TRITON_CLOUD_CREDENTIAL_PATH",
     )
@@ -98,28 +101,29 @@ class RepositorySettings:
         False,
         "disable-auto-complete-config",
         FLAG,
-        "Take each model configuration as it is written, instead of filling it in from the model file.",
+        "Take each model configuration as written, instead of completing it from the model file.",
         section=_SECTION,
     )
     strict_model_config: bool = option(
         False,
         "strict-model-config",
         BOOLEAN,
-        "Deprecated: true is --disable-auto-complete-config.",
+        "Deprecated: true means --disable-auto-complete-config.",
         section=_SECTION,
     )
     model_config_name: str = option(
         "",
         "model-config-name",
         TEXT,
-        "Use configs/<name>.pbtxt of a model where it has one, config.pbtxt where not.",
+        "Use configs/<name>.pbtxt of a model if it exists, otherwise config.pbtxt.",
         section=_SECTION,
     )
     single_model: str = option(
         "",
         "single-model",
         TEXT,
-        "The repository may also be one model, its folder or a folder with model.onnx in it: serve it by this name.",
+        "The repository may also be a single model, as its folder or as a folder that contains model.onnx: serve it "
+        "under this name.",
         section=_SECTION,
         own=True,
     )
@@ -127,13 +131,13 @@ class RepositorySettings:
         4,
         "model-load-thread-count",
         at_least(1),
-        "Models that are loaded at the same time. Less than 1 counts as 1.",
+        "Number of models that are loaded at the same time. A value below 1 counts as 1.",
         section=_SECTION,
     )
     model_load_retry_count: int = option(
         0,
         "model-load-retry-count",
         at_least(0),
-        "Further attempts at a model that failed to load. Negative counts as 0.",
+        "Number of further attempts to load a model after a failure. A negative value counts as 0.",
         section=_SECTION,
     )

@@ -131,7 +131,7 @@ def test_many_models_take_no_front_ends_and_the_start_says_why(tmp_path: Path) -
     with running(["serve"], variables, log) as process:
         assert process.wait(LIMIT_S) == 1
     assert "--http-workers" in log.read_text()
-    assert "measures the memory of the process that has the models, so it takes 0 or auto" in log.read_text()
+    assert "measures the memory of the process that has the models: use 0 or auto" in log.read_text()
 
 
 @pytest.mark.slow

@@ -150,7 +150,10 @@ def test_a_directory_of_the_other_platform_may_be_there_by_chance(tmp_path: Path
         ({"AIP_HTTP_PORT": "http"}, 'Bad variable: "AIP_HTTP_PORT"'),
         ({"AIP_PREDICT_ROUTE": "", "AIP_ENDPOINT_ID": "a/b"}, "the variable AIP_ENDPOINT_ID is 'a/b'"),
         ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
-        ({"TRIDENT_PUBLIC_ROUTES": "health,all"}, "--public-routes: 'all' is no group of routes; they are health, "),
+        (
+            {"TRIDENT_PUBLIC_ROUTES": "health,all"},
+            "--public-routes: 'all' is not a group of routes; the groups are health, ",
+        ),
         ({"TRIDENT_VERTEX_AI_PAYLOAD": "raw"}, "raw"),
         ({"TRIDENT_VERTEX_AI_TIMEOUT_SECS": "-1"}, "out of bound. Got -1"),
     ],

@@ -38,7 +38,7 @@ def test_a_value_follows_after_an_equals_sign_or_as_the_next_argument() -> None:
     assert given("--http-port=1", "--http-port", "2") == [("http-port", "1"), ("http-port", "2")]
 
 
-def test_a_value_may_be_empty_or_hold_anything() -> None:
+def test_a_value_may_be_empty_or_look_like_an_option() -> None:
     assert given("--http-address=", "--http-address=a=b", "--http-address", "--strict") == [
         ("http-address", ""),
         ("http-address", "a=b"),
@@ -72,33 +72,33 @@ def test_an_own_option_does_not_make_a_prefix_of_tritonservers_ambiguous() -> No
     assert given("--http-req=x") == [("http-request-timeout", "x")]
 
 
-def test_an_ambiguous_prefix_names_what_it_may_be() -> None:
+def test_an_ambiguous_prefix_names_the_candidates() -> None:
     names = "--http-address, --http-port, --http-restricted-api"
     assert refusal("--http-=1") == f'Bad option: "--http-".\nambiguous: it may be {names}'
 
 
 @pytest.mark.parametrize("argument", ["--htp-port=1", "--http-prt", "--http_port=1"])
-def test_a_misspelled_option_names_the_nearest_one(argument: str) -> None:
+def test_a_misspelled_option_names_the_closest_one(argument: str) -> None:
     name = argument.partition("=")[0]
     assert refusal(argument) == f'Bad option: "{name}".\nunknown option; did you mean --http-port?'
 
 
-def test_an_option_like_no_other_is_unknown() -> None:
+def test_an_option_without_a_close_name_is_unknown() -> None:
     assert refusal("--zzz") == 'Bad option: "--zzz".\nunknown option'
     assert refusal("--=x") == 'Bad option: "--".\nunknown option'
 
 
-def test_a_missing_value_is_named() -> None:
+def test_an_option_without_its_value_is_refused() -> None:
     assert refusal("--strict", "--http-port") == 'Bad option: "--http-port".\na value is missing; it takes integer'
 
 
 @pytest.mark.parametrize("arguments", [("models",), ("-p", "1"), ("--", "models"), ("",)])
-def test_an_argument_that_is_no_option_is_unexpected(arguments: tuple[str, ...]) -> None:
+def test_a_positional_argument_is_unexpected(arguments: tuple[str, ...]) -> None:
     unexpected = next(each for each in arguments if each != "--")
     assert refusal(*arguments) == f"Unexpected argument: {unexpected}"
 
 
-def test_split_hands_back_the_arguments_that_are_no_options() -> None:
+def test_split_returns_the_positional_arguments() -> None:
     options, others = LINE.split(["a", "--strict", "b", "--http-port", "1", "--", "--c"])
     assert [option.flag for option, _ in options] == ["strict", "http-port"]
     assert others == ["a", "b", "--c"]

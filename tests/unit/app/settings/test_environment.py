@@ -25,7 +25,7 @@ def given(**environ: str) -> list[tuple[str, list[str]]]:
     return [(name, texts) for _, name, texts in given_variables(OPTIONS, environ)]
 
 
-def test_variables_of_options_are_found_and_others_left_alone() -> None:
+def test_other_variables_are_ignored() -> None:
     assert given(PATH="/bin", TRIDENT_HTTP_PORT="1", TRIDENTINE="x") == [("TRIDENT_HTTP_PORT", ["1"])]
 
 
@@ -38,15 +38,15 @@ def test_a_semicolon_in_the_value_of_another_option_stays() -> None:
     assert given(CUDA_VISIBLE_DEVICES="0;1") == [("CUDA_VISIBLE_DEVICES", ["0;1"])]
 
 
-def test_an_alias_has_its_variable() -> None:
+def test_an_alias_has_its_own_variable() -> None:
     assert given(TRIDENT_MODEL_STORE="/a") == [("TRIDENT_MODEL_STORE", ["/a"])]
 
 
-def test_an_empty_variable_counts_only_where_emptiness_means_something() -> None:
+def test_an_empty_variable_counts_only_where_empty_is_a_value() -> None:
     assert given(TRIDENT_HTTP_PORT="", CUDA_VISIBLE_DEVICES="") == [("CUDA_VISIBLE_DEVICES", [""])]
 
 
-def test_an_unknown_variable_with_our_prefix_names_the_nearest_one() -> None:
+def test_an_unknown_variable_with_our_prefix_names_the_closest_one() -> None:
     with pytest.raises(BadOption) as refusal:
         given(TRIDENT_HTP_PORT="1")
     assert str(refusal.value) == (
@@ -65,9 +65,9 @@ def test_an_unknown_variable_with_our_prefix_names_the_nearest_one() -> None:
         ("TRIDENT_PORT_8000_TCP_ADDR", "10.0.0.1"),
         ("TRIDENT_PORT_8000_TCP_PORT", "8000"),
         ("TRIDENT_METRICS_SERVICE_HOST", "10.0.0.1"),
-        # A service named trident-http: the name is that of an option, the value tells them apart.
+        # The service trident-http: the variable has the name of an option, and only its value differs.
         ("TRIDENT_HTTP_PORT", "tcp://10.0.0.1:80"),
     ],
 )
-def test_what_kubernetes_puts_there_for_a_service_is_no_setting(name: str, text: str) -> None:
+def test_the_variables_of_a_kubernetes_service_are_ignored(name: str, text: str) -> None:
     assert given(**{name: text}) == []

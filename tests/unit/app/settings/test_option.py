@@ -16,7 +16,7 @@ class Sample:
     origin: str = "not an option"
 
 
-def test_the_options_of_a_dataclass_are_found_by_their_field() -> None:
+def test_options_by_field_gives_the_options_in_order() -> None:
     options = options_by_field(Sample)
     assert list(options) == ["colour", "keys", "quiet"]
     assert options["colour"].variable == "TRIDENT_MAIN_COLOUR"
@@ -39,16 +39,16 @@ def test_a_value_is_shown_as_a_person_writes_it(value: object, shown: str) -> No
     assert plain.show(value) == shown
 
 
-def test_a_secret_is_masked_behind_its_name() -> None:
+def test_a_secret_is_masked_after_its_name() -> None:
     secret = options_by_field(Sample)["keys"]
     assert secret.show(("health:X-Key=s3cret=s3cret", "s3cret")) == "health:X-Key=***, ***"
     assert secret.show(()) == ""
 
 
-def test_a_refusal_says_whether_it_is_about_an_option_or_a_variable() -> None:
+def test_the_error_names_an_option_or_a_variable() -> None:
     assert str(BadOption.of("--http-port", "why")) == 'Bad option: "--http-port".\nwhy'
     assert str(BadOption.of("TRIDENT_HTTP_PORT", "why")) == 'Bad variable: "TRIDENT_HTTP_PORT".\nwhy'
 
 
-def test_a_variable_is_the_flag_in_capitals() -> None:
+def test_the_variable_is_the_flag_in_capitals() -> None:
     assert variable_of("http-max-input-size") == "TRIDENT_HTTP_MAX_INPUT_SIZE"

@@ -11,17 +11,17 @@ def given(*arguments: str, **environ: str) -> Given:
     return collect(SERVER_OPTIONS, arguments, environ)
 
 
-def test_the_command_line_beats_the_environment() -> None:
+def test_the_command_line_overrides_the_environment() -> None:
     found = given("--http-port=1", TRIDENT_HTTP_PORT="2", TRIDENT_METRICS_PORT="3")
     assert found.values == {"http_port": 1, "metrics_port": 3}
     assert found.sources == {"http_port": FLAG, "metrics_port": ENVIRONMENT}
 
 
-def test_of_several_values_the_last_one_counts() -> None:
+def test_the_last_of_several_values_counts() -> None:
     assert given("--http-port=1", "--http-port=2").values == {"http_port": 2}
 
 
-def test_values_of_a_repeatable_option_add_up_within_one_source() -> None:
+def test_values_of_a_repeatable_option_accumulate_within_one_source() -> None:
     assert given("--model-repository=/a", "--model-store=/b").values == {"model_repository": ("/a", "/b")}
     assert given(TRIDENT_MODEL_REPOSITORY="/a;/b", TRIDENT_MODEL_STORE="/c").values == {
         "model_repository": ("/a", "/b", "/c")
@@ -29,13 +29,13 @@ def test_values_of_a_repeatable_option_add_up_within_one_source() -> None:
     assert given("--model-store=/x", TRIDENT_MODEL_REPOSITORY="/a;/b").values == {"model_repository": ("/x",)}
 
 
-def test_options_without_effect_are_named_once_each() -> None:
+def test_each_option_without_effect_is_named_once() -> None:
     found = given("--grpc-port=1", "--grpc-port=2", "--http-port=3", TRIDENT_ALLOW_GRPC="false")
     assert found.without_effect == ("TRIDENT_ALLOW_GRPC", "--grpc-port")
     assert found.values == {"http_port": 3}
 
 
-def test_a_bad_value_is_named_with_its_origin() -> None:
+def test_a_bad_value_is_refused_with_its_source() -> None:
     with pytest.raises(BadOption) as refusal:
         given("--http-port=1.4")
     assert str(refusal.value) == 'Bad option: "--http-port".\nInvalid option value. Got 1.4'
@@ -47,12 +47,12 @@ def test_a_bad_value_is_named_with_its_origin() -> None:
     assert str(refusal.value) == 'Bad option: "--grpc-port".\nInvalid option value. Got x'
 
 
-def test_a_bad_variable_counts_even_where_the_command_line_would_win() -> None:
+def test_a_bad_variable_is_refused_even_if_the_command_line_overrides_it() -> None:
     with pytest.raises(BadOption, match="TRIDENT_HTTP_PORT"):
         given("--http-port=1", TRIDENT_HTTP_PORT="x")
 
 
-def test_a_platform_says_least_and_its_last_word_counts() -> None:
+def test_a_platform_is_overridden_by_all_others_and_its_last_text_counts() -> None:
     port, repository = SERVER_OPTIONS["http_port"], SERVER_OPTIONS["model_repository"]
     said = [
         PlatformText(port, "1", "platform"),
@@ -68,14 +68,14 @@ def test_a_platform_says_least_and_its_last_word_counts() -> None:
     assert found.sources == {"http_port": ENVIRONMENT, "model_repository": FLAG}
 
 
-def test_a_bad_value_of_a_platform_names_variable_and_option() -> None:
+def test_a_bad_value_of_a_platform_names_the_variable_and_the_option() -> None:
     said = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
     with pytest.raises(BadOption) as refusal:
         collect(SERVER_OPTIONS, [], {}, platform=said)
     assert str(refusal.value) == ('Bad variable: "PORT".\nInvalid option value. Got x; --http-port takes integer')
 
 
-def test_a_command_line_in_a_variable() -> None:
+def test_a_command_line_in_a_variable_is_parsed() -> None:
     options = SERVER_OPTIONS.values()
     found = parse_arguments(options, ["--http-port=1", "--disable-auto-complete-config"], "ARGS")
     assert [(each.option.flag, each.text, each.source) for each in found] == [

@@ -35,15 +35,15 @@ def refusal(*arguments: str) -> str:
         (["--single-model="], 'Bad option: "--single-model".\nthe model\'s name is missing'),
         (
             ["--single-model=a/b"],
-            'Bad option: "--single-model".\na name with a slash or a NUL is no name of a model',
+            'Bad option: "--single-model".\na name with a slash or a NUL cannot be the name of a model',
         ),
         (
             ["--single-model=a", "--model-repository=/other"],
-            'Bad option: "--single-model".\nthere are several repositories; it names the model of one',
+            'Bad option: "--single-model".\nit names the model of one repository, but several are given',
         ),
         (
             ["--http-port=0"],
-            "The server cannot listen to HTTP requests at port 0: name the one that clients use",
+            "The server cannot listen to HTTP requests at port 0: choose the port that clients use",
         ),
         (["--http-max-input-size=0"], "Error: --http-max-input-size must be greater than 0."),
         (["--http-max-input-size=-1"], "Error: --http-max-input-size must be greater than 0."),

@@ -51,7 +51,7 @@ def test_every_option_of_tritonserver_is_known_once() -> None:
         ),
     ],
 )
-def test_their_values_are_checked(flag: str, text: str, reason: str) -> None:
+def test_an_invalid_value_of_an_unused_option_is_refused(flag: str, text: str, reason: str) -> None:
     with pytest.raises(BadValue) as refusal:
         BY_FLAG[flag].kind.parse(text)
     assert str(refusal.value) == reason
@@ -66,5 +66,5 @@ def test_their_values_are_checked(flag: str, text: str, reason: str) -> None:
         ("trace-config", "triton,file=/tmp/trace.json"),
     ],
 )
-def test_values_as_tritonserver_takes_them_pass(flag: str, text: str) -> None:
+def test_a_valid_value_of_an_unused_option_passes(flag: str, text: str) -> None:
     BY_FLAG[flag].kind.parse(text)

@@ -14,7 +14,7 @@ def test_every_option_is_in_the_help_text() -> None:
     assert all(each.variable in text for each in SERVER_OPTIONS.values())
 
 
-def test_lines_fit_a_terminal() -> None:
+def test_the_lines_fit_a_terminal() -> None:
     assert max(map(len, (serve_usage() + USAGE + EMULATE_USAGE).split("\n"))) <= 120
 
 
@@ -26,7 +26,7 @@ def test_an_option_is_spelled_as_it_is_typed() -> None:
     assert spelled(SERVER_OPTIONS["delay_scheduler"]) == "TRITONSERVER_DELAY_SCHEDULER=<integer>"
 
 
-def test_a_default_that_depends_on_others_is_said_in_words() -> None:
+def test_a_default_that_depends_on_other_options_is_described() -> None:
     assert default_text(SERVER_OPTIONS["http_port"]) == "8000"
     assert default_text(SERVER_OPTIONS["metrics_address"]) == "that of --http-address"
     assert default_text(SERVER_OPTIONS["model_config_name"]) == ""
