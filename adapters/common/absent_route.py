@@ -11,7 +11,7 @@ _ANY_METHOD = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH",
 
 
 class RouteAbsent(ServerError):
-    """The container does not have the route, or does not have it in its present mode."""
+    """The container has no such route, or does not have it in its present mode."""
 
     code = ErrorCode.NOT_FOUND
 

@@ -1,0 +1,1 @@
+"""Amazon SageMaker's container contract: routes, payloads, multi-model endpoints and settings."""

@@ -29,18 +29,16 @@ class SageMakerEndpoint:
         self.settings = settings
         self.response_types = ResponseTypes(settings)
         self._default_model = DefaultModel(
-            engine, bridge, settings.default_model, f"name the one that /invocations runs in {DEFAULT_MODEL}"
+            engine, bridge, settings.default_model, f"set {DEFAULT_MODEL} to the model that /invocations runs"
         )
         self._loaded: LoadedModels | None = None
         if settings.multi_model:
             self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine())
 
     def default_spec(self) -> ModelSpec:
-        """The model that /invocations runs. Raises RouteAbsent on a multi-model endpoint, or as `DefaultModel.spec`."""
+        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.spec`."""
         if self._loaded is not None:
-            raise RouteAbsent(
-                "this endpoint serves many models: POST /models/{name}/invoke names the one that is meant"
-            )
+            raise RouteAbsent("this endpoint serves many models: name one with POST /models/{name}/invoke")
         return self._default_model.spec()
 
     def loaded_models(self) -> LoadedModels:

@@ -1,7 +1,7 @@
-"""An invocation: one body in, one body out, in the formats that Content-Type and Accept name.
+"""Invocations: one request body and one response body, in the formats that Content-Type and Accept name.
 
-The v2 protocol, as JSON or with binary tensors, goes the way of plain HTTP. Everything else becomes tensors by the
-model's inputs, and its outputs become what Accept asks for.
+A body of the v2 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other format is
+decoded into the model's inputs, and the outputs are encoded as Accept asks.
 Source: docs/spec/sagemaker.md sections A2 and A6, B5, C.
 """
 
@@ -54,7 +54,7 @@ def invoke(application: V2Application, environ: Environ, spec: ModelSpec, respon
 def _infer_lines(
     application: V2Application, environ: Environ, spec: ModelSpec, lines: list[bytes], response_types: ResponseTypes
 ) -> Reply:
-    """Each line is answered as if it were alone in a body of JSON."""
+    """Answer each line as if it were alone in a JSON body."""
     accept: str | None = environ.get("HTTP_ACCEPT")
 
     def answer_type(is_v2: bool) -> str | None:

@@ -1,7 +1,7 @@
-"""What the platform put into the model directory: the models that can be served from it, and which one requests mean.
+"""The model directory as the platform fills it: the models in it, and the one that requests run.
 
-Source: docs/spec/sagemaker.md sections A4 and B2. Unlike Triton: a folder that cannot be a model does not count, and
-a single model needs no repository around it.
+Source: docs/spec/sagemaker.md sections A4 and B2. Unlike Triton, a folder that cannot be a model is ignored,
+and a single model needs no repository around it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The models by name, sorted, and the one of them that /invocations runs."""
+    """The names of the models, sorted, and the name of the one that /invocations runs."""
 
     models: tuple[str, ...]
     default_model: str
 
 
 def read_layout(root: str, default_model: str = "") -> Layout:
-    """What is in the folder `root`, which is only read. `default_model` is the name that was asked for, or "".
+    """Read the layout of the folder `root`. `default_model` is the configured name, or "".
 
-    Raises ConfigInvalid where there is no model, or which one is meant cannot be told; RepositoryUnavailable where the
-    folder cannot be read. Blocks on the disk.
+    Raises ConfigInvalid if there is no model or the default one is ambiguous, and RepositoryUnavailable if the folder
+    cannot be read. Blocks on the disk.
     """
     path = Path(root).absolute()
     if not path.is_dir():
         raise ConfigInvalid(
-            f"there is no model: {root} is no directory", hint="the platform unpacks the model's archive there"
+            f"there is no model: {root} is not a directory", hint="the platform unpacks the model's archive there"
         )
     models = _models(path)
     if not models:
@@ -46,13 +46,13 @@ def read_layout(root: str, default_model: str = "") -> Layout:
         raise ConfigInvalid(f"there is no model in {root}: {found}", hint=_ACCEPTED)
     if default_model and default_model not in models:
         raise ConfigInvalid(
-            f"{DEFAULT_MODEL} is '{default_model}', which is no model in {root}",
-            hint=f"the models there are: {', '.join(models)}",
+            f"{DEFAULT_MODEL} is '{default_model}', which is not a model in {root}",
+            hint=f"the models are: {', '.join(models)}",
         )
     if not default_model and len(models) > 1:
         raise ConfigInvalid(
             f"{root} holds several models: {', '.join(models)}",
-            hint=f"name the one that /invocations runs in {DEFAULT_MODEL}",
+            hint=f"set {DEFAULT_MODEL} to the model that /invocations runs",
         )
     return Layout(models, default_model or models[0])
 

@@ -1,8 +1,8 @@
-"""Whether a model still fits: what it is expected to need against what the container and the GPUs have left.
+"""The memory budget of a multi-model endpoint: a model is loaded only if its estimated size fits into the free memory.
 
-The platform answers 507 by unloading another model and trying again, but a container that the kernel kills loses all
-of them; so a model is refused while there is still some memory left.
-Source: docs/spec/sagemaker.md sections A5, B4 (Triton looks for words in error texts, after the fact) and C.
+On a 507 the platform unloads another model and tries again. A container that the kernel kills loses all its models, so
+a load is refused while some memory is still free.
+Source: docs/spec/sagemaker.md sections A5, B4 (Triton searches the texts of errors, after the allocation failed) and C.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from core.repository.layout import ModelDirectory, detection_files
 
 HOST = "container"
 _MIB = 1 << 20
-# What a model needs at most while it is loaded, for each byte of its files. ONNX Runtime 1.31 copies one matrix after
-# another, so it is 1.1 for 16 matrices of 16 MiB and 2.0 for a single one of 256 MiB; 1.0 once it is loaded.
+# The peak memory of a load for each byte of the model's files. ONNX Runtime 1.31 copies one matrix after another: 1.1
+# was measured for 16 matrices of 16 MiB, 2.0 for one matrix of 256 MiB, and 1.0 after the load.
 HOST_FACTOR = 1.5
 HOST_EXTRA = 16 * _MIB
 # ONNX Runtime's arena on a GPU grows by powers of two.
@@ -47,15 +47,15 @@ def _no_gpus(config: ModelConfig) -> GpuIds:
 
 
 def reserve_of(total: int) -> int:
-    """The bytes that no model may take, of `total`: they are for requests and their tensors."""
+    """The bytes of `total` that are kept for requests and their tensors; no model may use them."""
     return min(max(total // _RESERVE_PART, _RESERVE_LEAST), _RESERVE_MOST)
 
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A load under way. Bytes by device: `need` is what is kept free for it, `before` what was taken when it began.
+    """A load in progress. In bytes by device, `need` is reserved for it and `before` was in use when it began.
 
-    `is_alone`: nothing else changed the memory since then, as far as the budget knows.
+    `is_alone`: the budget knows of no other change to the memory since then.
     """
 
     name: str
@@ -66,7 +66,7 @@ class _Load:
 
 
 class MemoryBudget:
-    """Lets models in as long as there is room. Native threads, any number; it blocks on files and on the driver."""
+    """Admits loads while there is room for them. Any native thread; it blocks on files and on the GPU driver."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class MemoryBudget:
         resident: Callable[[], int] = resident_bytes,
         trim: Callable[[], None] = trim_heap,
     ) -> None:
-        """`gpus` are read by GPU number, `gpu_ids` are those that a model may use; None is what nobody can tell, and
-        that is not checked. `trim` gives freed memory back to the system.
+        """`gpus` returns one entry for each GPU number, None for an unknown one, which is not checked. `gpu_ids` gives
+        the GPUs that a model may use. `trim` returns freed memory to the system.
         """
         self._host = host
         self._gpus = gpus
@@ -87,21 +87,22 @@ class MemoryBudget:
         self._trim = trim
         self._changed = threading.Condition()
         self._running: list[_Load] = []
-        # What models took, by url and device, the latest at the end.
+        # The bytes that models used, by url and device; the latest load is at the end.
         self._taken: OrderedDict[str, Mapping[str, int]] = OrderedDict()
 
     @classmethod
     def of_machine(
         cls, *, gpu_ids: GpuIdsOf = _no_gpus, visible_gpus: str | None = None, limit: int | None = None
     ) -> MemoryBudget:
-        """The budget of this container. `limit`: bytes that this process may take, where that is less."""
+        """The budget of this container. `limit`: the most bytes for this process, if less than the container's."""
         return cls(partial(_limited_room, limit), partial(_gpu_rooms, visible_gpus), gpu_ids=gpu_ids)
 
     @contextmanager
     def room_for(self, name: str, url: str, model: ModelFolder) -> Iterator[None]:
-        """Load `model` inside: there is room for it, and what it took is measured. Raises OutOfMemory before.
+        """Reserve room for `model` while the caller loads it inside the context, and measure what the load used.
 
-        Waits for other loads only where their estimates stand in the way, never where memory is short as it is.
+        Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose reservations
+        leave too little room.
         """
         load = self._admit(name, url, model)
         try:
@@ -112,14 +113,14 @@ class MemoryBudget:
         self._end(load, is_loaded=True)
 
     def give_back(self) -> None:
-        """A model was unloaded: let the system have its memory, and let those look again who wait for some."""
+        """Return the memory of an unloaded model to the system, and wake the loads that wait for room."""
         self._trim()
         with self._changed:
             self._disturb()
             self._changed.notify_all()
 
     def taken(self, url: str) -> Mapping[str, int]:
-        """What the model of `url` took when it was loaded last, in bytes by device; empty where that is not known."""
+        """The bytes by device that the last load from `url` used; empty if it was not measured."""
         with self._changed:
             return self._taken.get(url, {})
 
@@ -138,7 +139,7 @@ class MemoryBudget:
             return load
 
     def _end(self, load: _Load, *, is_loaded: bool) -> None:
-        self._trim()  # what reading the model left behind
+        self._trim()  # the buffers that the model was read into
         with self._changed:
             self._running.remove(load)
             if is_loaded and load.is_alone:
@@ -159,7 +160,7 @@ class MemoryBudget:
             self._taken.popitem(last=False)
 
     def _need(self, url: str, model: ModelFolder) -> dict[str, int]:
-        """The estimate, or what it took last time if that was more."""
+        """The estimate, or what the last load used if that was more."""
         need = {HOST: int(model.weight_bytes * HOST_FACTOR) + HOST_EXTRA}
         for gpu in self._gpus_of(model):
             need[_gpu(gpu)] = int(model.weight_bytes * GPU_FACTOR) + GPU_EXTRA
@@ -167,7 +168,7 @@ class MemoryBudget:
         return {device: max(size, last.get(device, 0)) for device, size in need.items()}
 
     def _gpus_of(self, model: ModelFolder) -> set[int]:
-        """The GPUs that get instances; the groups are not expanded, because their counts are whatever was written."""
+        """The GPUs that get instances. The groups are not expanded: their counts are unchecked and may be huge."""
         config, directory = copy_of(model.config), ModelDirectory(model.path.name, model.path)
         fill_identity(config, directory.name, detection_files(directory))
         gpu_ids = self._gpu_ids(config)
@@ -184,13 +185,13 @@ class MemoryBudget:
         return {device: room for device, room in rooms.items() if room is not None}
 
     def _used(self, rooms: Mapping[str, MemoryRoom]) -> dict[str, int]:
-        """Bytes taken by device: of the container by this process, of a GPU by everybody."""
+        """The bytes in use by device: the container's by this process, a GPU's by all processes."""
         used = {device: room.total - room.free for device, room in rooms.items() if device != HOST}
         return {HOST: self._resident(), **used}
 
 
 def _refuse_without_room(name: str, need: Mapping[str, int], rooms: Mapping[str, MemoryRoom]) -> None:
-    """Raise OutOfMemory if a device has not got as much free as is needed there."""
+    """Raise OutOfMemory if a device has less free memory than the load needs there."""
     for device, size in need.items():
         room = rooms.get(device)
         if room is None or size <= room.free - reserve_of(room.total):
@@ -206,7 +207,7 @@ def _refuse_without_room(name: str, need: Mapping[str, int], rooms: Mapping[str,
 
 
 def _fits_beside(need: Mapping[str, int], rooms: Mapping[str, MemoryRoom], others: Iterable[_Load]) -> bool:
-    """Whether there is room even if all `others` still take the whole of what they need."""
+    """Whether there is room even if all `others` use everything that is reserved for them."""
     promised = {device: sum(load.need.get(device, 0) for load in others) for device in rooms}
     return all(
         need.get(device, 0) + promised[device] <= room.free - reserve_of(room.total) for device, room in rooms.items()

@@ -1,9 +1,9 @@
-"""The model in a folder that the platform unpacked: where in it the model is, its configuration and its size.
+"""The model in a folder that the platform unpacked: its path, its configuration and its size.
 
     flat     config.pbtxt, version directories or model.onnx in the folder itself
-    nested   one folder below with these; of several the one that is an ensemble, the others being its parts
+    nested   the same in one subfolder; of several subfolders the ensemble, whose parts the others are
 
-Source: docs/spec/sagemaker.md section B2 (Triton takes whichever folder it reads last where there are several).
+Source: docs/spec/sagemaker.md section B2 (of several folders Triton takes the one that it reads last).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from core.repository.sources.folder_shape import FolderShape, can_be_model, fold
 from core.repository.versions import select_versions, version_number
 
 DEEPEST = 32
-"""Folders in each other. Whoever lists them by recursion must come to an end."""
+"""Levels of folders. A recursive walk over them must end."""
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model: `config` as it is written (empty where nothing is), `weight_bytes` of the files that it will load."""
+    """One model: `config` as written (empty without a file), and the `weight_bytes` of the files that it will load."""
 
     path: Path
     config: ModelConfig
@@ -39,10 +39,10 @@ class ModelFolder:
 
 
 def find_model(folder: Path) -> ModelFolder:
-    """The model in `folder`. Blocks on the disk.
+    """Find the model in `folder`. Blocks on the disk.
 
-    Raises InvalidRequest where there is none or it is not clear which, and for files that may not be read: links that
-    lead out of `folder`, devices, pipes. Raises ConfigInvalid for a configuration that is no such thing.
+    Raises InvalidRequest if there is no model or the choice is ambiguous, and for files that may not be read: links
+    that lead out of `folder`, devices, pipes. Raises ConfigInvalid for a malformed configuration.
     """
     files = list_files(folder)
     if folder_shape(files) is not FolderShape.REPOSITORY:
@@ -50,16 +50,16 @@ def find_model(folder: Path) -> ModelFolder:
         return ModelFolder(folder, config, _weight_bytes(config, files))
     name = _only_model(folder, files)
     config = _config(folder / name)
-    # An ensemble has no weights of its own: its parts are beside it.
+    # An ensemble has no weights: its parts are in the other folders.
     own = files if _is_ensemble(config) else _below(files, name)
     return ModelFolder(folder / name, config, _weight_bytes(config, own))
 
 
 def list_files(folder: Path) -> dict[str, int]:
-    """The sizes in bytes of all files under `folder`, by path with `/`; an empty folder is there with a `/` at its end.
+    """The sizes in bytes of all files under `folder`, by path with `/`. An empty folder's path ends with `/`.
 
-    Links are followed, but not twice to one folder, and never out of `folder`: what is loaded follows them as well, and
-    an archive must not reach the system or another archive's model. Raises InvalidRequest.
+    Links are followed, but only once to each folder and never out of `folder`: the load follows them too, and an
+    archive must not reach the system or another archive's model. Raises InvalidRequest.
     """
     root = folder.resolve()
     found: dict[str, int] = {}
@@ -69,7 +69,7 @@ def list_files(folder: Path) -> dict[str, int]:
         path, prefix = waiting.pop()
         if prefix.count("/") > DEEPEST:
             raise InvalidRequest(
-                f"'{escaped(str(folder))}' has more than {DEEPEST} folders in each other", hint="unnest the archive"
+                f"'{escaped(str(folder))}' has more than {DEEPEST} levels of folders", hint="unnest the archive"
             )
         try:
             status = os.stat(path)
@@ -90,7 +90,7 @@ def list_files(folder: Path) -> dict[str, int]:
 def _enter(
     entry: os.DirEntry[str], prefix: str, root: Path, found: dict[str, int], waiting: list[tuple[str, str]]
 ) -> None:
-    """Put a file into `found`, or a folder on `waiting`. A link that leads nowhere is neither."""
+    """Add a file to `found` or a folder to `waiting`. A dangling link is skipped."""
     path = f"{prefix}{entry.name}"
     if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
         raise InvalidRequest(
@@ -104,12 +104,12 @@ def _enter(
         waiting.append((entry.path, f"{path}/"))
     elif stat.S_ISREG(status.st_mode):
         found[path] = status.st_size
-    else:  # to open a pipe would wait for ever
+    else:  # opening a pipe would block forever
         raise InvalidRequest(f"'{escaped(path)}' is neither a file nor a folder", hint="remove it from the archive")
 
 
 def _only_model(folder: Path, files: Mapping[str, int]) -> str:
-    """The name of the model's folder in `folder`. Raises InvalidRequest."""
+    """The name of the one model folder in `folder`. Raises InvalidRequest."""
     tops = sorted({path.partition("/")[0] for path in files})
     names = [name for name in tops if _can_be_name(name) and _is_model(_below(files, name))]
     if not names:
@@ -131,7 +131,7 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
 
 
 def _can_be_name(name: str) -> bool:
-    """Whether a model's folder is called so: not one that a tool left behind, nor one that is not UTF-8."""
+    """Whether `name` may be a model's folder: hidden folders of tools and names that are not UTF-8 may not."""
     return not name.startswith(".") and name.isprintable()
 
 
@@ -148,24 +148,24 @@ def _config(path: Path) -> ModelConfig:
 
 
 def _below(files: Mapping[str, int], folder: str) -> dict[str, int]:
-    """The files in `folder`, by their paths in it."""
+    """The files in `folder`, by their paths relative to it."""
     prefix = f"{folder}/"
     return {path.removeprefix(prefix): size for path, size in files.items() if path.startswith(prefix)}
 
 
 def _weight_bytes(config: ModelConfig, files: Mapping[str, int]) -> int:
-    """The bytes of the versions that will be loaded, or of all files where no such version is."""
+    """The bytes of the versions that will be loaded, or of all files if there is no such version."""
     tops = {path.partition("/")[0] for path in files if "/" in path}
     available = sorted(number for top in tops if (number := version_number(top)) is not None)
     try:
         wanted = {str(number) for number in select_versions(config, available, config.name)}
-    except ConfigInvalid:  # a model without version directories, or one that the engine will refuse
+    except ConfigInvalid:  # there are no version directories, or the engine will refuse the model
         return sum(files.values())
     return sum(size for path, size in files.items() if path.partition("/")[0] in wanted)
 
 
 def _listed(names: list[str]) -> str:
-    """The first few of `names`, for a text."""
+    """The first few of `names`, for an error text."""
     if not names:
         return "nothing"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -1,10 +1,10 @@
-"""The models of a multi-model endpoint: which are loaded, from where, and one change at a time to each.
+"""The models of a multi-model endpoint: their states, their folders, and one change at a time for each model.
 
     (unknown) -> LOADING -> LOADED -> UNLOADING -> (unknown)
                     \\-> (unknown) (the load failed)
 
-A model is known by the name that the platform gives it, an opaque hash, and is served under it: two archives may hold
-models that call themselves the same. Source: docs/spec/sagemaker.md sections A5 and B3.
+A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may hold
+models with the same name in their configurations. Source: docs/spec/sagemaker.md sections A5 and B3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from core.observability.log_text import escaped
 _log = logging.getLogger("trident.sagemaker")
 
 PAGE = 100
-"""How many models a page of the list has where the request does not say."""
+"""The models on a page of the list, unless the request gives a limit."""
 
 
 class _State(Enum):
@@ -41,7 +41,7 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`name` and `url` as the platform sent them; `engine_name` is what a request to the engine asks for."""
+    """`name` and `url` as the platform sent them; `engine_name` is the model's name in the engine."""
 
     name: str
     url: str
@@ -49,9 +49,9 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """All methods may be called on any native thread, several at once; only `invocation` also on the hub.
+    """Loads, unloads and lists models. Any native thread; `invocation` on the hub, too.
 
-    Changes of one model wait for each other, those of different models do not.
+    Changes to one model wait for each other; changes to different models do not.
     """
 
     def __init__(self, engine: Engine, models_root: str, memory: MemoryBudget) -> None:
@@ -61,17 +61,17 @@ class LoadedModels:
         self._memory = memory
         self._changed = threading.Condition()
         self._states: dict[str, _State] = {}
-        # Those in state LOADED. Written under the lock; `get` reads without it.
+        # The models in state LOADED. Written under the lock; `get` reads without it.
         self._loaded: dict[str, LoadedModel] = {}
-        # A lock of its own, held for a few instructions and no more: the hub takes it.
+        # A separate lock that is held for a few instructions only, because the hub takes it.
         self._answered = threading.Condition()
         self._invocations: Counter[str] = Counter()
 
     def load(self, name: str, url: str) -> None:
         """Load the model in the folder `url` and track it as `name`. Blocks until it serves.
 
-        Raises InvalidRequest for what cannot be right, AlreadyLoaded, OutOfMemory before or while it is loaded, or the
-        engine's ServerError; after an error nothing of it is left.
+        Raises InvalidRequest for a bad name, url or folder, AlreadyLoaded, OutOfMemory before or during the load, or
+        the engine's ServerError. After an error the model is unknown again.
         """
         check_name(name)
         check_url(url, self._models_root)
@@ -87,10 +87,10 @@ class LoadedModels:
         _log.info("model '%s' was loaded from %s", escaped(name), escaped(url))
 
     def unload(self, name: str) -> None:
-        """Unload the model; what is in flight is still answered. Blocks until its memory is free.
+        """Unload the model after its requests in flight are answered. Blocks until its memory is free.
 
-        Waits for a load of it that is under way; where it is being unloaded already it returns when that has ended.
-        Raises ModelNotFound, or the engine's ServerError, and then it stays loaded.
+        Waits for a load of the model that is in progress. If another thread is unloading it, returns when that thread
+        is done. Raises ModelNotFound, or the engine's ServerError; then the model stays loaded.
         """
         model = self._begin_unload(name)
         if model is None:
@@ -105,7 +105,7 @@ class LoadedModels:
         self._settle(name, None)
 
     def get(self, name: str) -> LoadedModel:
-        """Raises ModelNotFound for one that does not serve, whether unknown, not yet loaded or on its way out."""
+        """The model if it serves. Raises ModelNotFound for one that is unknown, being loaded or being unloaded."""
         model = self._loaded.get(name)
         if model is None:
             raise self._not_found(name)
@@ -113,9 +113,9 @@ class LoadedModels:
 
     @contextmanager
     def invocation(self, name: str) -> Iterator[str]:
-        """Keep the model until the end; what requests for it ask the engine for. Does not block. Raises ModelNotFound.
+        """Keep the model loaded inside the context, and give its name in the engine. Does not block.
 
-        What was accepted is answered: of an invocation that makes many requests the engine knows some only later.
+        Without it an unload could come between the requests of one invocation. Raises ModelNotFound.
         """
         with self._answered:
             engine_name = self.get(name).engine_name
@@ -130,15 +130,15 @@ class LoadedModels:
                     self._answered.notify_all()
 
     def _await_invocations(self, name: str) -> None:
-        """Those that began before the model left `_loaded`; after that none begins."""
+        """Wait for the invocations that began before the model left `_loaded`; no other can begin."""
         with self._answered:
             self._answered.wait_for(lambda: name not in self._invocations)
 
     def names_after(self, token: str | None, limit: int = PAGE) -> tuple[list[LoadedModel], str | None]:
-        """A page of at most `limit` loaded models by name, and the token of the next one, or None at the end.
+        """A page of at most `limit` loaded models, sorted by name, and the token of the next page; None at the end.
 
-        The page after a token begins behind the name that it stands for, whatever has come and gone since; so a model
-        that stays loaded is listed exactly once. None and "" are the first page. Raises InvalidRequest.
+        A page begins after the name that its token encodes, whatever was loaded or unloaded since. So a model that
+        stays loaded is listed exactly once. None and "" stand for the first page. Raises InvalidRequest.
         """
         if limit < 1:
             raise InvalidRequest(f"limit must be at least 1, not {limit}")
@@ -153,7 +153,7 @@ class LoadedModels:
     def _begin_load(self, name: str) -> None:
         """(unknown) -> LOADING. Raises AlreadyLoaded.
 
-        A model that is being unloaded is waited for: to say that it is loaded would make the platform ask it.
+        Waits for the end of an unload: after the answer "already loaded" the platform would send requests.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
@@ -163,7 +163,7 @@ class LoadedModels:
             self._states[name] = _State.LOADING
 
     def _begin_unload(self, name: str) -> LoadedModel | None:
-        """LOADED -> UNLOADING, or None if another thread did that and is through. Raises ModelNotFound."""
+        """LOADED -> UNLOADING, or None if another thread has unloaded it meanwhile. Raises ModelNotFound."""
         with self._changed:
             if self._states.get(name) is _State.UNLOADING:
                 self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
@@ -176,7 +176,7 @@ class LoadedModels:
             return self._loaded.pop(name)
 
     def _settle(self, name: str, model: LoadedModel | None) -> None:
-        """End what was begun: `model` is loaded, or with None nothing is known of the name."""
+        """End a change: `model` is loaded, or with None the name is unknown."""
         with self._changed:
             if model is None:
                 del self._states[name]
@@ -196,13 +196,13 @@ def _token_of(name: str) -> str:
 
 
 def _name_of(token: str) -> str:
-    """The name that a token stands for. Raises InvalidRequest for one that no page ended with."""
+    """The name that a token encodes. Raises InvalidRequest for a malformed token."""
     try:
         padded = token.encode("ascii") + b"=" * (-len(token) % 4)
         name = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
         check_name(name)
     except (UnicodeError, binascii.Error, InvalidRequest):
         raise InvalidRequest(
-            "invalid next_page_token", hint="send the nextPageToken of the page before as it is, or none"
+            "invalid next_page_token", hint="send the nextPageToken of the previous page unchanged, or none"
         ) from None
     return name

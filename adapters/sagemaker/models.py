@@ -1,6 +1,6 @@
-"""The models of a multi-model endpoint: load, list, describe, unload.
+"""The views of a multi-model endpoint's models: load, list, describe, unload.
 
-Loading and unloading take as long as they take, on threads of their own; nothing here waits on the hub.
+A load or unload may take minutes, so it runs on its own thread and never blocks the hub.
 Source: docs/spec/sagemaker.md sections A5 and B3.
 """
 
@@ -15,20 +15,20 @@ from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.request_body import read_object
 
-# A name and a path; the platform sends nothing else here.
+# Bytes. The platform sends only a name and a path.
 _LARGEST_BODY = 65536
 _FIXED = "The limit of this route is fixed."
 _LONGEST_NUMBER = 9
 
 
 def collection(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
-    """POST loads a model, GET lists those that are loaded."""
+    """POST loads a model, GET lists the loaded models."""
     view = _load if environ["REQUEST_METHOD"] == "POST" else _page
     return view(endpoint, application, environ)
 
 
 def member(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
-    """GET says where the model came from; DELETE unloads it, and is answered when its memory is free."""
+    """GET gives the url that the model was loaded from; DELETE unloads it and answers when its memory is free."""
     loaded = endpoint.loaded_models()
     name = unquote(model)
     if environ["REQUEST_METHOD"] == "DELETE":
@@ -38,7 +38,7 @@ def member(endpoint: SageMakerEndpoint, application: V2Application, environ: Env
 
 
 def _load(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
-    """Answered when the model serves. That it cannot be loaded is its archive's fault: 400, as in Triton."""
+    """Answer when the model serves. A failed load is the archive's fault, and so a 400, as in Triton."""
     loaded = endpoint.loaded_models()
     document = read_object(environ, _LARGEST_BODY, _FIXED)
     for key in ("model_name", "url"):

@@ -1,7 +1,7 @@
-"""What the platform sends with a load, checked: the model's name, and the url of its folder.
+"""The checks of a load request: the model's name, and the url of its folder.
 
-The url is `MODELS_ROOT/<name>/model[/<sub>]`. Triton refuses hyphens in it, which the platform's own names may hold;
-here a component may be whatever a file can be called. Source: docs/spec/sagemaker.md sections A5 and B2.
+The url is `MODELS_ROOT/<name>/model[/<sub>]`. Triton refuses hyphens in it, although the platform's names may have
+them. Here a component may be any file name. Source: docs/spec/sagemaker.md sections A5 and B2.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from core.errors import InvalidRequest
 from core.observability.log_text import escaped
 
 LONGEST_NAME = 255
-"""Bytes, as a file system has it."""
+"""Bytes, the limit of file systems."""
 
 _FOLDER = "model"
 _SHOWN = 200
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidRequest for a name that no folder can have."""
+    """Check that a folder can have the name. Raises InvalidRequest."""
     problem = _component_problem(name)
     if problem:
         raise InvalidRequest(f"invalid model_name '{_shown(name)}': {problem}", hint="send the name as it was created")
 
 
 def check_url(url: str, models_root: str) -> None:
-    """Raises InvalidRequest for a url that names no model folder below `models_root`; no file is looked at."""
+    """Check that `url` names a model folder below `models_root`, without access to the disk. Raises InvalidRequest."""
     problem = _url_problem(url, models_root)
     if problem:
         form = f"{models_root.rstrip('/')}/<name>/{_FOLDER}"
@@ -35,10 +35,10 @@ def check_url(url: str, models_root: str) -> None:
 
 
 def folder_of(url: str, models_root: str) -> Path:
-    """The folder that `url` names, without links in its path. Blocks on the disk.
+    """The folder that `url` names, with its links resolved. Blocks on the disk.
 
-    Raises InvalidRequest also where there is none, or it lies outside `models_root` when its links are followed: so
-    no name reaches /dev, /proc, /sys or anything else of the system.
+    Raises InvalidRequest also if the folder does not exist, or if its links lead out of `models_root`: so no name
+    reaches /dev, /proc, /sys or another part of the system.
     """
     check_url(url, models_root)
     try:
@@ -48,7 +48,7 @@ def folder_of(url: str, models_root: str) -> Path:
         raise InvalidRequest(
             f"there is no folder '{_shown(url)}'", hint="the model's archive must be unpacked there before it is loaded"
         ) from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise InvalidRequest(f"cannot read '{_shown(url)}': {_reason(error)}") from error
     if not folder.is_relative_to(root):
         raise InvalidRequest(f"url '{_shown(url)}' leads out of {models_root}", hint="remove the symbolic link")
@@ -72,7 +72,7 @@ def _url_problem(url: str, models_root: str) -> str:
 
 
 def _component_problem(name: str) -> str:
-    """Why `name` cannot be one component of a path; "" if it can."""
+    """The reason why `name` cannot be one component of a path; "" if it can."""
     if not name.strip():
         return "a name must not be empty"
     if name in (os.curdir, os.pardir) or "/" in name or "\0" in name:
@@ -85,7 +85,7 @@ def _component_problem(name: str) -> str:
 
 
 def _reason(error: OSError | RuntimeError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or "its links lead in a circle"
+    return (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
 
 
 def _shown(text: str) -> str:

@@ -1,8 +1,8 @@
-"""The platform's headers of an invocation, as parameters of the request, and of the response as headers.
+"""The platform's headers: parameters of an infer request, and headers made from the parameters of its response.
 
-A header is a string parameter under its own name, `X-Amzn-SageMaker-Session-Id`. The items of the custom attributes
-that look like `key=value`, between commas, are parameters as well, each under its key. What stands in the body counts
-more than what stands in a header. The model answers with headers by parameters of the response of the same names.
+A header becomes a string parameter under its own name, such as `X-Amzn-SageMaker-Session-Id`. The custom attributes
+header is also split at commas, and each item `key=value` becomes a parameter. A parameter in the body takes precedence
+over one from a header. A response parameter with a header's name becomes that header.
 Source: docs/spec/sagemaker.md section A3 (names, limits), C.
 """
 
@@ -18,7 +18,7 @@ from core.inference.request import InferenceRequest, Parameter
 _NAME = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"
 INFERENCE_ID = f"{_NAME}Inference-Id"
-# Characters at most.
+# The most characters of each header.
 _LIMITS = {
     CUSTOM_ATTRIBUTES: 1024,
     f"{_NAME}Session-Id": 256,
@@ -43,9 +43,9 @@ _ALL_KEYS = (*(key for key, _, _ in _KEYS), _ID_KEY)
 
 
 def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
-    """Add the headers to the request's parameters; the inference id is its id if it has none.
+    """Add the headers to the request's parameters. The inference id becomes the request's id if it has none.
 
-    Raises InvalidRequest for a value that the platform would not have let through.
+    Raises InvalidRequest for a value that the platform itself would refuse.
     """
     if environ.keys().isdisjoint(_ALL_KEYS):
         return
@@ -59,7 +59,7 @@ def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
 
 
 def parameter_headers(parameters: Mapping[str, Parameter]) -> Headers:
-    """The headers that the model asked for. Raises BackendFailed for a value that no header can have."""
+    """The headers that the model set. Raises BackendFailed for a value that no header can have."""
     headers: Headers = []
     for name in _ANSWERED:
         value = parameters.get(name)
@@ -67,13 +67,15 @@ def parameter_headers(parameters: Mapping[str, Parameter]) -> Headers:
             continue
         text = str(value)
         if not _is_visible(text) or len(text) > _LONGEST_ANSWER:
-            raise BackendFailed(f"the model set '{name}' to what is not visible ASCII of at most {_LONGEST_ANSWER}")
+            raise BackendFailed(
+                f"the model set '{name}' to a value that is not visible ASCII of at most {_LONGEST_ANSWER} characters"
+            )
         headers.append((name, text))
     return headers
 
 
 def _pairs(attributes: str) -> dict[str, Parameter]:
-    """The items `key=value`. The names that mean something in the v2 protocol are left alone: nobody asked for that."""
+    """The items `key=value`, except keys that have a meaning in the v2 protocol: the client did not mean that."""
     pairs: dict[str, Parameter] = {}
     for item in attributes.split(","):
         key, equals, value = item.partition("=")

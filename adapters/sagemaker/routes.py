@@ -1,4 +1,4 @@
-"""The route table of a SageMaker container. It has no v2 routes: the platform forwards only its own.
+"""The route table of a SageMaker container. It has no v2 routes, because the platform forwards only its own.
 
 Source: docs/spec/sagemaker.md sections A2 and A5, B3.
 """

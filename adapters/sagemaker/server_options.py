@@ -1,4 +1,4 @@
-"""What the platform's variables say of the server itself, as options of its command line.
+"""The options of the server's command line that the platform's defaults and variables set.
 
 Source: docs/spec/sagemaker.md sections A2 and A6, B1, C "Tunables".
 """
@@ -32,12 +32,12 @@ _MB = 1 << 20
 _LARGEST_BODY = 2**31 - 1
 _REAL_TIME_BODY = 64 * _MB
 _BATCH_BODY = 100 * _MB
-# What is sent in chunks of records has no limit of its own; the largest body of any of the platform's calls.
+# Bodies in chunks have no limit on the platform; this is the largest body of any of its calls.
 _CHUNKED_BODY = 1024 * _MB
-# Seconds from SIGTERM to the end are at most 25, of the 30 after which the platform kills.
+# Seconds. The server then ends at most 25 seconds after SIGTERM; the platform kills it after 30.
 _EXIT_TIMEOUT = "23"
 
-# The value goes to the option as it is.
+# The value of the variable is the value of the option.
 _VERBATIM = {
     BIND_TO_PORT: "sagemaker-port",
     SAFE_PORT_RANGE: "sagemaker-safe-port-range",
@@ -56,7 +56,7 @@ _VERBATIM = {
 }
 _COMPUTED = (_DISABLE_NAMESPACING, _MAX_REQUEST_SIZE, _LOG_LEVEL, ADDITIONAL_ARGS)
 EFFECTIVE_VARIABLES = (*ADAPTER_VARIABLES, *_VERBATIM, *_COMPUTED)
-# Those that Triton's start script or AWS's own libraries know, and that change nothing here.
+# Variables of Triton's start script and of AWS's libraries that change nothing here.
 WITHOUT_EFFECT = (
     "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",
     "SAGEMAKER_TRITON_SHM_GROWTH_BYTE_SIZE",
@@ -71,13 +71,13 @@ WITHOUT_EFFECT = (
     "SAGEMAKER_SESSIONS_EXPIRATION",
     "SAGEMAKER_SESSIONS_PATH",
 )
-# Triton's own names: nobody else sets them, so that one which is none of these is misspelled.
+# Only Triton's variables have this prefix, so an unknown one is misspelled.
 _TRITON_PREFIX = "SAGEMAKER_TRITON_"
 _LEVELS = {"notset": 0, "debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "fatal": 50}
 
 
 def server_options(environ: Mapping[str, str], settings: SageMakerSettings) -> list[OptionText]:
-    """What the platform's defaults and variables say, in rising priority. Raises ConfigInvalid for a bad value."""
+    """The options that the platform's defaults and variables set; later ones win. Raises ConfigInvalid."""
     set_here = {name: text.strip() for name, text in environ.items() if name.startswith(PREFIX) and text.strip()}
     found = [*_defaults(settings), *_log_options(set_here)]
     found += [OptionText(flag, set_here[name], name) for name, flag in _VERBATIM.items() if name in set_here]
@@ -88,13 +88,13 @@ def server_options(environ: Mapping[str, str], settings: SageMakerSettings) -> l
 
 
 def additional_arguments(environ: Mapping[str, str]) -> list[str]:
-    """The arguments in SAGEMAKER_TRITON_ADDITIONAL_ARGS, quoted as for a shell; none is asked. Raises ConfigInvalid."""
+    """The arguments in SAGEMAKER_TRITON_ADDITIONAL_ARGS, split with a shell's quoting rules. Raises ConfigInvalid."""
     text = environ.get(ADDITIONAL_ARGS, "")
     try:
         return shlex.split(text)
     except ValueError as error:
         raise ConfigInvalid(
-            f"the variable {ADDITIONAL_ARGS} is no list of arguments: {error}", hint="close the quotes"
+            f"the variable {ADDITIONAL_ARGS} is not a list of arguments: {error}", hint="close the quotes"
         ) from None
 
 
@@ -103,9 +103,9 @@ def variables_without_effect(environ: Mapping[str, str]) -> list[str]:
 
 
 def misspelled(environ: Mapping[str, str]) -> list[str]:
-    """A line for each variable with Triton's prefix that is none of its variables."""
+    """A warning for each unknown variable with Triton's prefix."""
     known = [name for name in (*EFFECTIVE_VARIABLES, *WITHOUT_EFFECT) if name.startswith(_TRITON_PREFIX)]
-    ends = [name.removeprefix(_TRITON_PREFIX) for name in known]  # the beginning alone would make all of them alike
+    ends = [name.removeprefix(_TRITON_PREFIX) for name in known]  # with the prefix all of them are similar
     lines = []
     for name in sorted(environ):
         if name.startswith(_TRITON_PREFIX) and name not in known:
@@ -133,7 +133,7 @@ def _body_limit(set_here: Mapping[str, str], settings: SageMakerSettings) -> lis
     found = []
     if MAX_PAYLOAD in set_here:
         payload = settings.max_payload_mb * _MB or _CHUNKED_BODY
-        # The platform keeps to its own limit; this one only has to lie above it.
+        # The platform enforces its own limit; this one only has to be higher.
         least = _BATCH_BODY if settings.batch else 1
         found.append(OptionText("http-max-input-size", str(max(payload, least)), MAX_PAYLOAD))
     if _MAX_REQUEST_SIZE in set_here:
@@ -143,7 +143,7 @@ def _body_limit(set_here: Mapping[str, str], settings: SageMakerSettings) -> lis
 
 
 def _log_options(set_here: Mapping[str, str]) -> list[OptionText]:
-    """The levels of Python's logging, as number or name, on the switches that there are."""
+    """The log switches for a level of Python's logging, given by number or name."""
     if _LOG_LEVEL not in set_here:
         return []
     text = set_here[_LOG_LEVEL]

@@ -1,6 +1,6 @@
-"""What the platform tells its container through the environment, as far as the adapter is concerned.
+"""The settings of the adapter, which the platform passes to its container in environment variables.
 
-What the variables say of the server itself (ports, logging, limits) is in adapters/sagemaker/server_options.py.
+The variables that set options of the server (ports, logging, limits) are in adapters/sagemaker/server_options.py.
 Source: docs/spec/sagemaker.md sections A1 and A6, B1, C.
 """
 
@@ -20,14 +20,14 @@ SAFE_PORT_RANGE = "SAGEMAKER_SAFE_PORT_RANGE"
 DEFAULT_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
 OVERRIDE_PING_MODE = "SAGEMAKER_TRITON_OVERRIDE_PING_MODE"
-# The name that Triton's server reads, while its start script sets the other one.
+# Triton's server reads this name; its start script sets the other one.
 PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
 BATCH = "SAGEMAKER_BATCH"
 BATCH_STRATEGY = "SAGEMAKER_BATCH_STRATEGY"
 MAX_PAYLOAD = "SAGEMAKER_MAX_PAYLOAD_IN_MB"
 MAX_CONCURRENT_TRANSFORMS = "SAGEMAKER_MAX_CONCURRENT_TRANSFORMS"
 DEFAULT_ACCEPT = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
-# Those of this module; the tests and the documents name them all.
+# The tests and the documentation name all of these.
 ADAPTER_VARIABLES = (
     MULTI_MODEL,
     BIND_TO_PORT,
@@ -48,7 +48,7 @@ _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 _LAST_PORT = 65535
 _PAYLOAD_MB = 6
-# The platform's limit for all bodies in flight together; more at once only wait here.
+# The platform's limit for the sum of all bodies in flight; more requests would only wait here.
 IN_FLIGHT_MB = 100
 _MOST_TRANSFORMS = 16
 _LONGEST_NUMBER = 18
@@ -70,9 +70,9 @@ class BatchStrategy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SageMakerSettings:
-    """`default_model` is "" for the only model there is. `max_payload_mb` 0 means bodies of any size, in chunks.
+    """`default_model` is "" for the only loaded model. `max_payload_mb` 0 means bodies of any size, in chunks.
 
-    `sources` says by field where a value came from, where that is not the default.
+    `sources` gives the source of each field that does not have its default value.
     """
 
     port: int = 8080
@@ -91,7 +91,7 @@ class SageMakerSettings:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[SettingRow]:
-        """The rows of the start table; ports and folders are options of the server and so in its own table."""
+        """The rows of the table at the start; ports and folders are in the table of the server's options."""
         values = {
             MULTI_MODEL: ("multi_model", _shown(self.multi_model)),
             DEFAULT_MODEL: ("default_model", self.default_model),
@@ -114,9 +114,9 @@ def read_sagemaker_settings(
     model_root: str | None = None,
     models_root: str | None = None,
 ) -> SageMakerSettings:
-    """The settings that `environ` and, before it, the options of the command line give. An empty variable is not set.
+    """The settings from `environ`; options of the command line take precedence. An empty variable counts as not set.
 
-    Raises ConfigInvalid, which names the variable, its value and what it takes.
+    Raises ConfigInvalid that names the variable, its value and the accepted values.
     """
     read = _Reader(environ)
     multi_model = read.boolean("multi_model", MULTI_MODEL)
@@ -144,7 +144,7 @@ def read_sagemaker_settings(
 
 
 def parse_port_range(text: str) -> tuple[int, int]:
-    """`LOW-HIGH`, both ports within it. Raises ValueError."""
+    """The two ports of `LOW-HIGH`, both inclusive. Raises ValueError."""
     low, _, high = text.partition("-")
     if not all(part.isascii() and part.isdigit() and len(part) <= len(str(_LAST_PORT)) for part in (low, high)):
         raise ValueError(f"a port range is LOW-HIGH, not '{text}'")
@@ -179,7 +179,7 @@ def as_integer(name: str, text: str, lowest: int, highest: int | None = None) ->
 
 
 class _Reader:
-    """Values by variable; `sources` collects the fields that were set. Every method raises ConfigInvalid."""
+    """Reads values from variables; `sources` collects the fields that are set. Every method raises ConfigInvalid."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -210,9 +210,9 @@ class _Reader:
         return PingMode(text) if text else None
 
     def inference_type(self, multi_model: bool) -> str:
-        """The others are what /invocations would do, which a multi-model endpoint has not: there they change nothing.
+        """The type, which is about /invocations: a multi-model endpoint has no such route and ignores it.
 
-        Elsewhere the endpoint would come up, and answer nothing.
+        A single-model endpoint refuses an unsupported type, or it would start and fail every request.
         """
         text = self.choice("inference_type", INFERENCE_TYPE, INFERENCE_TYPES)
         if text not in ("", "infer") and not multi_model:
@@ -223,7 +223,7 @@ class _Reader:
         return text
 
     def strategy(self) -> BatchStrategy | None:
-        """The platform's API writes `MultiRecord` where its environment has MULTI_RECORD."""
+        """The strategy, in the form of the environment (MULTI_RECORD) or of the platform's API (`MultiRecord`)."""
         text = self.text("batch_strategy", BATCH_STRATEGY)
         if not text:
             return None
@@ -244,7 +244,7 @@ class _Reader:
 
 
 def _concurrent(payload_mb: int) -> int:
-    """As many transforms at once as the platform allows beside such bodies: batches are made of them."""
+    """The most transforms that the platform allows at once for bodies of this size, so that batches can form."""
     return max(1, min(_MOST_TRANSFORMS, IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
 
 

@@ -1,0 +1,1 @@
+"""Vertex AI's container contract: routes, instances and predictions, redirects and settings."""

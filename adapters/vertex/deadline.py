@@ -1,4 +1,4 @@
-"""The time that an answer may take: when it is over the client hears so, and what is still queued does not run.
+"""The time limit of a request: after it the client gets an error, and requests that are still queued do not run.
 
 Source: docs/spec/vertex.md section A4 (timeouts), D point 6.
 """
@@ -16,8 +16,11 @@ Now = Callable[[], float]
 
 
 class Deadline:
-    """Asked as the bridge asks whether the client is gone. Any thread. Raises DeadlineExceeded `seconds` after it was
-    made; what runs then is not stopped, but its outcome is thrown away."""
+    """Takes the place of the check whether the client is gone, which the bridge calls. Any thread.
+
+    A call raises DeadlineExceeded `seconds` after the object was made. An execution that runs by then continues, and
+    its responses are dropped.
+    """
 
     __slots__ = ("_client_gone", "_end", "_now", "_seconds")
 
@@ -36,6 +39,6 @@ class Deadline:
 
 
 def set_deadline(environ: Environ, seconds: float) -> None:
-    """Have the request that `environ` holds answered within `seconds` from now; 0 for any time."""
+    """Set the deadline of the request in `environ` to `seconds` from now; 0 sets none."""
     if seconds:
         environ[CLIENT_GONE_KEY] = Deadline(seconds, environ.get(CLIENT_GONE_KEY))

@@ -12,7 +12,7 @@ from core.frontend.bridge import Bridge
 from core.frontend.default_model import DefaultModel
 from core.http.version_text import version_number
 
-_CURE = "name the one that is meant in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"
+_CURE = "name one in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"
 
 
 class VertexEndpoint:

@@ -2,8 +2,8 @@
 
     ServerError
     ├── InvalidRequest
-    │   └── RedirectUnknown    INVALID_ARG  the redirect header names nothing that can be reached by it
-    └── RedirectForbidden  INVALID_ARG  what it names changes the server
+    │   └── RedirectUnknown    INVALID_ARG  the path in the redirect header cannot be reached by it
+    └── RedirectForbidden  INVALID_ARG  the path in the redirect header changes the server
 
 Their statuses, and those that differ from plain HTTP's, are in `VertexApplication.status_of`.
 """

@@ -1,4 +1,4 @@
-"""The sizes of requests and responses that the endpoint's kind allows, and a word in the log where one comes near.
+"""The size limits of requests and responses, and a warning where a body is too large for some endpoints.
 
 Source: docs/spec/vertex.md section A4: 1.5 MB each way on a shared public endpoint, 10 MB on all others.
 """
@@ -21,14 +21,14 @@ Now = Callable[[], float]
 
 
 def received_size(environ: Environ) -> int:
-    """The bytes of a request's body as it was sent, as far as the server knows them before it reads them."""
+    """The bytes of a request's body as sent; 0 if the server cannot know them before it reads the body."""
     body: Buffer | None = environ.get(BODY_KEY)
     length: str = environ.get("CONTENT_LENGTH") or ""
     return len(body) if body is not None else int(length) if length.isdecimal() else 0
 
 
 class SizeLimits:
-    """`request` and `response` are the most bytes of a body, 0 for any. Hub thread, or any one thread."""
+    """`request` and `response` are the most bytes of a body, 0 for no limit. Hub thread, or any one thread."""
 
     def __init__(self, request: int, response: int, now: Now = time.monotonic) -> None:
         self._request = request
@@ -37,7 +37,7 @@ class SizeLimits:
         self._next_warnings = {"request": float("-inf"), "response": float("-inf")}
 
     def check_request(self, size: int) -> None:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest for a body over the limit."""
         if self._request and size > self._request:
             raise InvalidRequest(
                 f"the request has {size} bytes, at most {self._request} are allowed",
@@ -47,7 +47,7 @@ class SizeLimits:
             self._warn("request", size)
 
     def check_response(self, size: int) -> None:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest for a body over the limit."""
         if self._response and size > self._response:
             raise InvalidRequest(
                 f"the response has {size} bytes, at most {self._response} are allowed",
@@ -58,7 +58,7 @@ class SizeLimits:
             self._warn("response", size)
 
     def _warn(self, kind: str, size: int) -> None:
-        """Once a minute for each kind: under load there would be a line for every request."""
+        """Warn once a minute for each kind: under load every request would write a line."""
         now = self._now()
         if now >= self._next_warnings[kind]:
             self._next_warnings[kind] = now + _SECONDS_BETWEEN_WARNINGS

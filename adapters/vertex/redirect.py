@@ -1,7 +1,7 @@
-"""Other endpoints of the server through the predict route: the header names the path, without its first slash.
+"""Other routes of the server through the predict route: a header gives the path, without its first slash.
 
-What only looks at the server can be reached so, and inference; what changes it cannot, whatever key the request has.
-The path is taken as it is: nothing in it is decoded, joined or left out.
+Routes that read the server's state and inference can be reached so. Routes that change the server cannot, whatever key
+the request has. The path is taken literally: nothing in it is decoded, joined or left out.
 Source: docs/spec/vertex.md section B3.
 """
 
@@ -36,7 +36,7 @@ _PERMITTED = frozenset(
         "memory_status",
     }
 )
-# Characters of a path, and none of its segments empty or made of dots.
+# A path of valid characters without empty segments and without the segments `.` and `..`.
 _PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))+(?<!/)")
 _LONGEST_SHOWN = 100
 
@@ -60,14 +60,14 @@ def _infer(
 
 
 def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -> Reply:
-    """Answer as the path in the header does. Raises RedirectForbidden and RedirectUnknown; errors of the path itself
-    are replies."""
+    """Answer as the route of the path in the header. Raises RedirectForbidden and RedirectUnknown; the errors of that
+    route are replies."""
     path: str = environ[HEADER_KEY]
     found = targets.find(f"/{path}") if _PATH.fullmatch(path) else None
     shown = path[:_LONGEST_SHOWN]
     if found is None:
         raise RedirectUnknown(
-            f"the header {HEADER} is '{shown}', which is no path that can be reached by it",
+            f"the header {HEADER} is '{shown}', which is not a path that it can reach",
             hint="metrics, v2, v2/health/..., v2/models/..., v2/repository/index or v2/...sharedmemory/status",
         )
     route, arguments = found

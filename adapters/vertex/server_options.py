@@ -1,4 +1,4 @@
-"""What the platform's variables say of the server itself, as options of its command line.
+"""The options of the server's command line that the platform's variables set.
 
 Source: docs/spec/vertex.md section B1; docs/spec/server-options.md section 2 "Vertex AI".
 """
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from adapters.common.option_text import OptionText
 from adapters.vertex.settings import HTTP_PORT, MODE, STORAGE_URI
 
-# The value goes to the option as it is. Triton reads these wherever it runs.
+# The value of the variable is the value of the option. Triton reads these outside of the platform, too.
 _VERBATIM = {HTTP_PORT: "vertex-ai-port", STORAGE_URI: "model-repository"}
 
 
 def server_options(environ: Mapping[str, str], *, on_platform: bool) -> list[OptionText]:
-    """What the variables say. `on_platform`: this is a container of the platform, or rehearses one."""
+    """The options that the variables set. `on_platform`: this is a container of the platform, or a rehearsal of one."""
     found = []
     if on_platform:
         found += [OptionText("allow-vertex-ai", "true", MODE), OptionText("allow-http", "false", MODE)]

@@ -1,6 +1,6 @@
-"""What the platform tells its container through the environment, as far as the adapter is concerned.
+"""The settings of the adapter, which the platform passes to its container in environment variables.
 
-Source: docs/spec/vertex.md sections A1 and B1; routes that are missing get the platform's documented form.
+Source: docs/spec/vertex.md sections A1 and B1; a missing route gets the platform's documented form.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ HEALTH_ROUTE = "AIP_HEALTH_ROUTE"
 STORAGE_URI = "AIP_STORAGE_URI"
 ENDPOINT_ID = "AIP_ENDPOINT_ID"
 DEPLOYED_MODEL_ID = "AIP_DEPLOYED_MODEL_ID"
-# The names that the platform sets beside these two.
+# Older names of these two, which the platform also sets.
 _OLD_NAMES = {ENDPOINT_ID: "AIP_MODEL_NAME", DEPLOYED_MODEL_ID: "AIP_VERSION_NAME"}
 PREDICTION = "PREDICTION"
 KEY_FIELD = "key"
 
 _ROUTE = re.compile(r"/(?!/)[!-~]*")
-# What separates a path from the rest of a URL, and what no path can hold.
+# Characters that end the path of a URL, and characters that no path can have.
 _NOT_IN_A_PATH = frozenset('?#<>"\\^`{|}')
 _NO_ID = "0"
 
@@ -35,7 +35,7 @@ class PayloadKind(StrEnum):
     """What a JSON body on the predict route is."""
 
     AUTO = "auto"
-    """What its text looks like."""
+    """Whichever of the two its text looks like."""
     INSTANCES = "instances"
     V2 = "v2"
 
@@ -62,15 +62,15 @@ class VertexSettings:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[SettingRow]:
-        """The rows of the start table; what is an option of the server is in its own table."""
+        """The rows of the table at the start; options of the server are in the server's table."""
         values = {MODE: self.mode, PREDICT_ROUTE: self.predict_route, HEALTH_ROUTE: self.health_route}
         return [SettingRow(name, text, self.sources.get(name, "default")) for name, text in values.items()]
 
 
 def read_routes(environ: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
-    """The predict route, the health route, and the source of each that was given, by its variable.
+    """The predict route, the health route, and the sources of those that are set, by variable.
 
-    Raises ConfigInvalid for one that is no path.
+    Raises ConfigInvalid for a route that is not a path.
     """
     base = f"/v1/endpoints/{_id(environ, ENDPOINT_ID)}/deployedModels/{_id(environ, DEPLOYED_MODEL_ID)}"
     predict, health = _route(environ, PREDICT_ROUTE), _route(environ, HEALTH_ROUTE)

@@ -1,7 +1,7 @@
-"""The members of `parameters` that say which model and version is meant, which outputs, and the request's id.
+"""The members of `parameters` that name the model, its version, the outputs and the request's id.
 
-All others are parameters of the request, as the v2 protocol has them. The platform's own clients send every number as a
-double, so that 1.0 is taken where 1 is meant.
+All other members are request parameters of the v2 protocol. The platform's own clients send every number as a double,
+so 1.0 is accepted for 1.
 Source: docs/spec/vertex.md section D point 4.
 """
 
@@ -20,7 +20,7 @@ from core.inference.tensors import Buffer
 
 _LATEST = -1
 _LAST_VERSION = 2**63 - 1
-# Without these words anywhere in it a body cannot name a model; with them it is worth a look.
+# A body without these members cannot name a model; a body with them is parsed to find out.
 _PARAMETERS = re.compile(rb'"parameters"\s*:')
 _NAMES_ONE = re.compile(rb'"(?:model|version)"\s*:')
 _QUOTE, _BACKSLASH = b'"\\'
@@ -45,7 +45,7 @@ DEFAULT_TARGET = Target()
 
 
 def names_model(body: Buffer) -> bool:
-    """Whether the document may name a model or a version. A look at its text: it never says no where one is named."""
+    """Whether the document may name a model or a version, by a search of its text: False is certain, True is not."""
     if len(body) > _LARGE and _is_one_member(body):
         return False
     if not (_PARAMETERS.search(body) and _NAMES_ONE.search(body)):
@@ -54,20 +54,20 @@ def names_model(body: Buffer) -> bool:
 
 
 def _is_one_member(body: Buffer) -> bool:
-    """Whether no name but one can stand in the text, as in many numbers under `instances`: 40 µs in place of 340."""
+    """Whether the text has at most one string, as in a list of numbers under `instances`: 40 µs instead of 340."""
     text = np.frombuffer(body, np.uint8)
     return bool(np.count_nonzero(text == _QUOTE) <= 2 and not (text == _BACKSLASH).any())
 
 
 def read_target(body: Buffer) -> Target:
-    """The target in the document, the default one where it has none. Raises InvalidRequest."""
+    """The target that the document names, or the default target. Raises InvalidRequest."""
     document = parse_json(body)
     parameters = document.get("parameters") if type(document) is dict else None
     return take_target(dict(parameters)) if type(parameters) is dict else DEFAULT_TARGET
 
 
 def take_target(parameters: dict[str, Any]) -> Target:
-    """The target, whose members leave `parameters`. Raises InvalidRequest that names the member."""
+    """Remove the target's members from `parameters` and return it. Raises InvalidRequest that names the member."""
     for name in _WHOLE:
         if name in parameters:
             parameters[name] = _whole(parameters[name])
@@ -95,7 +95,7 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
 
 
 def _whole(value: Any) -> Any:
-    """A double that is a whole number as one; anything else as it is."""
+    """An integer for a double that is a whole number; any other value as it is."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 

@@ -39,14 +39,16 @@ def test_of_several_one_is_named(tmp_path: Path) -> None:
     assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
     with pytest.raises(ConfigInvalid, match="holds several models: cat, dog") as refusal:
         read_layout(root)
-    assert refusal.value.hint == "name the one that /invocations runs in SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
-    with pytest.raises(ConfigInvalid, match="SAGEMAKER_TRITON_DEFAULT_MODEL_NAME is 'cow', which is no model in") as no:
+    assert refusal.value.hint == "set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME to the model that /invocations runs"
+    with pytest.raises(
+        ConfigInvalid, match="SAGEMAKER_TRITON_DEFAULT_MODEL_NAME is 'cow', which is not a model in"
+    ) as no:
         read_layout(root, "cow")
-    assert no.value.hint == "the models there are: cat, dog"
+    assert no.value.hint == "the models are: cat, dog"
 
 
 def test_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match="is no directory"):
+    with pytest.raises(ConfigInvalid, match="is not a directory"):
         read_layout(str(tmp_path / "model"))
     root = write(tmp_path / "model")
     with pytest.raises(ConfigInvalid, match="it is empty"):

@@ -140,7 +140,7 @@ def test_folders_without_end(archive: Archive) -> None:
     archive.put("/".join(["d"] * DEEPEST) + "/file")
     list_files(archive.folder)
     archive.put("/".join(["d"] * (DEEPEST + 1)) + "/file")
-    with pytest.raises(InvalidRequest, match=f"more than {DEEPEST} folders in each other"):
+    with pytest.raises(InvalidRequest, match=f"more than {DEEPEST} levels of folders"):
         archive.found()
 
 

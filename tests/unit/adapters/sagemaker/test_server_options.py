@@ -122,7 +122,7 @@ def test_additional_arguments_are_split_as_by_a_shell_that_does_nothing_else() -
         "--log-file=$(whoami);ls",
     ]
     assert additional_arguments({}) == []
-    with pytest.raises(ConfigInvalid, match="SAGEMAKER_TRITON_ADDITIONAL_ARGS is no list of arguments"):
+    with pytest.raises(ConfigInvalid, match="SAGEMAKER_TRITON_ADDITIONAL_ARGS is not a list of arguments"):
         additional_arguments({"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--id 'x"})
 
 
