@@ -1,4 +1,4 @@
-"""`trident emulate`: a platform around the server, on this machine."""
+"""`trident emulate`: serve a model in a container of this machine as a cloud platform would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def emulate(arguments: Sequence[str]) -> int:
 
     Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
     """
-    # What belongs to one platform is imported only for it.
+    # Each platform's modules are imported only for that platform.
     if platform_of(arguments) == "vertex":
         from app.commands.emulate.vertex import emulate_vertex
 
@@ -25,7 +25,7 @@ def emulate(arguments: Sequence[str]) -> int:
 
 
 def platform_of(arguments: Sequence[str]) -> str:
-    """The first word that is a platform's name; options may stand before it. Raises BadOption."""
+    """The first argument that is a platform's name; options may come before it. Raises BadOption."""
     for argument in arguments:
         if argument in _PLATFORMS:
             return argument

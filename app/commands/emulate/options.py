@@ -1,4 +1,4 @@
-"""What the options of both platforms' emulators have in common, and their life."""
+"""The options that the emulators of all platforms share, and the signals that stop an emulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.settings.command_line import CommandLine
 from app.settings.option import BadOption, Option
 from app.settings.option_types import BadValue, Kind
 
-# -P: a folder `app` where the person happens to be is none of ours.
+# -P keeps a folder `app` in the working directory from being imported.
 CONTAINER_COMMAND = (sys.executable, "-P", "-m", "app")
 
 
@@ -28,14 +28,14 @@ VARIABLE = Kind("NAME=VALUE", _variable)
 
 
 def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
-    """An option of an emulator; one whose default is () may be given again and again."""
+    """An option of an emulator; it is repeatable if its default is ()."""
     return Option(
         flag=flag, kind=kind, help=help, section="", variable="", default=default, repeatable=default == (), own=True
     )
 
 
 def read_values(accepted: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The value of each option by its flag, given or not, and the arguments that are none. Raises BadOption."""
+    """The values of all options by flag, and the arguments that are not options. Raises BadOption."""
     values = {each.flag: each.default for each in accepted}
     given, others = CommandLine(accepted).split(arguments)
     for option, text in given:
@@ -48,16 +48,16 @@ def read_values(accepted: Sequence[Option], arguments: Sequence[str]) -> tuple[d
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, str]:
-    """The variables of `VARIABLE` texts by name."""
+    """The values by name of texts of kind `VARIABLE`."""
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT, SIGTERM and the end of the terminal set, for as long as this lasts. Main thread."""
+    """Give an event that SIGINT, SIGTERM and SIGHUP set while the context lasts. Main thread."""
     stopped = threading.Event()
-    # A handler runs between any two steps of the main thread: it must not set the event itself, whose lock that thread
-    # may hold at this very moment. This queue may be put into from everywhere.
+    # A signal handler interrupts the main thread at any point, which may hold the event's lock: setting the event there
+    # could deadlock. `SimpleQueue.put` is safe in a handler.
     asked: SimpleQueue[None] = SimpleQueue()
 
     def wait_for_signal() -> None:
@@ -67,7 +67,7 @@ def stop_signals() -> Iterator[threading.Event]:
     thread = threading.Thread(target=wait_for_signal, name="stop signals", daemon=True)
     thread.start()
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what nohup asks for
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda *_: asked.put(None)) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""`trident emulate sagemaker`: the platform around the server, on this machine."""
+"""`trident emulate sagemaker`: serve a model in a container of this machine as the platform would."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def emulate_sagemaker(arguments: Sequence[str]) -> int:
 
 
 def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
-    """The options of the arguments, of which the word `sagemaker` is one; `environment` is that of the process.
+    """Read the options; `arguments` includes the word `sagemaker`, and `environment` is the process's.
 
     Raises BadOption.
     """
@@ -64,7 +64,7 @@ def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, s
 
 
 def _checked_variables(texts: Sequence[str]) -> dict[str, str]:
-    """The variables by name, within what the platform lets a model's environment be."""
+    """The variables by name. Raises BadOption for names or values over the platform's limits."""
     variables = variables_of(texts)
     sizes = [len(part.encode(errors="surrogateescape")) for pair in variables.items() for part in pair]
     if len(variables) > _VARIABLES_AT_MOST:

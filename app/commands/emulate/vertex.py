@@ -1,4 +1,4 @@
-"""`trident emulate vertex`: the platform around the server, on this machine."""
+"""`trident emulate vertex`: serve a model in a container of this machine as the platform would."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CURL = """\
 
 
 def emulate_vertex(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP, or the end of the job; the exit status.
+    """Run until SIGINT, SIGTERM or SIGHUP, or the end of the job, and return the exit status.
 
-    That is 1 if a limit of the platform was broken, or an instance of a job has no prediction; else 0.
+    The status is 1 if a limit of the platform was broken or an instance of the job has no prediction, else 0.
     Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
     """
     options = read_vertex_options(arguments, process_environment())
@@ -35,5 +35,5 @@ def emulate_vertex(arguments: Sequence[str]) -> int:
 
 
 def example(deployment: Deployment, url: str) -> str:
-    """A call that works."""
+    """An example of a call, for the user."""
     return (_CURL if deployment.is_invoked else _SDK).format(url=url, endpoint=deployment.endpoint)

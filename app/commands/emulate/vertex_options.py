@@ -1,6 +1,6 @@
 """The options of `trident emulate vertex`.
 
-Source: docs/spec/vertex.md sections A1, A3, A4 and A5 for what the platform takes.
+Source: docs/spec/vertex.md sections A1, A3, A4 and A5 for the values that the platform accepts.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ ACCEPTED = (
 
 
 def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
-    """The options of the arguments, of which the word `vertex` is one; what follows `--` is the container's.
+    """Read the options; `arguments` includes the word `vertex`, and those after `--` belong to the container.
 
-    `environment` is that of the process. Raises BadOption.
+    `environment` is the process's. Raises BadOption.
     """
     ours, theirs = _split(list(arguments))
     values, others = read_values(ACCEPTED, ours)
@@ -150,7 +150,7 @@ def _checked_variables(texts: Sequence[str]) -> dict[str, str]:
                 "--env", f"the platform keeps names that begin with {RESERVED_PREFIX} to itself: '{name}'"
             )
         if not _NAME.fullmatch(name):
-            raise BadOption.of("--env", f"'{name}' is no name of a variable for the platform")
+            raise BadOption.of("--env", f"'{name}' is not a valid name of a variable on the platform")
     return variables
 
 

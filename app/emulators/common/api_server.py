@@ -1,6 +1,6 @@
-"""A platform's own API on a port of this machine: what all of them have in common.
+"""A platform's API on a port of this machine: the server and connection that all platforms' APIs share.
 
-Nobody's signature is checked. Only this machine can reach it.
+Signatures are not checked. Only this machine can connect.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from core.errors import ConfigInvalid
 
 _PIECE = 1 << 16
 _IDLE_S = 120.0
-# How long its end may take.
+# The server notices within this time that it must end.
 _POLL_S = 0.05
-# What is too large is still received, so that the caller gets to read why it is refused; within reason.
+# Bytes. A body that is too large is received up to this size, so that the caller reads the refusal.
 _DRAINED_AT_MOST = 1 << 30
 
 
 class ApiServer:
-    """Answers with `connection` on `port`, 0 for any, with a thread for each connection.
+    """Serves `connection` on `port`, 0 for any free one, with a thread for each connection.
 
-    It has the port from the beginning until `close`. It is a context manager, once: callers are heard inside.
-    Subclasses hold what their connections need.
+    The port is bound from construction until `close`. A context manager for one use: it accepts callers inside.
+    Subclasses hold the state that their connections need.
     """
 
     def __init__(self, port: int, connection: type[ApiConnection], name: str) -> None:
-        """Raises ConfigInvalid for a port that is taken or not for us."""
+        """Raises ConfigInvalid for a port that is in use or that needs privileges."""
         self._lock = threading.Lock()
         self._calls = 0
         self._server = Listener((HOST, port), connection, self)
@@ -70,7 +70,7 @@ class ApiServer:
         self.close()
 
     def close(self) -> None:
-        """Give the port back. A second call does nothing."""
+        """Release the port. A second call does nothing."""
         self._server.server_close()
 
 
@@ -90,18 +90,18 @@ class Listener(ThreadingHTTPServer):
         super().__init__(address, connection, bind_and_activate=False)
 
     def server_bind(self) -> None:
-        """As HTTPServer, but that asks for the machine's name, which can take seconds."""
+        """Bind without HTTPServer's lookup of the machine's name, which can take seconds."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that goes away is no error of ours."""
+        """Ignore callers that disconnect."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 class ApiConnection(BaseHTTPRequestHandler):
-    """One connection of a caller's. Subclasses have a `do_` for each method, and their errors."""
+    """One connection of a caller. Subclasses have a `do_` method for each HTTP method, and raise their own errors."""
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
@@ -109,13 +109,13 @@ class ApiConnection(BaseHTTPRequestHandler):
 
     @abstractmethod
     def refusal(self, text: str) -> Exception:
-        """What `body_length` raises of a request whose body cannot be received."""
+        """The error that `body_length` raises for a request whose body cannot be received."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Calls are counted, not logged: the container has a log of its own."""
+        """Log nothing: calls are counted, and the container has its own log."""
 
     def body_length(self) -> int:
-        """Bytes of the request's body. Raises `refusal` where the request does not say."""
+        """The length of the request's body in bytes. Raises `refusal` if the request does not give it."""
         text = self.headers.get("Content-Length", "")
         if text.isascii() and text.isdigit() and len(text) <= len(str(2**63)):
             return int(text)
@@ -123,14 +123,14 @@ class ApiConnection(BaseHTTPRequestHandler):
         raise self.refusal("the request must say the length of its body")
 
     def read_body(self, length: int) -> bytes:
-        """`length` bytes of the request's body. Raises ConnectionResetError where they do not come."""
+        """Receive `length` bytes of the request's body. Raises ConnectionResetError if the caller sends fewer."""
         body = self.rfile.read(length)
         if len(body) < length:
-            raise ConnectionResetError("the caller went away in the middle of its body")
+            raise ConnectionResetError("the caller disconnected in the middle of its body")
         return body
 
     def drain(self, length: int) -> None:
-        """Receive what is not wanted."""
+        """Receive and drop a body."""
         if length > _DRAINED_AT_MOST:
             self.close_connection = True
             return
@@ -145,7 +145,7 @@ class ApiConnection(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def reply_in_chunks(self, status: int, headers: Mapping[str, str], chunks: Iterable[bytes]) -> None:
-        """The answer as it comes. Whatever `chunks` raises leaves the caller without an end of it."""
+        """Send the answer chunk by chunk. If `chunks` raises, the caller never receives the end of the answer."""
         self.send_head(status, {**headers, "Transfer-Encoding": "chunked"})
         for chunk in chunks:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))

@@ -1,4 +1,4 @@
-"""What was found that the real platform would not have put up with."""
+"""The report of breaches: behaviour that the real platform would not accept."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _KINDS_AT_MOST = 1000
 
 
 class BreachReport:
-    """Collects breaches, one line each; a line that comes again is only counted. Any thread."""
+    """Collects breaches, one line each; a repeated line is only counted. Any thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """Each new breach is written to `stream` at once, if there is one."""
+        """Each new breach is written to `stream` at once, if one is given."""
         self._stream = stream
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def add(self, breach: str) -> None:
-        """`breach` is a sentence without its full stop, that names who broke which limit."""
+        """`breach` is a sentence without its full stop that names the limit and who broke it."""
         line = escaped(breach if len(breach) <= _LONGEST else f"{breach[:_LONGEST]}...")
         with self._lock:
             is_new = line not in self._counts
@@ -35,12 +35,12 @@ class BreachReport:
 
     @property
     def breaches(self) -> dict[str, int]:
-        """How often each one was seen, in the order of their first time."""
+        """The count of each breach, in the order of their first occurrence."""
         with self._lock:
             return dict(self._counts)
 
     def text(self) -> str:
-        """The report for the end."""
+        """The final report, for a person."""
         found = self.breaches
         if not found:
             return "the container kept all limits of the platform\n"

@@ -1,4 +1,4 @@
-"""The container's own program, run on this machine as a child."""
+"""A container: its program, run as a child process on this machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from app.emulators.common.units import seconds
 
 
 class Container:
-    """`command` in `environment`. One thread at a time; its output goes to ours."""
+    """Runs `command` in `environment`; its output goes to this process's output. One thread at a time."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        # A session of its own: an interrupt from the terminal is for the emulator, which then stops it as it must.
+        # In its own session, so that an interrupt from the terminal reaches only the emulator, which then stops it.
         self._child = subprocess.Popen(
             list(command), env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
         )
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs."""
+        """None while the program runs."""
         return self._child.poll()
 
     def stop(self, within_s: float, report: BreachReport) -> None:
-        """SIGTERM, and after `within_s` SIGKILL for all that is left of it. Returns when it is gone."""
+        """Send SIGTERM, and after `within_s` SIGKILL to all its processes. Returns when the program has ended."""
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         try:
@@ -40,14 +40,14 @@ class Container:
             self.kill()
 
     def kill(self) -> None:
-        """Leave nothing of it. Its processes are in one group that nobody else is in."""
+        """Kill all its processes: they have a process group to themselves."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A port of this machine that no process listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""How the platform asks its container: a connection for each request, and a limit on everything."""
+"""The platform's client of its container: one connection for each request, and a limit on every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVER = 0.001
 
 
 class ContainerLimits(Protocol):
-    """Seconds until the container accepts a connection; bytes of an answer that is not streamed."""
+    """Seconds until the container accepts a connection, and bytes of an answer that is not streamed."""
 
     @property
     def connect_s(self) -> float: ...
@@ -29,9 +29,9 @@ class ContainerLimits(Protocol):
 
 
 class ContainerFault(Exception):
-    """The container did not answer as it must; the text says what it did, after the words `the container`.
+    """The container did not answer as it must. The text continues the words `the container`.
 
-    `is_late`: it may still be at it. `is_large`: there was more than the platform takes.
+    `is_late`: a time limit was over. `is_large`: the answer was larger than the platform accepts.
     """
 
     def __init__(self, text: str, *, is_late: bool = False, is_large: bool = False) -> None:
@@ -41,12 +41,12 @@ class ContainerFault(Exception):
 
 
 class ClientClosed(Exception):
-    """The container is about to be told to end: it was not asked."""
+    """The request was not sent, because the container is about to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAnswer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -58,7 +58,7 @@ class ContainerAnswer:
 
 
 class ContainerStream:
-    """An answer of which the head has come."""
+    """An answer whose head was received and whose body was not."""
 
     def __init__(self, response: http.client.HTTPResponse, clock: _Deadline) -> None:
         self._response = response
@@ -67,7 +67,7 @@ class ContainerStream:
         self.headers = response.getheaders()
 
     def parts(self) -> Iterator[bytes]:
-        """The body as it comes. Raises ContainerFault where it breaks off or takes too long."""
+        """The parts of the body as they arrive. Raises ContainerFault if the body breaks off or takes too long."""
         with self._clock.faults():
             while piece := self._next():
                 yield piece
@@ -75,7 +75,7 @@ class ContainerStream:
                 raise ContainerFault("broke its answer off")
 
     def whole(self, most_bytes: int) -> ContainerAnswer:
-        """All of the answer. Raises ContainerFault, also where its body is larger than `most_bytes`."""
+        """The complete answer. Raises ContainerFault, also for a body larger than `most_bytes`."""
         body = bytearray()
         for part in self.parts():
             body += part
@@ -84,14 +84,14 @@ class ContainerStream:
         return ContainerAnswer(self.status, self.headers, bytes(body))
 
     def _next(self) -> bytes:
-        if self._response.isclosed():  # Python 3.13 closes it, and its socket, with the last byte
+        if self._response.isclosed():  # Python 3.13 closes it and its socket after the last byte
             return b""
         self._clock.arm()
         return self._response.read1(_PIECE)
 
 
 class ContainerClient:
-    """Asks the container that listens on `port` of this machine. Any thread."""
+    """Sends requests to the container that listens on `port` of this machine. Any thread."""
 
     def __init__(self, port: int, limits: ContainerLimits) -> None:
         self._port = port
@@ -99,7 +99,7 @@ class ContainerClient:
         self.is_closed = False
 
     def close(self) -> None:
-        """Ask nothing more; what was asked before is still answered."""
+        """Send no more requests. Requests that were sent before are still answered."""
         self.is_closed = True
 
     def ask(
@@ -111,7 +111,7 @@ class ContainerClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> ContainerAnswer:
-        """The whole answer. Raises ContainerFault or ClientClosed."""
+        """Send a request and return the complete answer. Raises ContainerFault or ClientClosed."""
         with self.open(method, path, within_s=within_s, headers=headers, body=body) as stream:
             return stream.whole(self._limits.body_bytes)
 
@@ -125,7 +125,7 @@ class ContainerClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Iterator[ContainerStream]:
-        """The answer from its head on; all of it must come within `within_s`.
+        """Send a request and give its answer as a stream, which must be complete within `within_s` seconds.
 
         Raises ContainerFault or ClientClosed.
         """
@@ -151,7 +151,7 @@ class ContainerClient:
 
 
 class _Deadline:
-    """One time limit for all the waiting that a request means."""
+    """One time limit for every wait of a request."""
 
     def __init__(self, sock: socket.socket, within_s: float) -> None:
         self._sock = sock
@@ -159,7 +159,7 @@ class _Deadline:
         self._end = time.monotonic() + within_s
 
     def arm(self) -> None:
-        """Let the next call on the socket wait no longer than what is left. Raises TimeoutError at the end."""
+        """Limit the next call on the socket to the remaining time. Raises TimeoutError if none is left."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -167,7 +167,7 @@ class _Deadline:
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """Turn what the socket raises inside into ContainerFault."""
+        """Turn the socket's errors inside the context into ContainerFault."""
         try:
             yield
         except TimeoutError:
@@ -192,7 +192,7 @@ def _send(
     if body is not None:
         connection.putheader("Content-Length", str(len(body)))
     deadline.arm()
-    # A server may refuse a body before it has all of it: its answer is there to be read.
+    # A server may refuse a body before it has received all of it; its answer can then be read.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.endheaders(body)
     deadline.arm()

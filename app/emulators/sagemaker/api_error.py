@@ -1,4 +1,4 @@
-"""What the runtime API answers where it does not answer with the container's own words.
+"""The errors of the runtime API.
 
 Source: docs/spec/sagemaker.md section A3, "Caller view".
 """
@@ -14,7 +14,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 
 class ApiError(Exception):
-    """`kind` is the class of the SDK's exception, `members` what it has beside its message."""
+    """`kind` is the class of the SDK's exception, `members` are its fields besides the message."""
 
     def __init__(self, status: int, kind: str, message: str, members: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
@@ -28,12 +28,12 @@ class ApiError(Exception):
 
 
 def validation_error(message: str) -> ApiError:
-    """The caller asked for what cannot be."""
+    """The error for an invalid call."""
     return ApiError(400, "ValidationError", message)
 
 
 def endpoint_deleted() -> ApiError:
-    """The session ends: nothing is asked of the container any more."""
+    """The error for a call while the emulator ends, when the container gets no more requests."""
     return validation_error("The endpoint is being deleted")
 
 
@@ -42,7 +42,7 @@ def model_not_ready(message: str) -> ApiError:
 
 
 def model_error(status: int, original: str) -> ApiError:
-    """The container answered with `status` and `original`; status 0 is for no answer at all."""
+    """The error for an answer of the container with `status` and the text `original`; status 0 means no answer."""
     original = original[:_LONGEST_MESSAGE]
     whose = "client" if status in _CLIENT_ERRORS else "server"
     message = f'Received {whose} error ({status}) from primary with message "{original}".'

@@ -1,6 +1,6 @@
-"""The runtime API on a port of this machine, as the SDK speaks it.
+"""The runtime API on a port of this machine, as the SDK calls it.
 
-Nobody's signature is checked, and an endpoint may be called by any name.
+Signatures are not checked, and calls may use any endpoint name.
 Source: docs/spec/sagemaker.md section A3 for the headers.
 """
 
@@ -37,10 +37,10 @@ _PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Ope
 
 
 class RuntimeApi(ApiServer):
-    """Serves `endpoint` on `port`, 0 for any."""
+    """Serves `endpoint` on `port`, 0 for any free one."""
 
     def __init__(self, endpoint: Endpoint, port: int, limits: PlatformLimits, report: BreachReport) -> None:
-        """Raises ConfigInvalid for a port that is taken or not for us."""
+        """Raises ConfigInvalid for a port that is in use or that needs privileges."""
         self.endpoint = endpoint
         self.limits = limits
         self.report = report
@@ -82,7 +82,7 @@ class _Connection(ApiConnection):
         if found is None or len(found[1]) > _LONGEST_NAME:
             self.drain(self.body_length())
             raise validation_error(
-                f"'{self.path[:200]}' is none of the emulator's operations: InvokeEndpoint and "
+                f"'{self.path[:200]}' is not an operation of the emulator: InvokeEndpoint and "
                 "InvokeEndpointWithResponseStream"
             )
         return _Operation(found[2])

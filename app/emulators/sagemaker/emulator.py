@@ -1,4 +1,4 @@
-"""The platform around one container: its files, its environment, its port, its callers, its end.
+"""The emulator: gives one container its files, environment and port, probes it, forwards calls to it, and stops it.
 
 Source: docs/spec/sagemaker.md sections A1 to A5.
 """
@@ -30,7 +30,7 @@ from app.emulators.sagemaker.tarball import unpack
 from core.errors import ConfigInvalid
 from core.observability.console import print_line
 
-# The one argument that the platform gives the image's entry point.
+# The only argument that the platform passes to the image's entry point.
 _START = "serve"
 _MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
 _MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
@@ -40,9 +40,9 @@ _FAILED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorOptions:
-    """`model` is a folder or a .tar.gz, with `multi_model` a folder of such archives; `api_port` 0 is any.
+    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives; `api_port` 0 is any free one.
 
-    `command` is the container's entry point, `environment` that of the emulator, `variables` those of the model.
+    `command` is the container's entry point, `environment` the emulator's, and `variables` are the model's.
     """
 
     model: Path
@@ -55,7 +55,7 @@ class EmulatorOptions:
 
 
 class Emulator:
-    """Runs once. `out` gets what the person must know, `err` each breach as it happens."""
+    """Runs once. `out` gets messages for the user, `err` each breach as it happens."""
 
     def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
         self._options = options
@@ -64,15 +64,15 @@ class Emulator:
         self.report = BreachReport(err)
 
     def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
-        """Until `stopped` is set or the container ends; the exit status, which is 1 if a limit was broken.
+        """Run until `stopped` is set or the container ends; return the exit status, which is 1 if a limit was broken.
 
-        `on_ready` is called with the runtime API's address. Raises ConfigInvalid where the model cannot be used.
+        `on_ready` is called with the runtime API's address. Raises ConfigInvalid for a model that cannot be used.
         """
         with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
             try:
                 self._run_in(Path(folder), stopped, on_ready)
             except Interrupted:
-                pass  # there is no container yet
+                pass  # no container was started
             finally:
                 remove_folder(Path(folder) / "ml")
         self._say(self.report.text().rstrip())
@@ -96,18 +96,20 @@ class Emulator:
                             on_ready(api.url)
                         probes.watch(stopped)
                     self._say(_summary(api, models))
-                client.close()  # first: a container that was told to end owes nobody an answer to something new
+                client.close()  # first, because a container that was told to end need not answer new requests
                 container.stop(self._limits.stop_s, self.report)
             finally:
                 container.kill()
                 archives.close()
 
     def _roots(self, folder: Path, is_stopped: Callable[[], bool]) -> tuple[Path, Path]:
-        """Where the container finds its model, and its models; one of the two is there. Raises Interrupted."""
+        """The folders of a single model and of loaded models, of which one exists. Raises Interrupted."""
         model, models_root = self._options.model.absolute(), folder / "models"
         if self._options.multi_model:
             if not model.is_dir():
-                raise ConfigInvalid(f"{model} is no folder", hint="with --multi-model name the folder of the archives")
+                raise ConfigInvalid(
+                    f"{model} is not a folder", hint="with --multi-model name the folder of the archives"
+                )
             models_root.mkdir(parents=True)
             return folder / "model", models_root
         if model.is_dir():

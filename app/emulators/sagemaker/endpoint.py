@@ -1,4 +1,4 @@
-"""What an endpoint does with an invocation: to which path of the container it goes, and what comes back of it."""
+"""Endpoints: they forward invocations to the container's routes and turn its answers into the API's."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _OK = 200
 
 
 class Endpoint(Protocol):
-    """Any thread."""
+    """Forwards invocations. Any thread."""
 
     def invoke(self, invocation: Invocation) -> ContainerAnswer:
-        """The container's answer with status 200. Raises ApiError for any other, and for none."""
+        """The container's answer with status 200. Raises ApiError for another answer and for none."""
 
     @contextmanager
     def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
-        """The same as it comes; what goes wrong inside is a ContainerFault."""
+        """The same answer as a stream. Reading it raises ContainerFault."""
 
 
 class SingleModelEndpoint:
-    """Every invocation goes to /invocations."""
+    """Forwards every invocation to /invocations."""
 
     def __init__(self, client: ContainerClient, limits: PlatformLimits, report: BreachReport) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class SingleModelEndpoint:
 
 
 class MultiModelEndpoint:
-    """Every invocation goes to the model that it names, which is loaded first where it must be."""
+    """Forwards every invocation to the model that it names, and loads that model first if necessary."""
 
     def __init__(
         self, client: ContainerClient, models: EndpointModels, limits: PlatformLimits, report: BreachReport

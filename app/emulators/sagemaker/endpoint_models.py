@@ -1,4 +1,4 @@
-"""The models of a multi-model endpoint as the platform keeps them: loaded when first asked for, evicted for others.
+"""The platform's view of a multi-model endpoint: it loads a model for its first call and evicts it for others.
 
     (absent) -> LOADING -> LOADED -> LEAVING -> (absent)
                    \\-> (absent) (the load failed)
@@ -30,7 +30,7 @@ _LOADED_ALREADY = 409
 
 class _State(Enum):
     LOADING = auto()
-    WAITING = auto()  # a load that the container has refused for want of memory, until another model is evicted
+    WAITING = auto()  # the container had no memory for the load; it waits until another model is evicted
     LOADED = auto()
     LEAVING = auto()
 
@@ -45,7 +45,7 @@ class _Model:
 
 
 class EndpointModels:
-    """Any thread. Loads run in threads of their own, because their callers do not wait for all of them."""
+    """Loads, uses and evicts models. Any thread. Loads run on their own threads, because callers may stop waiting."""
 
     def __init__(
         self, client: ContainerClient, archives: ModelArchives, limits: PlatformLimits, report: BreachReport
@@ -61,9 +61,9 @@ class EndpointModels:
 
     @contextmanager
     def use(self, key: str) -> Iterator[str]:
-        """The name of the loaded model of `key`, which stays loaded inside.
+        """Load the model of `key` if necessary, keep it loaded inside the context, and give its name.
 
-        Raises ApiError where there is no such archive, it cannot be loaded, or the load takes longer than a call may.
+        Raises ApiError if there is no such archive, it cannot be loaded, or the load takes longer than a call may.
         """
         self._archives.find(key)
         model = self._enter(key)
@@ -76,16 +76,16 @@ class EndpointModels:
                 self._changed.notify_all()
 
     def loaded(self) -> dict[str, str]:
-        """The urls of the models that are loaded now and not about to leave, by name."""
+        """The urls by name of the models that are loaded and not being evicted."""
         with self._changed:
             keys = [key for key, model in self._models.items() if model.state is _State.LOADED]
         return {name_of(key): self._archives.url(key) for key in keys}
 
     def evict_for(self, key: str, wait_s: float = 0.0) -> bool:
-        """Unload the model other than `key` that was used longest ago; False where there is none. Blocks.
+        """Unload the least recently used model other than `key`; False if there is none. Blocks.
 
-        One that is in use or being loaded is waited for, at most so long. Who has a model in use must not wait: two
-        such would wait for each other.
+        Waits up to `wait_s` for models that are in use or being loaded. A caller that uses a model itself must not
+        wait, because two such callers would wait for each other.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._idle(key) or not self._others(key), wait_s)
@@ -145,7 +145,7 @@ class EndpointModels:
         except ClientClosed:
             return endpoint_deleted()
         except ContainerFault as fault:
-            if self._client.is_closed:  # what is still loaded when the container is told to end need not become ready
+            if self._client.is_closed:  # a load need not succeed after the container was told to end
                 return endpoint_deleted()
             self._report.add(f"POST /models: the container {fault}")
             answer = ContainerAnswer(0, [], str(fault).encode())
@@ -155,7 +155,7 @@ class EndpointModels:
         return model_error(answer.status, answer.text)
 
     def _load_answer(self, model: _Model, url: str) -> ContainerAnswer:
-        """The container's last word on the load, after as many evictions as it asks for."""
+        """The container's final answer to the load, after as many evictions as it asks for."""
         body = orjson.dumps({"model_name": name_of(model.key), "url": url})
         json = {"Content-Type": "application/json"}
         while True:
@@ -188,7 +188,7 @@ class EndpointModels:
         return None if model is None else model.state
 
     def _others(self, key: str) -> list[_Model]:
-        """Models that will be idle or gone some time, without this one's doing."""
+        """The models other than `key` that become idle or are evicted without its help."""
         return [model for model in self._models.values() if model.key != key and model.state is not _State.WAITING]
 
     def _idle(self, key: str) -> list[_Model]:

@@ -1,7 +1,7 @@
-"""The framing in which the runtime API sends a streamed answer.
+"""The framing of a streamed answer of the runtime API.
 
     total length | headers length | checksum of both | headers | payload | checksum of all before
-Numbers are 32 bits, high byte first; a header is its name with an 8-bit length, the type 7 (text), and its value with a
+Numbers have 32 bits, big-endian. A header is its name with an 8-bit length, the type 7 (text), and its value with a
 16-bit length.
 """
 
@@ -15,28 +15,26 @@ import orjson
 
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 LARGEST_PART = 1 << 20
-"""Bytes of payload in one event; the SDK takes no event of more than 24 MiB."""
+"""Bytes of payload in one event; the SDK refuses events of more than 24 MiB."""
 
+_OCTETS = "application/octet-stream"
 _TEXT = 7
 _OVERHEAD = 16
 
 
 def payload_part(body: bytes) -> bytes:
-    """The event that carries a piece of the container's answer, of at most LARGEST_PART bytes."""
-    return encode({":message-type": "event", ":event-type": "PayloadPart", ":content-type": OCTETS}, body)
+    """The event for a part of the container's answer, at most LARGEST_PART bytes."""
+    return encode({":message-type": "event", ":event-type": "PayloadPart", ":content-type": _OCTETS}, body)
 
 
 def stream_error(message: str, code: str) -> bytes:
-    """The event that ends a stream which the container did not end."""
+    """The event that ends a stream that the container broke off."""
     headers = {":message-type": "exception", ":exception-type": "ModelStreamError", ":content-type": "application/json"}
     return encode(headers, orjson.dumps({"Message": message, "ErrorCode": code}))
 
 
-OCTETS = "application/octet-stream"
-
-
 def encode(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """One event. Names have at most 255 bytes, values 32,767."""
+    """Encode one event. Names have at most 255 bytes, values 32,767."""
     block = b"".join(_header(name.encode(), value.encode()) for name, value in headers.items())
     prelude = struct.pack(">II", _OVERHEAD + len(block) + len(payload), len(block))
     message = prelude + struct.pack(">I", zlib.crc32(prelude)) + block + payload

@@ -1,4 +1,4 @@
-"""One call of the runtime API: what of it reaches the container, and what of the container's answer the caller.
+"""One call of the runtime API: the headers that reach the container, and those of its answer that reach the caller.
 
 Source: docs/spec/sagemaker.md section A3.
 """
@@ -22,7 +22,7 @@ _TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
 _SESSION = r"[a-zA-Z0-9](-*[a-zA-Z0-9])*"
 _NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
-# Everything else is stripped.
+# All other headers are removed.
 REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     "Content-Type": _TEXT,
     "Accept": _TEXT,
@@ -47,7 +47,7 @@ RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`headers` and `body` as the container gets them. `target_model` is "" where the caller named none."""
+    """`headers` and `body` as the container receives them. `target_model` is "" if the caller named none."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -55,7 +55,7 @@ class Invocation:
 
 
 def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool = False) -> Invocation:
-    """What the call with `headers` (any case) says. Raises ApiError for a header that the platform refuses."""
+    """Read a call; names in `headers` may have any case. Raises ApiError for a header that the platform refuses."""
     given = {name.lower(): value for name, value in headers.items()}
     passed = {}
     for name, form in REQUEST_HEADERS.items():
@@ -69,7 +69,7 @@ def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool 
 
 
 def passed_back(headers: Iterable[tuple[str, str]], report: BreachReport) -> dict[str, str]:
-    """The headers of the container's answer that reach the caller; malformed ones are breaches and do not."""
+    """The headers of the container's answer that reach the caller. A malformed one is a breach and is removed."""
     known = {name.lower(): name for name in RESPONSE_HEADERS}
     passed = {}
     for given, value in headers:
@@ -84,7 +84,7 @@ def passed_back(headers: Iterable[tuple[str, str]], report: BreachReport) -> dic
 
 
 def _given(headers: Mapping[str, str], name: str, is_stream: bool) -> str | None:
-    """The stream's API has names of its own for the two that HTTP has as well."""
+    """The value of a header. The streaming API has its own names for Content-Type and Accept."""
     if is_stream and name in ("Content-Type", "Accept"):
         own = headers.get((PREFIX + name).lower())
         if own is not None:

@@ -1,4 +1,4 @@
-"""The limits that the platform holds a container and its clients to.
+"""The limits that the platform sets for a container and its clients.
 
 Source: docs/spec/sagemaker.md sections A1, A2 and A5.
 """
@@ -24,10 +24,10 @@ class PlatformLimits:
     invoke_s: float = 60.0
     stream_s: float = 480.0
     load_s: float = 360.0
-    """A load, while the caller that needs the model is sent away after `invoke_s`."""
+    """A load. A caller that waits for the model gets an error after `invoke_s`."""
     stop_s: float = 30.0
     """From SIGTERM to SIGKILL."""
     body_bytes: int = 25 * _MIB
-    """A request's body, and that of an answer that is not streamed."""
+    """The body of a request, and of an answer that is not streamed."""
     archive_bytes: int = 64 << 30
-    """What an archive may unpack to; less where the disk has less."""
+    """The unpacked size of an archive; less if the disk has less space."""

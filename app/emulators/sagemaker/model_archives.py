@@ -1,4 +1,4 @@
-"""The archives that a multi-model endpoint may serve: those below one folder, as they would lie below one prefix."""
+"""The archives of a multi-model endpoint: the files below one folder, which stands for the prefix in the storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODEL = "model"
 
 
 class ModelArchives:
-    """Keys are paths below `folder`, with `/`; `models_root` is where the container looks. Any thread."""
+    """Keys are paths below `folder`, with `/`; archives are unpacked below `models_root`. Any thread."""
 
     def __init__(self, folder: Path, models_root: Path, most_bytes: int) -> None:
         self._folder = folder.resolve()
@@ -31,27 +31,27 @@ class ModelArchives:
         self._is_closed = False
 
     def close(self) -> None:
-        """No archive is unpacked from here on; returns when those that were on their way have gone."""
+        """Unpack no more archives. Returns when the unpackings in progress have stopped."""
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: not self._puts)
 
     def find(self, key: str) -> Path:
-        """The archive of `key`. Raises ApiError where there is none."""
+        """The archive of `key`. Raises ApiError if there is none."""
         parts = key.split("/")
         path = self._folder.joinpath(*parts)
         is_key = not ({"", os.curdir, os.pardir} & set(parts)) and "\0" not in key
         try:
             if is_key and path.resolve().is_relative_to(self._folder) and path.is_file():
                 return path
-        except (OSError, RuntimeError):  # a name that is too long, links in a circle
+        except (OSError, RuntimeError):  # a name that is too long, a loop of links
             pass
         raise validation_error(
             f"Failed to download model data: there is no archive '{escaped(key)}' in the folder of this endpoint"
         )
 
     def put(self, key: str) -> str:
-        """Unpack the archive of `key`; the url of its folder. Raises ApiError. Blocks."""
+        """Unpack the archive of `key` and return the url of its folder. Raises ApiError. Blocks."""
         folder = self._models_root / name_of(key)
         with self._put():
             try:
@@ -87,5 +87,5 @@ class ModelArchives:
 
 
 def name_of(key: str) -> str:
-    """The name under which the container gets to know the model of `key`: it says nothing about it."""
+    """The opaque name under which the container gets the model of `key`."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]

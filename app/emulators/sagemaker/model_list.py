@@ -1,4 +1,4 @@
-"""The container's own list of its models, all pages of it.
+"""The list of models that the container returns, all pages of it.
 
 Source: docs/spec/sagemaker.md section A5.
 """
@@ -17,7 +17,7 @@ _OK = 200
 
 
 def read_model_list(client: ContainerClient, within_s: float) -> dict[str, str]:
-    """The urls by name. Raises ContainerFault for anything that is no such list."""
+    """The urls of the models by name. Raises ContainerFault for an answer that is not such a list."""
     found: dict[str, str] = {}
     token = ""
     for _ in range(_PAGES_AT_MOST):
@@ -38,7 +38,7 @@ def _page(body: bytes) -> tuple[dict[str, str], str]:
         models = {model["modelName"]: model["modelUrl"] for model in document["models"]}
         token = document.get("nextPageToken") or ""
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        raise ContainerFault("answered with what is no list of models") from None
+        raise ContainerFault("answered with something that is not a list of models") from None
     if not all(isinstance(text, str) for text in (*models, *models.values(), token)):
-        raise ContainerFault("answered with what is no list of models")
+        raise ContainerFault("answered with something that is not a list of models")
     return models, token

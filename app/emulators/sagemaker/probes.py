@@ -1,4 +1,4 @@
-"""The platform's probes: until the container is ready, and for as long as it serves.
+"""The platform's probes of a container: until it is ready, and while it serves.
 
 Source: docs/spec/sagemaker.md sections A2 and A5.
 """
@@ -22,7 +22,7 @@ _POLL_S = 0.05
 
 
 class Probes:
-    """Asks `client`, which is `container`'s, and reports what it finds."""
+    """Probes `container` with `client` and reports breaches. One thread at a time."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Probes:
         self._models = models
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
-        """Until /ping answers 200. False where it is stopped before, the container ends, or its time is over."""
+        """Wait until /ping answers 200. False if it is stopped before, the container ends, or the time is over."""
         deadline = time.monotonic() + self._limits.startup_s
         last = "was not asked"
         while not is_stopped():
@@ -86,7 +86,7 @@ class Probes:
         return None
 
     def _check_list(self, models: EndpointModels) -> None:
-        """Every model that is loaded before and after the container was asked must be in its list."""
+        """Check that the list has every model that was loaded both before and after the request for it."""
         before = models.loaded()
         try:
             listed = read_model_list(self._client, self._limits.ping_s)

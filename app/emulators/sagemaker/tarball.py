@@ -1,7 +1,7 @@
-"""A model's archive, unpacked as the platform unpacks it: one .tar.gz, and the container cannot write to its files.
+"""Unpacks a model's .tar.gz as the platform does; the container cannot write to its files.
 
-No file is written through a link: links are made last, where no link leads, and none may lead out of the folder. That
-holds whatever tarfile's own filters let pass (they did not stop every such archive).
+No file is written through a link: links are created last, in folders that are not links themselves, and none may lead
+out of the folder. This does not rely on tarfile's own filters, which had gaps.
 Source: docs/spec/sagemaker.md section A4.
 """
 
@@ -23,7 +23,7 @@ from core.errors import ConfigInvalid
 from core.observability.log_text import escaped
 
 MEMBERS_AT_MOST = 100_000
-# tarfile reads file content in pieces of 16 KiB to 1 MiB; what asks for more is a header that lies about its size.
+# tarfile reads content in pieces of 16 KiB to 1 MiB. A larger read comes from a header with a false size.
 _LARGEST_READ = 16 << 20
 _LONGEST_NAME = 200
 _PIECE = 1 << 20
@@ -37,25 +37,25 @@ def unpack(
     most_members: int = MEMBERS_AT_MOST,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Unpack `archive` into the existing empty `folder`, and take the right to write away. Blocks on the disk.
+    """Unpack `archive` into the existing empty `folder` and make it read-only. Blocks on the disk.
 
-    Raises ConfigInvalid for what is no such archive, unpacks to more than `most_bytes`, has more than `most_members`,
-    or members that lie outside of the folder or are no files; Interrupted soon after `is_stopped` says so. What was
-    unpacked before stays there: the folder is the caller's to remove.
+    Raises ConfigInvalid if the file is not such an archive, unpacks to more than `most_bytes`, has more than
+    `most_members` members, or has members outside of the folder or of another type; Interrupted soon after
+    `is_stopped` returns true. After an error the caller removes the folder.
     """
     try:
         with gzip.open(archive) as plain, tarfile.open(fileobj=_header_guard(plain), mode="r:") as tar:
             most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
             _Unpacking(archive, folder, most_bytes, most_members, is_stopped).run(tar)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ConfigInvalid(f"{_shown(str(archive))} is no .tar.gz archive: {error}", hint=_HOW) from error
+        raise ConfigInvalid(f"{_shown(str(archive))} is not a .tar.gz archive: {error}", hint=_HOW) from error
     except OSError as error:
         raise ConfigInvalid(f"cannot unpack {_shown(str(archive))}: {error}", hint=_HOW) from error
     make_read_only(folder)
 
 
 class _Unpacking:
-    """One archive on its way into a folder."""
+    """The unpacking of one archive."""
 
     def __init__(
         self, archive: Path, folder: Path, most_bytes: int, most_members: int, is_stopped: Callable[[], bool]
@@ -96,7 +96,7 @@ class _Unpacking:
         if self._left < 0:
             raise self._refused(f"it unpacks to more than {self._most_bytes} bytes")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # of two members with one name the later one counts
+        path.unlink(missing_ok=True)  # of two members with the same name the later one wins
         with cast(BinaryIO, tar.extractfile(member)) as content, path.open("xb") as file:
             while piece := content.read(_PIECE):
                 file.write(piece)
@@ -117,11 +117,11 @@ class _Unpacking:
             return
         target = self._path_of(member.linkname)
         if not (target.is_file() and _is_within(target, self._folder)):
-            raise self._refused(f"its link '{_shown(member.name)}' is of no file in it")
+            raise self._refused(f"its link '{_shown(member.name)}' is not to a file in it")
         os.link(target, path)
 
     def _path_of(self, name: str) -> Path:
-        """Where the member `name` belongs; a plain path, because no link exists yet."""
+        """The path of the member `name`; no part of it is a link, because links are created last."""
         parts = [part for part in name.split("/") if part not in ("", os.curdir)]
         if name.startswith("/") or os.pardir in parts or "\0" in name:
             raise self._refused(f"its member '{_shown(name)}' lies outside of the folder")
@@ -132,7 +132,7 @@ class _Unpacking:
 
 
 class _HeaderGuard:
-    """The file below a TarFile, which would take any size that a header names for the length of a file name."""
+    """The file below a TarFile, which would read any length that a header gives for a file name."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -157,7 +157,7 @@ def _is_within(path: Path, folder: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # of a circle `resolve` makes an error or a path, as Python's version has it
+        if error.errno == errno.ELOOP:  # a loop of links: `resolve` raises or not, by Python's version
             return False
     return path.resolve().is_relative_to(folder)
 

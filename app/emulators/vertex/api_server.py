@@ -1,4 +1,4 @@
-"""The REST API of the platform on a port of this machine, as the SDK and everybody else speaks it.
+"""The platform's REST API on a port of this machine, as the SDK and other clients call it.
 
 Source: docs/spec/vertex.md section A3.
 """
@@ -35,13 +35,13 @@ _EXPLAIN_NOTE = (
     "explain: the platform computes attributions itself, from the model's explanation spec and predictions for changed "
     "instances; here they are empty"
 )
-# What holds a body in the SDK's form is that much larger.
+# A body in the SDK's envelope is larger by this factor and this number of bytes.
 _SDK_FACTOR = 1.4
 _SDK_OVERHEAD = 4096
 
 
 class VertexApi(ApiServer):
-    """Serves `endpoint`, which is `deployment`'s, on `port`, 0 for any."""
+    """Serves `endpoint` of `deployment` on `port`, 0 for any free one."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class VertexApi(ApiServer):
         return self.url.removeprefix("http://")
 
     def note(self, text: str) -> None:
-        """Say `text`, the first time. Any thread."""
+        """Print `text` the first time it is given. Any thread."""
         with self._notes_lock:
             is_new = text not in self._notes
             self._notes.add(text)
@@ -114,7 +114,7 @@ class _Connection(ApiConnection):
             self.reply(answer.status, passed_back(answer.headers, self._api.deployment), answer.body)
 
     def _length(self) -> int:
-        """Of a request without a body nothing need be said."""
+        """The length of the body in bytes; 0 for a request without a body, which need not give a length."""
         return self.body_length() if self.command == "POST" or "Content-Length" in self.headers else 0
 
     def _body(self, operation: Operation) -> bytes:
@@ -179,7 +179,7 @@ class _Connection(ApiConnection):
         try:
             self.reply_in_chunks(status, headers, parts)
         except ContainerFault as fault:
-            # The caller has a part of the answer, and learns by the missing end that there is no more.
+            # The caller has received a part of the answer; the missing end shows that it broke off.
             self.close_connection = True
             self._api.report.add(f"a streamed answer: the container {fault}")
 

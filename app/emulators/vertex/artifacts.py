@@ -1,7 +1,7 @@
-"""The model's artifacts, as the platform holds them out to the container.
+"""The model's artifacts, as the platform provides them to the container.
 
-It makes a copy of its own that nobody changes any more. Of what lies in a storage none is made here: the container gets
-the address that was given.
+The platform makes its own copy, which does not change. The emulator copies a local folder; for artifacts in a storage
+the container gets the address as given.
 Source: docs/spec/vertex.md section A1 (AIP_STORAGE_URI).
 """
 
@@ -21,10 +21,10 @@ _HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where 
 
 
 def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
-    """The text of AIP_STORAGE_URI for `model`; `folder` is where a copy of a local one goes, and not yet there.
+    """Copy a local `model` to `folder`, which does not exist yet, and return the text of AIP_STORAGE_URI.
 
-    Raises ConfigInvalid where there is no such model, or no copy of it can be made; Interrupted as soon as it is
-    stopped.
+    Raises ConfigInvalid if there is no such model or the copy fails, and Interrupted soon after `is_stopped` returns
+    true.
     """
 
     def copy(source: str, target: str) -> None:
@@ -51,7 +51,7 @@ def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: 
 
 
 def _first(error: OSError | shutil.Error) -> str:
-    """One line: the copy of a folder collects all that went wrong."""
+    """The reason in one line; the copy of a folder collects all its errors."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list) and error.args[0]:
         return str(error.args[0][0][-1])
     return str(error.strerror or error)

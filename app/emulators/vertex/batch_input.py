@@ -1,4 +1,4 @@
-"""The records of a batch prediction job's input, in the formats that are files.
+"""The records of a batch prediction job's input, in the file formats.
 
 Source: docs/spec/vertex.md section A5.
 """
@@ -25,7 +25,7 @@ _LARGEST_FILE = 64 << 20
 
 
 class InstancesFormat(StrEnum):
-    """As the platform calls them."""
+    """The formats by the platform's names."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -34,21 +34,21 @@ class InstancesFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """One instance before it is given its form; with `fault`, why there is none in its place."""
+    """One instance as read from the input, or with `fault` the reason why it cannot be read."""
 
     value: Any
     fault: str = ""
 
 
 def format_of(path: Path) -> InstancesFormat:
-    """The format that the name of a file says; a list of files where it says nothing."""
+    """The format by the suffix of a file; a file list for any other suffix."""
     return {".jsonl": InstancesFormat.JSONL, ".csv": InstancesFormat.CSV}.get(
         path.suffix.lower(), InstancesFormat.FILE_LIST
     )
 
 
 def read_records(path: Path, instances_format: InstancesFormat) -> Iterator[InputRecord]:
-    """The records of a file, one after the other. Raises ConfigInvalid for a file that cannot be read."""
+    """The records of a file in order. Raises ConfigInvalid for a file that cannot be read."""
     try:
         if instances_format is InstancesFormat.CSV:
             yield from _rows(path)
@@ -61,7 +61,7 @@ def read_records(path: Path, instances_format: InstancesFormat) -> Iterator[Inpu
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """Those that are not empty."""
+    """The lines that are not empty."""
     while line := file.readline(_LONGEST_LINE + 1):
         if len(line) > _LONGEST_LINE:
             raise ConfigInvalid(f"{path} has a line of more than {size(_LONGEST_LINE)}")
@@ -73,11 +73,11 @@ def _document(line: bytes) -> InputRecord:
     try:
         return InputRecord(orjson.loads(line))
     except orjson.JSONDecodeError as error:
-        return InputRecord(line.decode(errors="replace"), f"the line is no JSON: {error}")
+        return InputRecord(line.decode(errors="replace"), f"the line is not JSON: {error}")
 
 
 def _rows(path: Path) -> Iterator[InputRecord]:
-    """Each row as an object by the header's names: what is in quotes is text, all else a number."""
+    """Each row as an object by the header's names; a field in quotes is text, any other field a number."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         first = csv.reader(file)
         header = next(first, None)
@@ -108,7 +108,7 @@ def _row(header: list[str], row: list[Any], number: int) -> InputRecord:
 
 
 def _file(folder: Path, line: bytes) -> InputRecord:
-    """The content of the file that the line names, from the folder of the list."""
+    """The content of the file that the line names, relative to the folder of the list."""
     name = line.decode(errors="surrogateescape")
     if name.startswith(STORAGE_SCHEME):
         return InputRecord(name, f"{name} is not on this machine; the emulator reads files")

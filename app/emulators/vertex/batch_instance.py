@@ -1,4 +1,4 @@
-"""The form in which a batch prediction job sends its instances, and the name that it gives them in its output.
+"""The form in which a batch prediction job sends an instance, and the label of the instance in the output.
 
 Source: docs/spec/vertex.md section A5 (instanceConfig).
 """
@@ -16,7 +16,7 @@ _KEY, _INSTANCE = "key", "instance"
 
 
 class InstanceType(StrEnum):
-    """`AS_IS` is the platform's own choice by the input's format."""
+    """The type that records are converted to. With `AS_IS` the platform chooses by the input's format."""
 
     AS_IS = ""
     ARRAY = "array"
@@ -25,7 +25,7 @@ class InstanceType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchInstance:
-    """`label` is what stands in the output beside the prediction. With `fault`: why the instance is not sent."""
+    """`label` is written beside the prediction in the output. `fault`: why the instance is not sent, or ""."""
 
     value: Any
     label: dict[str, Any]
@@ -34,7 +34,7 @@ class BatchInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceConfig:
-    """Names are those of the fields of an object, or of the columns of a table; "" and () for none."""
+    """Names are fields of an object or columns of a table; "" and () for none."""
 
     instance_type: InstanceType = InstanceType.AS_IS
     key_field: str = ""
@@ -42,7 +42,7 @@ class InstanceConfig:
     excluded_fields: tuple[str, ...] = ()
 
     def check(self, instances_format: InstancesFormat) -> None:
-        """Raises ConfigInvalid for what the platform does not take together."""
+        """Raises ConfigInvalid for options that the platform does not accept together."""
         if self.included_fields and self.excluded_fields:
             raise ConfigInvalid("fields are either included or excluded, not both")
         if instances_format is not InstancesFormat.JSONL:
@@ -54,7 +54,7 @@ class InstanceConfig:
                 raise ConfigInvalid("the files of a list have no key field")
 
     def instance(self, record: InputRecord, instances_format: InstancesFormat) -> BatchInstance:
-        """What is sent for a record."""
+        """The instance that is sent for a record."""
         value = record.value
         is_table = instances_format is InstancesFormat.CSV
         label = {_INSTANCE: list(value.values()) if is_table and type(value) is dict else value}
@@ -78,7 +78,7 @@ class InstanceConfig:
 
     def _fault_of_plain(self, value: Any) -> str:
         if self.key_field or self.included_fields or self.excluded_fields:
-            return "the instance is no object, so that it has no fields"
+            return "the instance is not an object and has no fields"
         if self.instance_type is InstanceType.OBJECT or (self.instance_type and type(value) is not list):
             return f"the instance cannot be turned into an {self.instance_type}"
         return ""

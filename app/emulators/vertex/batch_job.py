@@ -1,6 +1,6 @@
-"""A batch prediction job: all instances of an input through the container, in requests of the platform's own form.
+"""A batch prediction job: it sends all instances of an input to the container, in the platform's request format.
 
-On the platform several replicas share the input; here there is one, and one request at a time.
+On the platform several replicas share the input. The emulator has one replica and sends one request at a time.
 Source: docs/spec/vertex.md section A5.
 """
 
@@ -22,12 +22,12 @@ from app.emulators.vertex.predictions import predict_request
 from core.errors import ConfigInvalid
 
 BATCH_SIZE = 64
-"""Instances in a request, where the job does not say."""
+"""Instances in a request, unless the job sets it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What a job is asked to do. `parameters` are the model's, None for none."""
+    """The settings of a job. `parameters` are sent with every request, None for none."""
 
     input: Path
     output: Path
@@ -37,15 +37,15 @@ class BatchOptions:
     parameters: Any = None
 
     def check(self) -> None:
-        """Raises ConfigInvalid for what can be known before there is a model."""
+        """Raises ConfigInvalid for settings that are wrong whatever the model is."""
         self.config.check(self.instances_format)
         if not self.input.is_file():
-            raise ConfigInvalid(f"{self.input} is no file")
+            raise ConfigInvalid(f"{self.input} is not a file")
 
 
 @dataclass(slots=True)
 class BatchCounts:
-    """Instances. `is_whole`: there were no more."""
+    """Numbers of instances. `is_whole`: the job reached the end of its input."""
 
     predicted: int = 0
     failed: int = 0
@@ -57,17 +57,17 @@ class BatchCounts:
 
 
 class BatchJob:
-    """Asks `endpoint`. Runs once, in one thread."""
+    """Sends requests to `endpoint`. Runs once, on one thread."""
 
     def __init__(self, options: BatchOptions, endpoint: Endpoint) -> None:
         self._options = options
         self._endpoint = endpoint
 
     def run(self, is_stopped: Callable[[], bool]) -> BatchCounts:
-        """Until the end of the input, or until it is stopped.
+        """Run until the end of the input, or until `is_stopped` returns true.
 
-        Raises ConfigInvalid for an input that cannot be read or an output that cannot be made, and OSError where the
-        output cannot be written.
+        Raises ConfigInvalid for an input that cannot be read or an output folder that cannot be created, and OSError
+        if writing the output fails.
         """
         counts = BatchCounts()
         with BatchOutput(self._options.output) as output:
@@ -80,7 +80,7 @@ class BatchJob:
         return counts
 
     def _instances(self, output: BatchOutput, counts: BatchCounts) -> Iterator[BatchInstance]:
-        """Those that can be sent."""
+        """The instances that can be sent; the others are written as errors."""
         for record in read_records(self._options.input, self._options.instances_format):
             instance = self._options.config.instance(record, self._options.instances_format)
             if instance.fault:
@@ -92,7 +92,7 @@ class BatchJob:
     def _predict(
         self, instances: list[BatchInstance], output: BatchOutput, counts: BatchCounts, is_stopped: Callable[[], bool]
     ) -> None:
-        """One request: it has all its predictions, or none."""
+        """Send one request; all its instances get a prediction, or all get an error."""
         try:
             request = predict_request([each.value for each in instances], self._options.parameters)
             found = self._endpoint.predictions(request)

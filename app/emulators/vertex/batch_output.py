@@ -1,4 +1,4 @@
-"""The files that a batch prediction job leaves.
+"""The output files of a batch prediction job.
 
 Source: docs/spec/vertex.md section A5.
 """
@@ -17,19 +17,19 @@ _PREDICTIONS, _ERRORS = "predictions_0001.jsonl", "errors_0001.jsonl"
 
 
 class BatchOutput:
-    """A context manager. `folder` is made where it is missing; a file is made with its first line."""
+    """Writes the files; a context manager. A missing `folder` is created, and each file with its first line."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigInvalid where the folder cannot be, or holds the output of another job."""
+        """Raises ConfigInvalid if the folder cannot be created or has the output of another job."""
         self._folder = folder
         self._files: dict[str, BinaryIO] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigInvalid(f"{folder} cannot be made: {error.strerror or error}") from error
+            raise ConfigInvalid(f"{folder} cannot be created: {error.strerror or error}") from error
         for name in (_PREDICTIONS, _ERRORS):
             if (folder / name).exists():
-                raise ConfigInvalid(f"{folder / name} is there already", hint="name another folder for the output")
+                raise ConfigInvalid(f"{folder / name} exists already", hint="name another folder for the output")
 
     def __enter__(self) -> BatchOutput:
         return self

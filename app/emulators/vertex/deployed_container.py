@@ -18,9 +18,9 @@ from app.emulators.vertex.replica import Replica
 
 
 class DeployedContainer:
-    """`command` in `environment`, which listens on `port`. A context manager, once: it runs inside, and is probed.
+    """Runs `command` in `environment`, which listens on `port`. A context manager for one use; it gives the probes.
 
-    `endpoint` is what calls it; it may be there before the container is.
+    `endpoint` sends calls to the container; it can be used before the container runs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DeployedContainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # First: a container that was told to end owes nobody an answer to something new.
+        # First, because a container that was told to end need not answer new requests.
         self._client.close()
         try:
             if kind is None:

@@ -1,4 +1,4 @@
-"""A model that is deployed to an endpoint: the names of both, as everybody on the platform has them.
+"""A model deployed to an endpoint: the ids and resource names of both.
 
 Source: docs/spec/vertex.md section A1.
 """
@@ -15,9 +15,9 @@ _CREATED = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Ids are numbers. `predict_route` and `health_route` are "" for the platform's own form.
+    """Ids are texts of digits. `predict_route` and `health_route` are "" for the platform's default routes.
 
-    `is_invoked`: there is an invoke route prefix, so that every path of the container is open and no other call is.
+    `is_invoked`: the model has an invoke route prefix, so callers reach every path of the container by `invoke` only.
     """
 
     project_number: str = "123456789012"
@@ -59,7 +59,7 @@ class Deployment:
         return f"projects/{self.project_number}/locations/{self.location}"
 
     def resource(self, address: str) -> dict[str, Any]:
-        """The endpoint as the API tells of it; `address` is that of a dedicated endpoint, `host:port`."""
+        """The endpoint resource that the API returns; `address` is a dedicated endpoint's, `host:port`."""
         dedicated = {"dedicatedEndpointEnabled": True, "dedicatedEndpointDns": address}
         return {
             "name": self.endpoint,

@@ -1,4 +1,4 @@
-"""The platform around one container: its artifacts, its environment, its port, its callers, its end.
+"""The emulator: gives one container its artifacts, environment and port, probes it, forwards calls, and stops it.
 
 Source: docs/spec/vertex.md sections A1 to A5.
 """
@@ -37,10 +37,10 @@ _FAILED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorOptions:
-    """`model` is a gs:// address or a folder; `api_port` 0 is any. With `batch` there is no API, but that job.
+    """`model` is a gs:// address or a folder; `api_port` 0 is any free one. With `batch` a job runs instead of an API.
 
-    `command` is the container's entry point and `arguments` its arguments, `environment` is that of the emulator and
-    `variables` those of the model.
+    `command` is the container's entry point and `arguments` its arguments, `environment` is the emulator's, and
+    `variables` are the model's.
     """
 
     model: str
@@ -55,7 +55,7 @@ class EmulatorOptions:
 
 
 class Emulator:
-    """Runs once. `out` gets what the person must know, `err` each breach as it happens."""
+    """Runs once. `out` gets messages for the user, `err` each breach as it happens."""
 
     def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
         self._options = options
@@ -64,10 +64,10 @@ class Emulator:
         self.report = BreachReport(err)
 
     def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
-        """Until `stopped` is set, the deployment fails or the job is done; the exit status.
+        """Run until `stopped` is set, the deployment fails or the job is done, and return the exit status.
 
-        That is 1 if a limit was broken or an instance of the job has no prediction. `on_ready` is called with the API's
-        address. Raises ConfigInvalid where the model, the port, or the job's input or output cannot be used.
+        The status is 1 if a limit was broken or an instance of the job has no prediction. `on_ready` is called with the
+        API's address. Raises ConfigInvalid for a model, a port, or a job's input or output that cannot be used.
         """
         batch, counts = self._options.batch, BatchCounts(is_whole=True)
         if batch is not None:
@@ -83,7 +83,7 @@ class Emulator:
                 else:
                     counts = self._predict_batch(deployed, batch, stopped)
             except Interrupted:
-                pass  # there is no container yet
+                pass  # no container was started
             finally:
                 remove_folder(artifacts)
         self._say(self.report.text().rstrip())
@@ -106,7 +106,7 @@ class Emulator:
     def _predict_batch(
         self, deployed: DeployedContainer, options: BatchOptions, stopped: threading.Event
     ) -> BatchCounts:
-        """The end of the job is the end of everything: it sets `stopped`."""
+        """Run the job; its end sets `stopped`, which ends the emulator."""
         job = BatchJob(options, deployed.endpoint)
         with ThreadPoolExecutor(1, "batch job") as pool:
             with deployed as probes:
@@ -116,7 +116,7 @@ class Emulator:
                 future = pool.submit(job.run, stopped.is_set)
                 future.add_done_callback(lambda _: stopped.set())
                 probes.watch(stopped)
-            # What it still waited for has no answer any more.
+            # The container has ended, so the job waits for no answer.
             counts = future.result()
         self._say(counts.text())
         return counts

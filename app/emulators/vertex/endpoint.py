@@ -1,4 +1,4 @@
-"""What an endpoint does with a call: what the container is asked, and what comes back of it.
+"""The endpoint: it forwards calls to the container and turns the answers into the API's.
 
 Source: docs/spec/vertex.md sections A3 and A4.
 """
@@ -28,7 +28,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class Endpoint:
-    """Asks `client`, which is `deployment`'s container, for as long as `has_traffic` says so. Any thread."""
+    """Forwards calls by `client` to the container of `deployment` while `has_traffic` returns true. Any thread."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Endpoint:
         self._has_traffic = has_traffic
 
     def predict(self, request: PredictRequest) -> dict[str, Any]:
-        """The predictions, and what the platform says of the model. Raises GoogleError."""
+        """The predictions, with the platform's description of the model. Raises GoogleError."""
         found = self.predictions(request)
         metadata = {} if found.metadata is None else {"metadata": found.metadata}
         return {
@@ -60,8 +60,8 @@ class Endpoint:
     def explain(self, request: PredictRequest) -> dict[str, Any]:
         """The predictions with an empty explanation for each instance. Raises GoogleError.
 
-        The platform makes the explanations itself, from the predictions for instances that it has changed a little, as
-        the model's explanation spec says; of the container it asks nothing else than predictions.
+        The platform computes explanations itself, from the container's predictions for slightly changed instances, by
+        the model's explanation spec.
         """
         found = self.predictions(request)
         return {
@@ -86,16 +86,16 @@ class Endpoint:
         return found
 
     def raw_predict(self, request: RawRequest) -> ContainerAnswer:
-        """The container's answer, whatever its status. Raises GoogleError where there is none."""
+        """The container's answer with any status. Raises GoogleError if there is none."""
         return self._ask("POST", self._deployment.predict_path, request)
 
     def invoke(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
-        """The same of any path."""
+        """The container's answer for any path. Raises GoogleError if there is none."""
         return self._ask(method, path, request)
 
     @contextmanager
     def stream(self, request: RawRequest) -> Iterator[ContainerStream]:
-        """`raw_predict` as it comes; what goes wrong inside is a ContainerFault."""
+        """The answer of `raw_predict` as a stream. Reading it raises ContainerFault."""
         self._check_traffic()
         path = self._deployment.predict_path
         opened = self._client.open(
@@ -139,5 +139,5 @@ def _undeployed() -> GoogleError:
 
 
 def _sent(method: str, request: RawRequest) -> bytes | None:
-    """None where there is no body of which to tell the length."""
+    """The body; None for a request that is sent without a Content-Length."""
     return None if method != "POST" and not request.body else request.body

@@ -1,4 +1,4 @@
-"""What the container finds set, and how its arguments are read.
+"""The container's environment and arguments.
 
 Source: docs/spec/vertex.md section A1.
 """
@@ -25,14 +25,14 @@ from app.emulators.vertex.deployment import Deployment
 
 RESERVED_PREFIX = "AIP_"
 _MACHINE_TYPE = "n1-standard-4"
-# Inside a real container nobody else is on its ports, and its address is the outside's.
+# A real container has its ports to itself and listens on all addresses.
 _METRICS_PORT = "TRIDENT_METRICS_PORT"
 _CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
 
 
 def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> dict[str, str]:
-    """All that the platform sets; of an accelerator it says nothing where there is none."""
+    """The variables that the platform sets for a machine without an accelerator."""
     return {
         HTTP_PORT: str(port),
         PREDICT_ROUTE: deployment.predict_path,
@@ -51,7 +51,7 @@ def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> d
 
 
 def machine_variables(metrics_port: int, disk: Path) -> dict[str, str]:
-    """What makes a process of this machine a container that has everything to itself; `disk` ends with it."""
+    """Variables that isolate the process as a container would; `disk` is removed after it ends."""
     return {
         HTTP_ADDRESS: HOST,
         _METRICS_PORT: str(metrics_port),
@@ -66,7 +66,7 @@ def container_environment(
     platform: Mapping[str, str],
     variables: Mapping[str, str],
 ) -> dict[str, str]:
-    """`inherited` stands for what the image sets; `variables` are the model's, which may refer to others."""
+    """`inherited` takes the place of the image's variables; `variables` are the model's and may refer to others."""
     known = dict(platform)
     for name, text in variables.items():
         known[name] = expanded(text, known)
@@ -76,7 +76,7 @@ def container_environment(
 def container_arguments(
     arguments: Iterable[str], platform: Mapping[str, str], variables: Mapping[str, str]
 ) -> list[str]:
-    """The arguments with the values of the platform's variables and the model's where they refer to these."""
+    """The arguments with their references to the platform's and the model's variables replaced."""
     known = dict(platform)
     for name, text in variables.items():
         known[name] = expanded(text, known)
@@ -84,7 +84,7 @@ def container_arguments(
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    """`text` with each `$(NAME)` of `known` replaced; `$$` is a dollar, and an unknown name stays as it stands."""
+    """`text` with each `$(NAME)` of `known` replaced; `$$` is a dollar sign, and unknown names stay as they are."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1]

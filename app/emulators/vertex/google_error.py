@@ -1,7 +1,7 @@
-"""What the API answers where it does not answer with predictions, as the SDK reads it.
+"""The errors of the API, as the SDK reads them.
 
-The texts about sizes are those that callers of the platform report. That a container's own refusal keeps its status,
-and its body as the message, is not documented.
+The texts about sizes are quoted from reports of the platform's users. It is not documented that an error of the
+container keeps its status and becomes the message.
 Source: docs/spec/vertex.md sections A3 and A4.
 """
 
@@ -44,12 +44,12 @@ class GoogleError(Exception):
 
 
 def invalid(message: str) -> GoogleError:
-    """The caller asked for what cannot be."""
+    """The error for an invalid call."""
     return GoogleError(400, message)
 
 
 def impossible(message: str) -> GoogleError:
-    """The caller asked for what this deployment does not do."""
+    """The error for a valid call that this deployment does not support."""
     return GoogleError(400, message, CanonicalCode.FAILED_PRECONDITION)
 
 
@@ -63,7 +63,7 @@ def response_too_large(deployment: Deployment, most: int) -> GoogleError:
 
 
 def refused(status: int, text: str) -> GoogleError:
-    """The container answered with `status`, which is not 200, and `text`."""
+    """The error for an answer of the container with `status`, which is not 200, and `text`."""
     return GoogleError(
         status if status in _ERRORS else 500, text[:_LONGEST_MESSAGE] or f"the container answered {status}"
     )

@@ -1,4 +1,4 @@
-"""Which call of the API a request is.
+"""The operation of the API that a request calls.
 
 Source: docs/spec/vertex.md section A3.
 """
@@ -15,7 +15,7 @@ from app.emulators.vertex.limits import EndpointType
 
 
 class Verb(StrEnum):
-    """The calls that reach the container over HTTP, and the one that only asks what there is."""
+    """The operations that reach the container over HTTP, and GET, which returns the endpoint resource."""
 
     PREDICT = "predict"
     RAW_PREDICT = "rawPredict"
@@ -36,7 +36,7 @@ _PRINTABLE = re.compile(r"[!-~]*")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`route` is the container's path, query included, of an invocation. `from_sdk`: in the SDK's own form of REST."""
+    """`route` is the container's path with its query, for `INVOKE`. `from_sdk`: the body is in the SDK's envelope."""
 
     verb: Verb
     route: str = ""
@@ -44,7 +44,7 @@ class Operation:
 
 
 def read_operation(method: str, target: str, deployment: Deployment) -> Operation:
-    """What `target`, a path with its query, means to `deployment`. Raises GoogleError for what it does not do."""
+    """The operation of `target`, a path with its query. Raises GoogleError if `deployment` does not support it."""
     path, _, query = target.partition("?")
     found = _PATH.fullmatch(path)
     if found is None or not _PRINTABLE.fullmatch(target):
@@ -61,7 +61,7 @@ def read_operation(method: str, target: str, deployment: Deployment) -> Operatio
     if method != "POST":
         raise GoogleError(405, f"{verb} is called with POST")
     _check_possible(verb, deployment)
-    # What generated clients say of the answer that they expect.
+    # Generated clients send this, and expect the answer in the envelope.
     return Operation(verb, from_sdk="$alt=json" in query.replace("%24", "$"))
 
 
@@ -82,7 +82,7 @@ def _invocation(route: str, deployment: Deployment) -> Operation:
 
 def _check_possible(verb: Verb, deployment: Deployment) -> None:
     if deployment.is_invoked:
-        raise impossible(f"{verb} is not there for a model with an invoke route prefix: call …/invoke/PATH")
+        raise impossible(f"{verb} is not available for a model with an invoke route prefix: call …/invoke/PATH")
     if verb is Verb.STREAM_RAW_PREDICT and deployment.endpoint_type is not EndpointType.DEDICATED:
         raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
 
@@ -90,5 +90,5 @@ def _check_possible(verb: Verb, deployment: Deployment) -> None:
 def _unknown(path: str) -> GoogleError:
     calls = ", ".join(f":{verb}" for verb in _CALLS)
     return GoogleError(
-        404, f"'{path[:200]}' is none of the emulator's calls: /v1/projects/…/locations/…/endpoints/…{calls}, /invoke/…"
+        404, f"'{path[:200]}' is not a call of the emulator: /v1/projects/…/locations/…/endpoints/…{calls}, /invoke/…"
     )

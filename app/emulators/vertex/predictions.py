@@ -1,4 +1,4 @@
-"""The platform's own form of a request and of its answer: instances, and a prediction for each.
+"""The platform's format of a request and of its answer: instances, and a prediction for each.
 
 Source: docs/spec/vertex.md section A3.
 """
@@ -18,12 +18,12 @@ _EXPLAIN_FIELDS = _PREDICT_FIELDS | {"deployedModelId", "explanationSpecOverride
 
 
 class PredictionFault(Exception):
-    """The container's answer is none to instances; the text says what it did, after the words `the container`."""
+    """The container's answer has no predictions. The text continues the words `the container`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """`count` instances, and the body with which the container is asked for their predictions."""
+    """A request for the predictions of `count` instances; `body` is sent to the container."""
 
     count: int
     body: bytes
@@ -31,18 +31,18 @@ class PredictRequest:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """`metadata` is what the container says of the request as a whole, None for nothing."""
+    """`metadata` is the container's metadata of the whole request, None for none."""
 
     values: list[Any]
     metadata: Any = None
 
     def fault(self, count: int) -> str:
-        """What is wrong with them as the answer to `count` instances; "" for nothing."""
+        """The reason why these do not answer `count` instances; "" if they do."""
         return "" if len(self.values) == count else f"answered {count} instances with {len(self.values)} predictions"
 
 
 def read_predict_request(body: bytes, *, is_explain: bool = False) -> PredictRequest:
-    """Raises GoogleError for what the API refuses before any container sees it."""
+    """Read the body of a call. Raises GoogleError for a body that the API refuses without the container."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -58,7 +58,7 @@ def read_predict_request(body: bytes, *, is_explain: bool = False) -> PredictReq
 
 
 def predict_request(instances: list[Any], parameters: Any = None) -> PredictRequest:
-    """What the container is sent for these."""
+    """The request to the container for these instances."""
     document = {_INSTANCES: instances}
     if parameters is not None:
         document[_PARAMETERS] = parameters
@@ -66,11 +66,11 @@ def predict_request(instances: list[Any], parameters: Any = None) -> PredictRequ
 
 
 def read_predictions(body: bytes) -> Predictions:
-    """The container's answer with status 200. Raises PredictionFault."""
+    """The predictions in the container's answer with status 200. Raises PredictionFault."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise PredictionFault(f"answered 200 with what is no JSON: {error}") from None
+        raise PredictionFault(f"answered 200 with a body that is not JSON: {error}") from None
     if type(document) is not dict or type(document.get("predictions")) is not list:
         raise PredictionFault("answered 200 without a list of 'predictions'")
     return Predictions(document["predictions"], document.get("metadata"))

@@ -1,8 +1,7 @@
-"""The platform's probes: whether somebody listens, and whether the container is healthy.
+"""The platform's probes of a container: liveness, a connection to its port, and health, a request.
 
-That nobody listens is tried only at a start; health is asked for as long as the container serves. Both are asked more
-often than the platform does until they are good, so that nobody waits for the next turn; what counts is the time at
-which the platform would have given up.
+Liveness is probed only after a start, health as long as the container serves. Until a probe succeeds it is repeated
+more often than on the platform, to save time; the time limits are the platform's.
 Source: docs/spec/vertex.md section A2.
 """
 
@@ -27,7 +26,7 @@ _CONNECT_S = 1.0
 
 
 class Restartable(Protocol):
-    """What is probed."""
+    """A container that can be probed and restarted."""
 
     @property
     def exit_status(self) -> int | None: ...
@@ -43,7 +42,7 @@ class _Start(Enum):
 
 
 class Probes:
-    """Asks `client`, which is the container's on `port`, for `health_path`. One thread, but for `has_traffic`."""
+    """Probes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Probes:
         report: BreachReport,
         say: Callable[[str], None],
     ) -> None:
-        """`say` gets what is no breach but must be known."""
+        """`say` gets messages for the user that are not breaches."""
         self._replica = replica
         self._client = client
         self._port = port
@@ -73,9 +72,9 @@ class Probes:
         return self._has_traffic
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
-        """Until the container is healthy for the first time.
+        """Wait until the container is healthy for the first time.
 
-        False where it is stopped before, the container ends, or its time is over: then the deployment has failed.
+        False if it is stopped before, the container ends, or the time is over: then the deployment has failed.
         """
         outcome = self._start(is_stopped, time.monotonic() + self._limits.deployment_s)
         if outcome is _Start.ENDED:
@@ -88,7 +87,7 @@ class Probes:
         return outcome is _Start.READY
 
     def watch(self, stopped: threading.Event) -> None:
-        """Probe until `stopped`. A container that ends is started again."""
+        """Probe until `stopped` is set. A container that ends is restarted."""
         while not stopped.wait(self._limits.health_interval_s):
             status = self._replica.exit_status
             if status is None:
@@ -98,10 +97,10 @@ class Probes:
             self._report.add(f"the container ended by itself, with status {status}, and was started again")
             self._replica.restart(self._limits.stop_s, self._report)
             if self._start(stopped.is_set, math.inf) is _Start.READY:
-                self._say("the container is healthy again: calls reach it")
+                self._say("the container is healthy again and gets calls")
 
     def _start(self, is_stopped: Callable[[], bool], deadline: float) -> _Start:
-        """From the start of the container until it is healthy."""
+        """Probe from the start of the container until it is healthy."""
         listens = False
         started = time.monotonic()
         while not is_stopped():
@@ -122,13 +121,13 @@ class Probes:
         return _Start.STOPPED
 
     def _last_try_s(self) -> float:
-        """When the platform tries for the last time, from the start on."""
+        """Seconds from the start to the platform's last liveness probe."""
         return (self._limits.liveness_tries - 1) * self._limits.liveness_interval_s
 
     def _restart_for_silence(self) -> None:
         tries, apart = self._limits.liveness_tries, seconds(self._limits.liveness_interval_s)
         self._report.add(
-            f"liveness: nobody listened on port {self._port} in {tries} tries {apart} apart, so that the container was "
+            f"liveness: the container did not listen on port {self._port} in {tries} tries {apart} apart and was "
             "started again"
         )
         self._replica.restart(self._limits.stop_s, self._report)
@@ -155,12 +154,12 @@ class Probes:
             self._failures = 0
             if not self._has_traffic:
                 self._has_traffic = True
-                self._say("the container is healthy again: calls reach it")
+                self._say("the container is healthy again and gets calls")
             return
         self._failures += 1
         if self._failures >= self._limits.health_failures and self._has_traffic:
             self._has_traffic = False
             self._report.add(
-                f"health: {self._failures} bad probes in a row, so that no calls reached the container any more: "
+                f"health: {self._failures} failed probes in a row, so the container got no more calls: "
                 f"at the last one it {self._last}"
             )

@@ -1,7 +1,6 @@
-"""A request with a body of any kind: what of it reaches the container, and what of the container's answer the caller.
+"""A raw request: the headers and body that reach the container, and those of its answer that reach the caller.
 
-The generated clients of the SDK speak REST in a form of their own: the body is JSON that holds the real one, as does
-that of the answer.
+The SDK's generated clients wrap both bodies in an envelope: a JSON document that has the real body as base64.
 Source: docs/spec/vertex.md section A3.
 """
 
@@ -20,7 +19,7 @@ from app.emulators.vertex.deployment import Deployment
 from app.emulators.vertex.google_error import invalid
 
 _CONTENT_TYPE = "content-type"
-# Of the connection, of the platform's own door, and what is said anew.
+# Headers of the connection, of the platform's authentication, and headers that are set again.
 _NOT_PASSED = frozenset(
     {
         "authorization",
@@ -39,9 +38,9 @@ _NOT_PASSED = frozenset(
     }
 )
 _NOT_PASSED_BACK = _NOT_PASSED | {"date", "server"}
-_OF_GOOGLE = "x-goog-"
-# These are the SDK's own words about the form that it speaks.
-_OF_THE_FORM = frozenset({_CONTENT_TYPE, "accept", "accept-encoding", "user-agent"})
+_GOOGLE_PREFIX = "x-goog-"
+# In a request of the SDK these describe the envelope.
+_OF_THE_ENVELOPE = frozenset({_CONTENT_TYPE, "accept", "accept-encoding", "user-agent"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _HTTP_BODY = "httpBody"
@@ -49,19 +48,19 @@ _HTTP_BODY = "httpBody"
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """As the container gets it."""
+    """The request as the container receives it."""
 
     headers: dict[str, str]
     body: bytes
 
 
 def read_raw_request(headers: Iterable[tuple[str, str]], body: bytes) -> RawRequest:
-    """Raises GoogleError for a header that cannot be sent on."""
+    """Read a request without an envelope. Raises GoogleError for a header that cannot be forwarded."""
     return RawRequest(_passed(headers, _NOT_PASSED), body)
 
 
 def read_sdk_request(headers: Iterable[tuple[str, str]], body: bytes) -> RawRequest:
-    """The same in the SDK's form. Raises GoogleError for a body that has another."""
+    """Read a request in the SDK's envelope. Raises GoogleError for a body that is not one."""
     try:
         document = orjson.loads(body)
         held = document[_HTTP_BODY]
@@ -73,12 +72,12 @@ def read_sdk_request(headers: Iterable[tuple[str, str]], body: bytes) -> RawRequ
         ) from None
     if type(content_type) is not str or not _VALUE.fullmatch(content_type):
         raise invalid("Invalid value at 'http_body.content_type'")
-    passed = _passed(headers, _NOT_PASSED | _OF_THE_FORM)
+    passed = _passed(headers, _NOT_PASSED | _OF_THE_ENVELOPE)
     return RawRequest({**passed, **({"Content-Type": content_type} if content_type else {})}, content)
 
 
 def passed_back(headers: Iterable[tuple[str, str]], deployment: Deployment) -> dict[str, str]:
-    """The headers of the answer as the caller gets them: the container's, and the platform's own."""
+    """The headers of the answer to the caller: the container's and the platform's."""
     passed = {
         name: value
         for name, value in headers
@@ -95,14 +94,14 @@ def passed_back(headers: Iterable[tuple[str, str]], deployment: Deployment) -> d
 
 
 def sdk_answer(headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
-    """The container's answer in the SDK's form."""
+    """The container's answer in the SDK's envelope."""
     content_type = next((value for name, value in headers if name.lower() == _CONTENT_TYPE), "")
     held: dict[str, Any] = {"contentType": content_type, "data": base64.b64encode(body).decode()}
     return orjson.dumps(held)
 
 
 def sdk_answers(headers: list[tuple[str, str]], parts: Iterable[bytes]) -> Iterator[bytes]:
-    """A streamed answer in the SDK's form: a list of such answers, as they come."""
+    """A streamed answer for the SDK: a JSON list with an envelope for each part, as the parts arrive."""
     mark = b"["
     for part in parts:
         yield mark + sdk_answer(headers, part)
@@ -113,7 +112,7 @@ def sdk_answers(headers: list[tuple[str, str]], parts: Iterable[bytes]) -> Itera
 def _passed(headers: Iterable[tuple[str, str]], without: frozenset[str]) -> dict[str, str]:
     passed = {}
     for name, value in headers:
-        if name.lower() in without or name.lower().startswith(_OF_GOOGLE):
+        if name.lower() in without or name.lower().startswith(_GOOGLE_PREFIX):
             continue
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise invalid(f"the header {name[:100]!r} is malformed")

@@ -1,4 +1,4 @@
-"""The machine on which the container runs: it starts it, and starts it again.
+"""The replica of a deployment: it starts and restarts the container.
 
 Source: docs/spec/vertex.md section A2.
 """
@@ -12,7 +12,7 @@ from app.emulators.common.container import Container
 
 
 class Replica:
-    """Runs one container at a time. One thread at a time."""
+    """Runs one container at a time. Used by one thread at a time."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command = command
@@ -25,14 +25,14 @@ class Replica:
         return self._container.exit_status
 
     def restart(self, within_s: float, report: BreachReport) -> None:
-        """End the container, as `stop` does, and start it anew."""
+        """Stop the container, as `stop` does, and start a new one."""
         self._container.stop(within_s, report)
         self._container = Container(self._command, self._environment)
 
     def stop(self, within_s: float, report: BreachReport) -> None:
-        """Returns when the container is gone."""
+        """Stop the container. Returns when it has ended."""
         self._container.stop(within_s, report)
 
     def kill(self) -> None:
-        """Leave nothing of it."""
+        """Kill all processes of the container."""
         self._container.kill()

@@ -92,7 +92,7 @@ def test_the_forms_of_a_batch_job() -> None:
         (["a", "--port=x"], "--port"),
         (["a", "--env=A"], "NAME=VALUE"),
         (["a", "--env=AIP_MODE=x"], "names that begin with AIP_"),
-        (["a", "--env=a-b=x"], "'a-b' is no name"),
+        (["a", "--env=a-b=x"], "'a-b' is not a valid name"),
         (["a", "--endpoint-type=private"], "dedicated, shared"),
         (["a", "--inference-timeout=3601"], "at most 3600 s"),
         (["a", "--inference-timeout=10", "--endpoint-type=shared"], "cannot be set"),

@@ -39,7 +39,7 @@ def test_pages_without_an_end_are_a_fault() -> None:
     [b"", b"[]", b"{}", b'{"models": [{}]}', b'{"models": [{"modelName": 1, "modelUrl": "x"}]}', b'{"models": 1}'],
 )
 def test_what_is_no_list_is_a_fault(body: bytes) -> None:
-    with pytest.raises(ContainerFault, match="no list of models"):
+    with pytest.raises(ContainerFault, match="not a list of models"):
         listed(ScriptedContainer(lambda call: Answer(body=body)))
 
 

@@ -99,8 +99,8 @@ def test_the_later_of_two_members_with_one_name_counts(tmp_path: Path, target: P
         ([symlink("b", "s/.."), symlink("s", ".")], "link 'b' leads out"),
         ([symlink("a", "b"), symlink("b", "a")], "leads out"),
         ([special("a", tarfile.LNKTYPE, "../../model.tar.gz")], "lies outside"),
-        ([special("a", tarfile.LNKTYPE, "nothing")], "'a' is of no file"),
-        ([symlink("s", "/etc/hostname"), special("a", tarfile.LNKTYPE, "s")], "'a' is of no file"),
+        ([special("a", tarfile.LNKTYPE, "nothing")], "'a' is not to a file"),
+        ([symlink("s", "/etc/hostname"), special("a", tarfile.LNKTYPE, "s")], "'a' is not to a file"),
         ([special("pipe", tarfile.FIFOTYPE)], "'pipe' is a device or a pipe"),
         ([special("disk", tarfile.BLKTYPE)], "'disk' is a device or a pipe"),
         ([file("a\nb/../../c")], r"'a\nb/../../c'"),
@@ -166,5 +166,5 @@ def test_it_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: 
 def test_an_archive_that_was_cut_is_refused(tmp_path: Path, target: Path) -> None:
     made = archived(tmp_path, file("a", os.urandom(100_000)))
     made.write_bytes(made.read_bytes()[:50_000])
-    with pytest.raises(ConfigInvalid, match=r"no \.tar\.gz archive"):
+    with pytest.raises(ConfigInvalid, match=r"not a \.tar\.gz archive"):
         unpack(made, target, PLENTY)

@@ -114,7 +114,7 @@ def test_too_few_predictions_are_a_breach_and_reach_the_caller(platform: Platfor
 def test_no_predictions_are_a_breach_and_an_error(platform: Platform) -> None:
     platform.answer = Answer(body=b"<html>")
     assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
-    assert "what is no JSON" in platform.breaches[0]
+    assert "a body that is not JSON" in platform.breaches[0]
 
 
 def test_the_containers_refusal_is_an_error_and_no_breach(platform: Platform) -> None:

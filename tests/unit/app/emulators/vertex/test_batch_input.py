@@ -35,7 +35,7 @@ def test_a_line_of_json_is_an_instance(tmp_path: Path) -> None:
 def test_a_line_that_is_no_json_is_kept_beside_its_fault(tmp_path: Path) -> None:
     good, bad, last = read(tmp_path, "a.jsonl", "1\n{\n2\n")
     assert (good.value, last.value) == (1, 2)
-    assert (bad.value, bad.fault.startswith("the line is no JSON")) == ("{", True)
+    assert (bad.value, bad.fault.startswith("the line is not JSON")) == ("{", True)
 
 
 def test_a_row_has_the_names_of_its_header_text_in_quotes_and_numbers_without(tmp_path: Path) -> None:

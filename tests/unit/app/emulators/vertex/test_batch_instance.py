@@ -54,7 +54,7 @@ def test_a_file_has_no_fields() -> None:
     [
         ({"a": 1}, {"key_field": "id"}, "no field 'id'"),
         ({"a": 1}, {"included_fields": ("b",)}, "no field 'b'"),
-        ([1], {"key_field": "id"}, "is no object"),
+        ([1], {"key_field": "id"}, "is not an object"),
         ([1], {"instance_type": OBJECT}, "cannot be turned into an object"),
         (1, {"instance_type": ARRAY}, "cannot be turned into an array"),
         (ROW, {"instance_type": ARRAY}, "fields must be named"),

@@ -121,14 +121,14 @@ def test_another_jobs_output_is_not_touched(tmp_path: Path) -> None:
     job = Job(tmp_path, [1])
     job.output.mkdir(parents=True)
     (job.output / "errors_0001.jsonl").write_text("theirs")
-    with pytest.raises(ConfigInvalid, match="is there already"):
+    with pytest.raises(ConfigInvalid, match="exists already"):
         job.run()
     assert job.container.calls == []
 
 
 def test_an_output_that_cannot_be_a_folder(tmp_path: Path) -> None:
     job = Job(tmp_path, [1])
-    with pytest.raises(ConfigInvalid, match="cannot be made"):
+    with pytest.raises(ConfigInvalid, match="cannot be created"):
         job.run(output=job.input)
 
 
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_known_before_there_is_a_model(tmp_path: Path) -> None:
 
     (tmp_path / "in.csv").write_text("a")
     checked("in.csv")
-    with pytest.raises(ConfigInvalid, match="is no file"):
+    with pytest.raises(ConfigInvalid, match="is not a file"):
         checked("nothing")
     with pytest.raises(ConfigInvalid, match="do not apply to csv"):
         checked("in.csv", included_fields=("a",))

@@ -138,7 +138,7 @@ def test_a_container_that_does_not_listen_in_time_is_started_again(tmp_path: Pat
     with Emulated(tmp_path, LATE, variables={"MARK": str(tmp_path / "mark")}, limits=limits) as emulated:
         assert emulated.predict()["instance"] == 7
         (breach, *more) = emulated.end()
-    assert breach.startswith("liveness: nobody listened on port")
+    assert breach.startswith("liveness: the container did not listen on port")
     assert more == []
     assert emulated.status == 1
 
