@@ -19,7 +19,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
 from core.inference.tensors import Array, Datatype, shape_text
 from core.observability.statistics import ModelStatistics
-from core.scheduling.instance import run_once
+from core.scheduling.execution import run_once
 
 _LONGEST_SHOWN = 200
 

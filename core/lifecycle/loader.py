@@ -35,8 +35,8 @@ from core.repository.repositories import Located
 from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
 from core.repository.versions import version_directories, version_path
+from core.scheduling.execution import run_once
 from core.scheduling.factory import make_scheduler
-from core.scheduling.instance import run_once
 
 _log = logging.getLogger("trident.lifecycle")
 

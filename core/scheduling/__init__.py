@@ -1,0 +1,1 @@
+"""Schedulers: the queue of each model version, and the threads that execute its requests in batches."""

@@ -1,4 +1,4 @@
-"""Handing a response to the caller of a request."""
+"""Handing responses to the callers of requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Respond = Callable[[PendingRequest, InferenceResponse], None]
 def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
     """Call the request's `on_response`, on the calling thread.
 
-    What it raises is logged and goes no further: a front end's fault must not end the instance thread, nor keep the
-    other requests of the batch from their responses.
+    An exception of the callback is only logged: a fault of a front end must not end the instance thread, and must not
+    keep the other requests of the batch from their responses.
     """
     try:
         pending.on_response(response)
@@ -26,7 +26,7 @@ def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
 
 
 def flush(requests: Iterable[PendingRequest]) -> None:
-    """Let the front ends of requests that were answered send what they collected: once each, however many there are."""
+    """Have the callers of answered requests send the responses that they collected: one call for each caller."""
     for each in {pending.flush for pending in requests}:
         if each is not None:
             each()

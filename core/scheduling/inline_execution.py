@@ -1,72 +1,76 @@
-"""Whether a model's executions are so short that a thread which has other things to do may run one."""
+"""Executing queued requests on the submitting thread, on the instance of a thread that rests.
+
+Handing the interpreter to an instance thread and back takes longer than a short execution. So if the recent executions
+were short and no instance thread is awake, none is woken: the submitting thread defers `run` and executes what is
+queued itself, after it has submitted all its requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable
 
-from core.config.model_spec import ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.tensors import BYTES
+from core.scheduling.instance_pool import InstancePool
+from core.scheduling.instance_thread import InstanceThread
+from core.scheduling.policy import BatchLimits
+from core.scheduling.queue import RequestQueue
+from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.work import Work, take_work
 
-# On a thread of its own an execution takes two to three times as long as it computes, because that thread shares the
-# interpreter with the one that submits. So this says only that it would do no harm: it is no longer than what is done
-# for so many requests anyway.
-_SHORT_NS = 1_000_000
-_SHORT_NS_PER_REQUEST = 30_000
-_IN_A_ROW = 16
-# And this, which counts where it runs in that thread's place, that it gains: one that computes for longer is worth
-# another thread, on a machine with another core. What Python does for each request takes as long on either.
-_LENT_NS = 200_000
-_LENT_NS_PER_REQUEST = 8_000
-# Of the executions in a thread's place so many say how long they take, and after so many others it is tried again.
-_AVERAGED = 16
-_PAUSE = 1000
 TURN_NS = 4_000_000
-"""For so long that thread may go on with what is queued, before the instance's own has to see to the rest."""
+"""The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
 
 
 class InlineExecution:
-    """Any thread; an execution that is noted while another one is may be lost.
+    """Borrows a resting thread's instance. `lock` is the scheduler's; it guards `queue` and `pool`."""
 
-    No client may hold up that thread: how much it sends must not make the next execution long after short ones. One
-    that has twice as much to do takes some milliseconds at most, also where the time grows with the cube of the size.
-    """
+    __slots__ = ("_clock", "_limits", "_lock", "_pool", "_queue", "_short")
 
-    __slots__ = ("_average", "_largest", "_possible", "_short")
-
-    def __init__(self, spec: ModelSpec) -> None:
-        # A batch that waits for company needs a thread that waits, and what is done to a string its size does not say.
-        waits = spec.batching is not None and spec.batching.max_queue_delay_ns > 0
-        self._possible = not waits and all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
-        self._short = 0
-        self._largest = 0
-        self._average = 0.0
+    def __init__(
+        self,
+        lock: threading.Lock,
+        queue: RequestQueue,
+        pool: InstancePool,
+        limits: BatchLimits,
+        short: ShortExecutions,
+        clock: Callable[[], int],
+    ) -> None:
+        self._lock = lock
+        self._queue = queue
+        self._pool = pool
+        self._limits = limits
+        self._short = short
+        self._clock = clock
 
     @property
-    def lasting(self) -> bool:
-        """Whether the last 16 executions were short."""
-        return self._short >= _IN_A_ROW
+    def is_possible(self) -> bool:
+        """Under the lock."""
+        pool = self._pool
+        return bool(pool.idle) and not pool.waking and pool.idle[-1].backend.may_run_inline and self._short.lasting
 
-    def expected(self, batch: Sequence[PendingRequest]) -> bool:
-        """Whether executing `batch` will be short: the last 16 were, and the inputs of one of them half as large."""
-        return self.lasting and _size(batch) <= 2 * self._largest
+    def run(self) -> None:
+        """Execute what is queued on the calling thread, for as long as the executions are short."""
+        with self._lock:
+            if not self.is_possible:
+                self._pool.wake_idle(self._queue.items)
+                return
+            thread = self._pool.lend()
+            until_ns = self._clock() + TURN_NS
+            work = self._next_work(thread, until_ns)
+        while work is not None:
+            thread.instance.perform(work, inline=True)
+            with self._lock:
+                self._pool.finish(thread)
+                work = self._next_work(thread, until_ns)
 
-    def note(self, batch: Sequence[PendingRequest], duration_ns: int, lent: bool = False) -> None:
-        """`batch` was executed in `duration_ns` nanoseconds; `lent`: in the place of the instance's own thread."""
-        if not self._possible:
-            return
-        count = len(batch)
-        if duration_ns >= _SHORT_NS + _SHORT_NS_PER_REQUEST * count:
-            self._short = self._largest = 0
-            return
-        self._short += 1
-        self._largest = max(self._largest, _size(batch))
-        if lent:
-            self._average += (duration_ns / (_LENT_NS + _LENT_NS_PER_REQUEST * count) - self._average) / _AVERAGED
-            if self._average > 1:
-                self._average = 0.0
-                self._short = -_PAUSE
-
-
-def _size(batch: Sequence[PendingRequest]) -> int:
-    return sum([pending.request.nbytes for pending in batch])
+    def _next_work(self, thread: InstanceThread, until_ns: int) -> Work | None:
+        """Take work for the lent `thread`, or give the thread back and return None. Under the lock."""
+        pool = self._pool
+        now_ns = self._clock()
+        if now_ns <= until_ns and not thread.retired and not pool.closed:
+            work = take_work(self._queue, self._limits, now_ns, self._short)
+            if isinstance(work, Work):
+                pool.take(thread, work, self._queue)
+                return work
+        pool.take_back(thread, self._queue.items)
+        return None

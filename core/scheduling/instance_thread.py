@@ -1,23 +1,61 @@
-"""The native thread of one instance, and what its scheduler notes of it."""
+"""The native thread of one instance, and its states.
+
+RUNNING    -> IDLE, HOLDING            there is nothing to execute, or a batch that may still grow
+IDLE       -> WOKEN, LENT, DISMISSED
+           -> RUNNING                  the thread was HOLDING before, and the queue delay is over
+HOLDING    -> WOKEN, DISMISSED
+           -> IDLE                     another thread took the batch or holds instead
+           -> RUNNING                  the queue delay is over
+WOKEN      -> RUNNING
+LENT       -> IDLE, WOKEN, DISMISSED   the thread that executed on the instance has finished
+DISMISSED                              the thread ends
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import Enum
 
 from core.backends.base import BackendInstance
 from core.scheduling.instance import ModelInstance
 from core.scheduling.policy import Wait
 
 
+class ThreadState(Enum):
+    """`next` are the states that may follow."""
+
+    next: tuple[ThreadState, ...]
+
+    RUNNING = "executes, or looks for work"
+    IDLE = "rests until it is woken"
+    HOLDING = "rests until it is woken or the queue delay is over"
+    WOKEN = "has its token and will look for work"
+    LENT = "rests while another thread executes on its instance"
+    DISMISSED = "has its token and will end"
+
+
+# In Python 3.11 a member costs a function call when it is looked up on its class.
+RUNNING, IDLE, HOLDING, WOKEN, LENT, DISMISSED = ThreadState
+
+RUNNING.next = (IDLE, HOLDING)
+IDLE.next = (WOKEN, LENT, RUNNING, DISMISSED)
+HOLDING.next = (WOKEN, IDLE, RUNNING, DISMISSED)
+WOKEN.next = (RUNNING,)
+LENT.next = (IDLE, WOKEN, DISMISSED)
+DISMISSED.next = ()
+
+
 class InstanceThread:
-    """Runs `serve` with itself, once. All attributes but `backend` and `instance` are the scheduler's, under its lock.
+    """Runs `serve`, with itself as the argument, once. Every attribute that changes is guarded by the scheduler's lock.
 
-    `token` is a binary semaphore: locked while there is nothing to wake for. A lock costs no more than any other way
-    to wake a thread (29 µs there and back on the reference machine, as `SimpleQueue`) and waits with a time limit.
+    `token` is a binary semaphore: the thread rests by acquiring it, and whoever moves the thread to WOKEN or DISMISSED
+    releases it. A lock costs no more than any other way to wake a thread (29 µs there and back on the reference
+    machine, as `SimpleQueue`) and can be acquired with a time limit. `retired` tells the thread to end when it next
+    looks for work. `taken` is the number of requests that it has taken and not finished. `wait` is valid while HOLDING.
 
-    What it knows of the scheduler goes when the thread ends: nothing of a model that was unloaded waits for the
-    collector of cycles, and its memory is free at once.
+    When the thread ends it drops its reference to the scheduler. So an unloaded model is freed at once, not when the
+    garbage collector finds the cycle.
     """
 
     def __init__(
@@ -27,28 +65,28 @@ class InstanceThread:
         self.instance = instance
         self.token = threading.Lock()
         self.token.acquire()
-        self.resting = False
-        self.woken = False
-        self.lent = False  # another thread executes on the instance, while this one rests
+        self.state = RUNNING
         self.retired = False
         self.taken = 0
         self.wait = Wait(0, 0, None)
         self._thread = threading.Thread(target=serve, args=(self,), name=f"trident-{instance.name}", daemon=True)
 
-    @property
-    def may_be_lent(self) -> bool:
-        return self.backend.may_run_inline
+    def move(self, state: ThreadState) -> None:
+        """Raises RuntimeError for a move that the states do not allow, which is a bug."""
+        if state not in self.state.next:
+            raise RuntimeError(f"instance thread '{self.instance.name}' cannot go from {self.state} to {state}")
+        self.state = state
 
     @property
     def is_current(self) -> bool:
-        """Whether this is asked on the thread itself."""
+        """Whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
     def start(self) -> None:
         self._thread.start()
 
     def join(self, timeout_s: float | None) -> bool:
-        """Whether the thread has ended; does not wait for the calling thread itself, nor for one never started."""
+        """Wait for the thread to end, unless it is the calling one or was never started. Returns whether it ended."""
         if self._thread.ident is not None and not self.is_current:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

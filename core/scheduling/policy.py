@@ -1,8 +1,8 @@
-"""When to run which of the queued requests: pure functions of the queue's head, the limits and the time.
+"""Which queued requests to run, and when: pure functions of the head of the queue, the limits and the time.
 
-An idle instance asks `form_batch` what to do with the requests at the head of the queue. Nobody forms batches ahead of
-a free instance, so a batch that waits at an instance and may still grow (rule (e) of the source) does not exist here:
-what has queued up when an instance becomes free is the batch.
+A free instance asks `form_batch` what to do with the requests at the head of the queue. No batch is formed before an
+instance is free, so there is no batch that waits for its instance and may still grow (rule (e) of the source): the
+requests that are queued when an instance becomes free are the batch.
 Source: docs/spec/schedulers.md section 3.2, "Batch forming".
 """
 
@@ -16,7 +16,7 @@ from core.inference.pending_request import PendingRequest
 
 
 class BatchLimits(NamedTuple):
-    """What bounds a batch. Sizes count items; `preferred` is not empty, and none of it exceeds `max_batch_size`."""
+    """The limits of a batch. Sizes count items. `preferred` is not empty; its sizes are at most `max_batch_size`."""
 
     max_batch_size: int
     preferred: frozenset[int]
@@ -31,10 +31,10 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Execute nothing yet: ask again at `until_ns` (monotonic), or earlier if one of these arrives:
+    """Execute nothing yet, and ask again at `until_ns` (monotonic).
 
-    a request that makes the items queued at least `grow_to`, one with another batch key than `key`, or one that goes
-    ahead of another: the sizes on the way to `grow_to` are then others.
+    Ask again earlier if a request arrives that makes the queued items at least `grow_to`, that has another batch key
+    than `key`, or that goes ahead of others, because then the batch would grow through other sizes.
     """
 
     until_ns: int
@@ -50,11 +50,11 @@ Decision = Run | Wait | Idle
 IDLE = Idle()
 
 UNBATCHED = BatchLimits(1, frozenset((1,)), 1, 0)
-"""The default scheduler's limits: every request is an execution of its own, whatever its batch size."""
+"""The limits without dynamic batching: each request is one execution, whatever its batch size."""
 
 
 def limits_of(spec: ModelSpec) -> BatchLimits:
-    """The limits that a model's configuration sets. No preferred size means the maximum is the preferred one."""
+    """The limits that a model's configuration sets. Without preferred sizes the maximum is the preferred size."""
     if spec.batching is None:
         return UNBATCHED
     largest = max(1, spec.max_batch_size)
@@ -63,10 +63,10 @@ def limits_of(spec: ModelSpec) -> BatchLimits:
 
 
 def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns: int) -> Decision:
-    """What to do with `candidates`, the live requests at the head of the queue in the order in which they may run.
+    """Decide what to do with `candidates`, the live requests at the head of the queue in the order of execution.
 
-    The first `max_batch_size` of the queue are enough, for each weighs at least one item. A first request larger than
-    every preferred size is accepted as it is: steps 2 to 4 of the source concern a batch that has begun.
+    The first `max_batch_size` requests are enough, because each has at least one item. A first request that is larger
+    than every preferred size is accepted: steps 2 to 4 of the source apply to a batch that is not empty.
     """
     max_batch_size, preferred, largest_preferred, delay_ns = limits
     count = total = cut_off = 0
@@ -104,12 +104,12 @@ def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns
 
 
 def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
-    """Whether forming the batch again, now that `pending` came last and makes it `items`, could end other than so."""
+    """Whether the decision can change, now that `pending` arrived and `items` are queued."""
     return items >= wait.grow_to or pending.batch_key != wait.key or 0 < pending.expires_ns < wait.until_ns
 
 
 def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, until_ns: int) -> Wait:
-    """Wait out the delay or the nearest queue timeout. Every candidate fits here, and `total` is below a preferred."""
+    """Wait for the end of the delay or of a queue timeout. All candidates fit; `total` is below a preferred size."""
     timeouts = [pending.expires_ns for pending in candidates if pending.expires_ns]
     grow_to = min(size for size in limits.preferred if size > total)
     return Wait(min([until_ns, *timeouts]), grow_to, candidates[0].batch_key)

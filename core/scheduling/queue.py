@@ -1,4 +1,4 @@
-"""The request queue of a model: priority levels, and the queue policy of each.
+"""The request queue of a model: priority levels, each with its queue policy.
 
 Not thread-safe: the scheduler's lock guards it.
 Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
@@ -8,41 +8,36 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import NamedTuple
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from core.inference.pending_request import PendingRequest
-
-
-class Rejection(NamedTuple):
-    """A request that left the queue unrun, and the error to answer it with."""
-
-    pending: PendingRequest
-    error: ServerError
+from core.scheduling.rejection import Rejection
 
 
 class RequestQueue:
-    """Requests in the order in which they may run: by priority level, within one first in first out, delayed ones last.
+    """Requests in the order in which they may run: by priority level; within a level in order of arrival, delayed last.
 
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
-    `is_in_order` where no arrival can ever go ahead of what waits.
+    `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
+    which the scheduler takes nothing yet, 0 for none.
     """
 
-    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "is_in_order", "items", "size")
+    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "delay_until", "is_in_order", "items", "size")
 
-    def __init__(self, batching: BatchingSpec | None = None) -> None:
+    def __init__(self, batching: BatchingSpec | None = None, delay_until: int = 0) -> None:
         policies = batching.policies if batching else (QueuePolicy(),)
         self._levels = [_Level(policy) for policy in policies]
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
         self._default_level = batching.default_priority_level if batching else 0
         self._rejections: list[Rejection] = []
         self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
+        self.delay_until = delay_until
         self.size = 0
         self.items = 0
 
     def push(self, pending: PendingRequest) -> None:
-        """Queue a request whose `enqueue_ns` is set; notes when it expires. Raises QueueFull if its level is full."""
+        """Queue a request whose `enqueue_ns` is set, and set `expires_ns`. Raises QueueFull if its level is full."""
         level = self._single or self._level_of(pending.request.priority)
         if not level.is_plain:
             level.admit(pending)
@@ -51,13 +46,13 @@ class RequestQueue:
         self.items += pending.batch_size or 1
 
     def _level_of(self, priority: int) -> _Level:
-        """Levels count from 1; a priority that is none of them means the default level."""
+        """Levels count from 1. A priority outside them means the default level."""
         if not 1 <= priority <= len(self._levels):
             priority = self._default_level
         return self._levels[priority - 1]
 
     def is_last(self, pending: PendingRequest) -> bool:
-        """Whether `pending`, which has just been pushed, went ahead of none: of no lower level, and of none delayed."""
+        """Whether `pending`, the request pushed last, would run last of all queued requests."""
         for level in reversed(self._levels):
             if level.delayed:
                 return False
@@ -66,9 +61,9 @@ class RequestQueue:
         return False
 
     def candidates(self, limit: int, now_ns: int) -> list[PendingRequest]:
-        """The first `limit` requests that may run, after cancelled and expired ones among them have left the queue.
+        """The first `limit` requests that may run. Requests behind them are not examined.
 
-        Those wait in `take_rejections`. Requests behind the first `limit` are not looked at.
+        Cancelled and expired requests among them leave the queue; `take_rejections` returns them.
         """
         if self._single is not None:
             return self._walk(self._single, limit, now_ns)
@@ -90,7 +85,7 @@ class RequestQueue:
         return head
 
     def take(self, count: int) -> list[PendingRequest]:
-        """Remove and return the first `count` requests; `candidates` has just returned at least as many."""
+        """Remove and return the first `count` requests, which `candidates` has just returned."""
         taken: list[PendingRequest] = []
         for level in self._levels:
             for line in (level.waiting, level.delayed):
@@ -115,7 +110,7 @@ class RequestQueue:
 
 
 class _Level:
-    """One priority level. `delayed` holds what outlived its timeout under the DELAY action."""
+    """One priority level. `delayed` holds the requests that outlived their timeout under the DELAY action."""
 
     __slots__ = ("delayed", "is_plain", "policy", "waiting")
 
@@ -126,9 +121,9 @@ class _Level:
         self.delayed: deque[PendingRequest] = deque()
 
     def admit(self, pending: PendingRequest) -> None:
-        """Apply the policy to an arriving request: refuse it, or note when it expires.
+        """Apply the policy to an arriving request: refuse it, or set when it expires.
 
-        The request's own timeout only ever shortens the default, so it has no effect where there is no default.
+        The request's own timeout can only shorten the default, so without a default it has no effect.
         """
         policy = self.policy
         if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
@@ -146,7 +141,7 @@ class _Level:
         return head
 
     def sweep(self, limit: int, now_ns: int) -> list[Rejection]:
-        """Apply the policy until the first `limit` requests are live; returns what left the queue for it."""
+        """Apply the policy until the first `limit` requests are live. Returns the requests that left the queue."""
         rejections: list[Rejection] = []
         live: list[PendingRequest] = []
         while self.waiting and len(live) < limit:
@@ -164,7 +159,7 @@ class _Level:
         self.waiting.extendleft(reversed(live))
         for _ in range(len(self.delayed)):
             pending = self.delayed.popleft()
-            if pending.cancelled:  # read once: it may be set at any moment
+            if pending.cancelled:  # read once, because another thread may set it at any moment
                 rejections.append(_cancelled(pending))
             else:
                 self.delayed.append(pending)
@@ -172,5 +167,5 @@ class _Level:
 
 
 def _cancelled(pending: PendingRequest) -> Rejection:
-    """Triton's cancellation carries no text."""
+    """The error has no text, as in Triton."""
     return Rejection(pending, RequestCancelled("", model=pending.request.model_name))

@@ -151,7 +151,7 @@ def batching(
 
 def resting(bench: Bench, number: int = 1) -> None:
     """Wait until so many instances have nothing to do."""
-    until(lambda: len(bench.scheduler._idle) == number)
+    until(lambda: len(bench.scheduler._pool.idle) == number)
 
 
 def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8) -> Bench:

@@ -113,7 +113,7 @@ def test_a_wait_is_decided_anew_for_a_higher_priority(make_bench: MakeBench) -> 
     bench = make_bench(levels)
     bench.scheduler.start()
     bench.scheduler.submit(bench.request("low", batch_size=3, priority=2))
-    until(lambda: bench.scheduler._holder is not None)
+    until(lambda: bench.scheduler._pool.holder is not None)
     bench.scheduler.submit(bench.request("high", batch_size=2, priority=1))
     assert bench.wait(1) == ["high"]
     assert bench.scheduler.queued == 1
@@ -130,7 +130,7 @@ def test_a_wait_is_decided_anew_for_what_goes_ahead_of_a_delayed_request(make_be
     bench.scheduler.submit(bench.request("delayed", batch_size=3))
     now_ns[0] = timeout_ns
     bench.scheduler.start()
-    until(lambda: bench.scheduler._holder is not None)
+    until(lambda: bench.scheduler._pool.holder is not None)
     bench.scheduler.submit(bench.request("new", batch_size=2))
     assert bench.wait(1) == ["new"]
     assert bench.scheduler.queued == 1

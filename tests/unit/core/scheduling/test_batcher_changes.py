@@ -82,7 +82,7 @@ def test_a_removed_instance_finishes_what_it_runs_and_takes_no_more(make_bench: 
 def test_idle_instances_go_at_once(make_bench: MakeBench) -> None:
     bench = make_bench(instances=4)
     bench.scheduler.start()
-    until(lambda: len(bench.scheduler._idle) == 4)
+    until(lambda: len(bench.scheduler._pool.idle) == 4)
     for backend in bench.backends[1:]:
         with being_removed(bench, backend):
             pass
@@ -96,13 +96,13 @@ def test_a_hold_passes_from_a_removed_instance_to_another(make_bench: MakeBench)
     scheduler = bench.scheduler
     scheduler.start()
     bench.submit("a")
-    until(lambda: scheduler._holder is not None)
-    assert scheduler._holder is not None
-    holding = scheduler._holder.backend
+    until(lambda: scheduler._pool.holder is not None)
+    assert scheduler._pool.holder is not None
+    holding = scheduler._pool.holder.backend
     (other,) = [backend for backend in bench.backends if backend is not holding]
     scheduler.remove(holding)
-    until(lambda: scheduler._holder is scheduler._thread_of(other))
-    assert scheduler._waking == 0
+    until(lambda: scheduler._pool.holder is scheduler._thread_of(other))
+    assert scheduler._pool.waking == 0
     bench.submit("b")
     assert bench.wait(2) == ["a", "b"]
     assert other.batches == [["a", "b"]]
@@ -113,14 +113,14 @@ def test_what_a_removed_instance_was_woken_for_wakes_another(make_bench: MakeBen
     scheduler = bench.scheduler
     scheduler.start()
     for turn in range(1, 101):
-        until(lambda: len(scheduler._idle) == 1)
+        until(lambda: len(scheduler._pool.idle) == 1)
         stub = added(bench)
-        until(lambda: len(scheduler._idle) == 2)  # and the one that rested last is woken first
+        until(lambda: len(scheduler._pool.idle) == 2)  # and the one that rested last is woken first
         bench.submit(str(turn))
         scheduler.remove(stub)
         bench.wait(turn)
     assert scheduler.drain(LIMIT_S)
-    assert (scheduler._waking, scheduler.queued, scheduler.in_flight) == (0, 0, 0)
+    assert (scheduler._pool.waking, scheduler.queued, scheduler.in_flight) == (0, 0, 0)
 
 
 def test_instances_change_before_the_start(make_bench: MakeBench) -> None:
@@ -139,7 +139,7 @@ def test_changes_that_cannot_be_are_refused(make_bench: MakeBench) -> None:
     first, second = bench.backends
     scheduler = bench.scheduler
     scheduler.start()
-    with pytest.raises(ValueError, match="'m_0_7' is no instance any more"):
+    with pytest.raises(ValueError, match="'m_0_7' is not an instance"):
         scheduler.remove(Stub(7))
     with pytest.raises(ValueError, match="'m_0_0' is an instance already"):
         scheduler.add(first)
@@ -150,7 +150,7 @@ def test_changes_that_cannot_be_are_refused(make_bench: MakeBench) -> None:
     bench.begun(1)
     with being_removed(bench, first):
         for refused in bench.backends:
-            with pytest.raises(ValueError, match="no instance any more" if refused is first else "the last instance"):
+            with pytest.raises(ValueError, match="not an instance" if refused is first else "the last instance"):
                 scheduler.remove(refused)
         with pytest.raises(ValueError, match="an instance already"):
             scheduler.add(first)
@@ -265,5 +265,5 @@ def test_instances_come_and_go_under_load(make_bench: MakeBench, delay_ns: int, 
         assert sorted(caller.answered) == sorted(caller.submitted)
         assert not ordered or caller.answered == caller.submitted
         assert caller.failures == []
-    assert (bench.scheduler.queued, bench.scheduler.in_flight, bench.scheduler._waking) == (0, 0, 0)
+    assert (bench.scheduler.queued, bench.scheduler.in_flight, bench.scheduler._pool.waking) == (0, 0, 0)
     assert instance_threads() == [f"trident-{serving[0].placement.name}"]

@@ -17,7 +17,9 @@ from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.observability.statistics import BatchStatistics, ModelStatistics
 from core.scheduling.delivery import deliver
-from core.scheduling.instance import ModelInstance, run_once
+from core.scheduling.execution import run_once
+from core.scheduling.instance import ModelInstance
+from core.scheduling.short_executions import ShortExecutions
 from tests.unit.pending_requests import pending_request
 
 SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
@@ -72,7 +74,13 @@ class Bench:
         self.poisoned: list[BackendInstance] = []
         ticks = count(10, 30)
         self.instance = ModelInstance(
-            backend, SPEC, self.statistics, deliver, clock=lambda: next(ticks), on_poisoned=self.poisoned.append
+            backend,
+            SPEC,
+            self.statistics,
+            deliver,
+            ShortExecutions(SPEC),
+            clock=lambda: next(ticks),
+            on_poisoned=self.poisoned.append,
         )
 
     def requests(self, ids: str) -> list[PendingRequest]:

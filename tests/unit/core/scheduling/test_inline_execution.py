@@ -1,4 +1,4 @@
-"""A thread that submits runs short executions itself, in the place of an instance's thread that rests."""
+"""Short executions run on the submitting thread, on the instance of a thread that rests."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import random
 import threading
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from core.backends.base import BackendInstance, Execution
-from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import BY_NAME
-from core.scheduling.inline_execution import TURN_NS, InlineExecution
+from core.inference.request import InferenceRequest
+from core.scheduling.inline_execution import TURN_NS
+from core.scheduling.short_executions import ShortExecutions
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     Bench,
@@ -27,13 +25,12 @@ from tests.unit.core.scheduling.scheduler_bench import (
     resting,
     resting_bench,
 )
-from tests.unit.pending_requests import ignore
 from tests.waiting import until
 
 
 @pytest.fixture
 def now() -> list[int]:
-    """What the clock says, in nanoseconds: it stands, so that executions are short on a busy machine too."""
+    """The time of the clock, in nanoseconds. It stands still, so that executions are short on a busy machine, too."""
     return [1]
 
 
@@ -43,7 +40,7 @@ def bench(make_bench: MakeBench, now: list[int]) -> Bench:
 
 
 class Caller:
-    """Who submits requests, and makes the calls that are deferred for them when it is told to."""
+    """Submits requests; `run` makes the calls that the scheduler deferred."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -63,14 +60,14 @@ class Caller:
         return bool(self.deferred._calls)
 
 
-class AlwaysShort(InlineExecution):
+class AlwaysShort(ShortExecutions):
     lasting = True  # type: ignore[assignment]
 
     def expected(self, batch: Sequence[PendingRequest]) -> bool:
         return True
 
 
-def test_all_that_was_submitted_runs_on_the_thread_that_submits(bench: Bench) -> None:
+def test_the_submitting_thread_executes_all_its_requests_as_one_batch(bench: Bench) -> None:
     threads = noted_threads(bench)
     caller = Caller(bench)
     caller.submit("a", "b", "c")
@@ -82,7 +79,7 @@ def test_all_that_was_submitted_runs_on_the_thread_that_submits(bench: Bench) ->
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
-def test_what_is_left_runs_there_as_well(bench: Bench) -> None:
+def test_the_submitting_thread_executes_further_batches(bench: Bench) -> None:
     threads = noted_threads(bench)
     caller = Caller(bench)
     ids = [str(number) for number in range(11)]
@@ -93,30 +90,30 @@ def test_what_is_left_runs_there_as_well(bench: Bench) -> None:
     assert threads == [threading.current_thread().name] * 2
 
 
-def test_another_instance_that_rests_takes_a_part_of_what_is_left(bench: Bench) -> None:
+def test_another_idle_instance_takes_a_batch_as_well(bench: Bench) -> None:
     second = Stub(1)
     bench.backends.append(second)
     bench.scheduler.add(second)
     resting(bench, 2)
     second.gate.clear()
-    bench.scheduler._idle.reverse()
+    bench.scheduler._pool.idle.reverse()
     caller = Caller(bench)
     ids = [str(number) for number in range(16)]
     caller.submit(*ids)
 
-    def runs_once_the_other_has_begun(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def after_the_other_has_begun(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         bench.begun(1)
         second.gate.set()
         return execute(requests, batch_sizes)
 
-    execute, bench.backend.execute = bench.backend.execute, runs_once_the_other_has_begun  # type: ignore[method-assign]
+    execute, bench.backend.execute = bench.backend.execute, after_the_other_has_begun  # type: ignore[method-assign]
     caller.run()
     assert sorted(bench.wait(16), key=int) == ids
     assert (bench.backend.batches, second.batches) == ([ids[:8]], [ids[8:]])
 
 
-def test_after_a_while_the_rest_goes_to_the_instance_s_own_thread(
-    bench: Bench, now: list[int], monkeypatch: pytest.MonkeyPatch
+def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitting_thread(
+    bench: Bench, now: list[int]
 ) -> None:
     threads = noted_threads(bench)
     caller = Caller(bench)
@@ -129,13 +126,13 @@ def test_after_a_while_the_rest_goes_to_the_instance_s_own_thread(
         return execute(requests, batch_sizes)
 
     bench.backend.execute = taking_long  # type: ignore[method-assign]
-    monkeypatch.setattr(bench.scheduler, "_short_runs", AlwaysShort(bench.scheduler._spec))
+    bench.scheduler._inline._short = AlwaysShort(bench.scheduler._spec)
     caller.run()
     assert bench.wait(24) == ids
     assert threads == [threading.current_thread().name] * 2 + ["trident-m_0_0"]
 
 
-def test_a_request_whose_thread_defers_nothing_does_not_wait(bench: Bench) -> None:
+def test_a_request_without_defer_wakes_an_instance_thread(bench: Bench) -> None:
     caller = Caller(bench)
     caller.submit("a")
     bench.submit("b")
@@ -144,7 +141,7 @@ def test_a_request_whose_thread_defers_nothing_does_not_wait(bench: Bench) -> No
     assert len(bench.answers) == 2
 
 
-def test_nothing_is_deferred_while_the_instance_runs(bench: Bench) -> None:
+def test_nothing_is_deferred_while_the_instance_thread_executes(bench: Bench) -> None:
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
     bench.submit("a")
@@ -156,7 +153,7 @@ def test_nothing_is_deferred_while_the_instance_runs(bench: Bench) -> None:
     assert bench.wait(2) == ["a", "b"]
 
 
-def test_an_error_is_an_answer(bench: Bench) -> None:
+def test_a_failed_request_gets_its_error(bench: Bench) -> None:
     caller = Caller(bench)
     caller.submit("a", "x", "b")
     caller.run()
@@ -166,14 +163,14 @@ def test_an_error_is_an_answer(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "remove"])
-def test_the_instance_goes_while_another_thread_runs_in_its_place(bench: Bench, end: str) -> None:
+def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench, end: str) -> None:
     scheduler = bench.scheduler
     if end == "remove":
         successor = Stub(1)
         bench.backends.append(successor)
         scheduler.add(successor)
         resting(bench, 2)
-        scheduler._idle.reverse()  # the last one is taken
+        scheduler._pool.idle.reverse()  # the last one is lent
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
     caller = Caller(bench)
@@ -183,7 +180,7 @@ def test_the_instance_goes_while_another_thread_runs_in_its_place(bench: Bench, 
     bench.begun()
     ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend))
     ending.start()
-    until(lambda: scheduler._threads[0].retired or scheduler._closed)
+    until(lambda: scheduler._threads[0].retired or scheduler._pool.closed)
     assert not bench.answers
     bench.backend.gate.set()
     for thread in (helping, ending):
@@ -194,7 +191,7 @@ def test_the_instance_goes_while_another_thread_runs_in_its_place(bench: Bench, 
     assert instance_threads() == ([] if end == "close" else ["trident-m_0_1"])
 
 
-def test_an_instance_that_was_lent_may_go_later(bench: Bench) -> None:
+def test_an_instance_that_was_lent_can_be_removed_later(bench: Bench) -> None:
     caller = Caller(bench)
     caller.submit("a")
     caller.run()
@@ -205,7 +202,7 @@ def test_an_instance_that_was_lent_may_go_later(bench: Bench) -> None:
     assert instance_threads() == ["trident-m_0_1"]
 
 
-def test_instances_come_and_go_while_callers_run(make_bench: MakeBench) -> None:
+def test_instances_are_added_and_removed_while_submitting_threads_execute(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8), instances=2, clock=lambda: 1)
     bench.scheduler.start()
     done = threading.Event()
@@ -243,10 +240,10 @@ def test_instances_come_and_go_while_callers_run(make_bench: MakeBench) -> None:
     assert len(answered) == len(set(answered)) == sum(counts)
     assert all(answer.error is None for answer in bench.answers)
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
-    until(lambda: bench.scheduler._waking == 0)  # one may be on its way to a queue that another has emptied
+    until(lambda: bench.scheduler._pool.waking == 0)  # a woken thread may not have found the queue empty yet
 
 
-def test_a_batch_much_larger_than_those_that_were_short_runs_on_the_instance_s_own_thread(
+def test_a_batch_much_larger_than_the_short_ones_runs_on_the_instance_thread(
     make_bench: MakeBench,
 ) -> None:
     bench = resting_bench(make_bench, items=3)
@@ -264,84 +261,3 @@ def test_an_instance_that_may_not_run_inline_executes_on_its_own_thread(bench: B
     caller.submit("a")
     assert not caller.is_asked
     assert bench.wait(1) == ["a"]
-
-
-def spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: str = "FP32") -> ModelSpec:
-    return ModelSpec(
-        name="m",
-        version=1,
-        platform="",
-        backend="stub",
-        max_batch_size=8,
-        inputs={"IN": InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)},
-        outputs={},
-        batching=batching,
-    )
-
-
-def batch(items: int = 1) -> list[PendingRequest]:
-    tensor = InputTensor("IN", "FP32", (items, 3), np.zeros(3 * items, np.float32))
-    return [PendingRequest(InferenceRequest("m", [tensor]), ignore)]
-
-
-def test_short_are_those_that_have_been_for_a_while() -> None:
-    runs = InlineExecution(spec((3, 4)))
-    for _ in range(15):
-        runs.note(batch(), 100_000)
-    assert not runs.lasting
-    runs.note(batch(), 100_000)
-    assert runs.lasting
-    assert runs.expected(batch())
-    runs.note(batch(), 2_000_000)
-    assert not runs.lasting
-
-
-def test_many_requests_may_take_longer_than_one() -> None:
-    runs = InlineExecution(spec((3, 4)))
-    for _ in range(16):
-        runs.note(batch() * 64, 2_000_000)
-    assert runs.lasting
-
-
-def test_a_short_one_says_nothing_of_one_much_larger() -> None:
-    runs = InlineExecution(spec((3, 4)))
-    for _ in range(16):
-        runs.note(batch(4), 100_000)
-    assert [runs.expected(batch(items)) for items in (1, 8, 9)] == [True, True, False]
-    runs.note(batch(8), 100_000)
-    assert runs.expected(batch(9))
-
-
-def test_one_that_computes_for_longer_is_left_to_its_thread_and_tried_again_later() -> None:
-    runs = InlineExecution(spec((3, 4)))
-    for _ in range(16):
-        runs.note(batch(), 100_000)
-    runs.note(batch(), 900_000, lent=True)  # once says nothing: others use the machine as well
-    assert runs.lasting
-    lent = 0
-    while runs.lasting:
-        runs.note(batch(), 500_000, lent=True)
-        lent += 1
-    assert 1 < lent < 32
-    waited = 0
-    while not runs.lasting:
-        runs.note(batch(), 500_000)
-        waited += 1
-    assert waited > 500
-
-
-def test_one_that_takes_little_stays_where_it_is() -> None:
-    runs = InlineExecution(spec((3, 4)))
-    for _ in range(16):
-        runs.note(batch() * 16, 600_000)
-    for _ in range(1000):
-        runs.note(batch() * 16, 300_000, lent=True)
-    assert runs.lasting
-
-
-@pytest.mark.parametrize("model", [spec((3,), batching(4, delay_ns=1000)), spec((3,), datatype="BYTES")])
-def test_what_cannot_be_known_to_be_short(model: ModelSpec) -> None:
-    runs = InlineExecution(model)
-    for _ in range(100):
-        runs.note(batch(), 1)
-    assert not runs.lasting

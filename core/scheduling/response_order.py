@@ -1,6 +1,6 @@
-"""`preserve_ordering`: the responses of a model leave in the order in which its requests arrived.
+"""`preserve_ordering`: the responses of a model are delivered in the order in which its requests arrived.
 
-Triton's own implementation orders by completion; here the documented contract holds.
+Triton documents this but orders by completion.
 Source: docs/spec/schedulers.md section 3.2, "Order of responses".
 """
 
@@ -15,10 +15,10 @@ from core.scheduling.delivery import Respond, flush
 
 
 class ResponseOrder:
-    """Holds responses back until those of all earlier requests have left. Thread-safe.
+    """Holds each response back until those of all earlier requests are delivered. Thread-safe.
 
-    Responses leave one at a time, on the thread that completed the earliest request or on one that is delivering
-    already; no lock is held meanwhile, so a callback may submit again.
+    Responses are delivered one at a time, on the thread that completed the earliest request or on one that already
+    delivers. No lock is held during a callback, so it may submit another request.
     """
 
     def __init__(self, deliver: Respond) -> None:
@@ -29,12 +29,12 @@ class ResponseOrder:
         self._delivering = False
 
     def enter(self, pending: PendingRequest) -> None:
-        """Note that `pending` arrived after all that were noted before."""
+        """Note that `pending` arrived after all requests noted before."""
         with self._lock:
             self._arrived.append(pending)
 
     def respond(self, pending: PendingRequest, response: InferenceResponse) -> None:
-        """Deliver the one response of `pending` when its turn has come, perhaps now, perhaps on another thread."""
+        """Deliver the one response to `pending` in its turn: now, or later on another thread."""
         with self._lock:
             self._answered[pending] = response
             if self._delivering:
@@ -50,5 +50,5 @@ class ResponseOrder:
                 answer = self._answered.pop(first)
             self._deliver(first, answer)
             delivered.append(first)
-        # They may be others than those of the batch that this thread has just run.
+        # The caller flushes the batch that it executed. The requests delivered here may belong to other batches.
         flush(delivered)

@@ -1,0 +1,156 @@
+"""The instance threads of one scheduler: which of them rest, and how many requests they have taken."""
+
+from __future__ import annotations
+
+import threading
+
+from core.scheduling.instance_thread import DISMISSED, HOLDING, IDLE, LENT, RUNNING, WOKEN, InstanceThread
+from core.scheduling.policy import Wait
+from core.scheduling.queue import RequestQueue
+from core.scheduling.work import Work
+
+
+class InstancePool:
+    """Moves the threads between their states. Every method is called under the scheduler's lock.
+
+    `idle` are the IDLE threads, the one that went to rest last at the end. `holder` is the HOLDING thread, one at most.
+    `waking` counts the WOKEN threads. `in_flight` counts requests that were taken and are not finished. A `closed` pool
+    keeps no thread at rest.
+    """
+
+    __slots__ = ("_drained", "_drainers", "_max_batch_size", "closed", "holder", "idle", "in_flight", "waking")
+
+    def __init__(self, lock: threading.Lock, max_batch_size: int) -> None:
+        self._max_batch_size = max_batch_size
+        self._drained = threading.Condition(lock)
+        self._drainers = 0
+        self.idle: list[InstanceThread] = []
+        self.holder: InstanceThread | None = None
+        self.waking = 0
+        self.in_flight = 0
+        self.closed = False
+
+    def rest(self, thread: InstanceThread) -> None:
+        """RUNNING -> IDLE"""
+        thread.move(IDLE)
+        self.idle.append(thread)
+
+    def hold(self, thread: InstanceThread, wait: Wait) -> None:
+        """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
+        self.relieve_holder()
+        thread.move(HOLDING)
+        thread.wait = wait
+        self.holder = thread
+
+    def relieve_holder(self) -> None:
+        """HOLDING -> IDLE, if there is a holder. Its time limit may still wake it once, for nothing."""
+        holder = self.holder
+        if holder is not None:
+            self.holder = None
+            holder.move(IDLE)
+            self.idle.append(holder)
+
+    def wake_idle(self, items: int) -> None:
+        """IDLE -> WOKEN for one thread, if more than `items` are queued than the WOKEN threads can take."""
+        if self.idle and items > self.waking * self._max_batch_size:
+            self._wake(self.idle.pop())
+
+    def wake_holder(self) -> None:
+        """HOLDING -> WOKEN; there is a holder."""
+        holder = self.holder
+        assert holder is not None
+        self.holder = None
+        self._wake(holder)
+
+    def rise(self, thread: InstanceThread) -> None:
+        """WOKEN -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
+        state = thread.state
+        if state is DISMISSED:
+            return
+        if state is WOKEN:
+            self.waking -= 1
+            thread.token.acquire(blocking=False)  # the token may have been released just after the time limit
+        else:
+            self._withdraw(thread)
+        thread.move(RUNNING)
+
+    def lend(self) -> InstanceThread:
+        """IDLE -> LENT for the thread that went to rest last; there is one."""
+        thread = self.idle.pop()
+        thread.move(LENT)
+        return thread
+
+    def take_back(self, thread: InstanceThread, items: int) -> None:
+        """LENT -> IDLE, or on its way to end if it was retired or the pool closed. `items` are still queued."""
+        if thread.retired:
+            self._dismiss(thread)
+        elif self.closed:
+            self._wake(thread)
+        else:
+            self.rest(thread)
+            self.wake_idle(items)
+
+    def retire(self, thread: InstanceThread) -> None:
+        """Have `thread` end when it next looks for work.
+
+        A resting thread is dismissed at once. It does not count as woken, so a request that arrives wakes another.
+        """
+        thread.retired = True
+        if thread.state is IDLE or thread.state is HOLDING:
+            self._withdraw(thread)
+            self._dismiss(thread)
+
+    def close(self) -> None:
+        """Wake every resting thread and keep none at rest from now on."""
+        self.closed = True
+        self.relieve_holder()
+        while self.idle:
+            self._wake(self.idle.pop())
+
+    def take(self, thread: InstanceThread, work: Work, queue: RequestQueue) -> None:
+        """Note that `thread` has taken `work` from `queue`, and see to what is left there.
+
+        The holder may wait for requests that left with the batch: it becomes idle, and is woken if there are others.
+        """
+        thread.taken = len(work.batch) + len(work.rejections)
+        self.in_flight += thread.taken
+        if work.batch:
+            self.relieve_holder()
+            if queue.size:
+                self.wake_idle(queue.items)
+
+    def finish(self, thread: InstanceThread) -> None:
+        """Note that all requests that `thread` has taken are done."""
+        self.in_flight -= thread.taken
+        thread.taken = 0
+        if self._drainers and not self.in_flight:
+            self._drained.notify_all()
+
+    def count_off(self, count: int) -> None:
+        """Note that `count` requests in flight are done which no thread has taken."""
+        self.in_flight -= count
+        self._drained.notify_all()
+
+    def drain(self, queue: RequestQueue, timeout_s: float | None) -> bool:
+        """Release the lock and block until nothing is queued or in flight. Returns whether that came in time."""
+        self._drainers += 1
+        try:
+            return self._drained.wait_for(lambda: not queue.size and not self.in_flight, timeout_s)
+        finally:
+            self._drainers -= 1
+
+    def _wake(self, thread: InstanceThread) -> None:
+        thread.move(WOKEN)
+        self.waking += 1
+        thread.token.release()
+
+    def _dismiss(self, thread: InstanceThread) -> None:
+        thread.move(DISMISSED)
+        thread.token.release()
+
+    def _withdraw(self, thread: InstanceThread) -> None:
+        """Take an IDLE or HOLDING thread out of the resting ones."""
+        if thread is self.holder:
+            self.holder = None
+        else:
+            self.idle.remove(thread)
