@@ -1,4 +1,4 @@
-"""Where the instances of a model run: the instance groups of a normalised configuration, expanded one by one.
+"""The devices that the instances of a model run on: the instance groups of a configuration, one entry per instance.
 
 Source: Triton model configuration, `instance_group`; docs/spec/model-config.md section 2.5.
 """
@@ -8,28 +8,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
 
+class DeviceKind(Enum):
+    CPU = "CPU"
+    GPU = "GPU"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one instance runs: `kind` is "CPU" or "GPU"; `device_id` counts GPUs; `name` is `GROUP_c`."""
+    """The device of one instance. `device_id` is the number of a GPU; `name` is `GROUP_N`, N counts the instances."""
 
     name: str
-    kind: str
+    kind: DeviceKind
     device_id: int = 0
 
     @property
     def device(self) -> str:
         """`cpu` or `gpu:0`, as tables and statistics show it."""
-        return "cpu" if self.kind == "CPU" else f"gpu:{self.device_id}"
+        return "cpu" if self.kind is DeviceKind.CPU else f"gpu:{self.device_id}"
 
 
 def placements(config: ModelConfig) -> tuple[Placement, ...]:
-    """One placement per instance, in the order of groups, counts and GPUs; instances on different GPUs share a name.
+    """One placement per instance, ordered by group, count and GPU; the instances of one count on several GPUs share a
+    name.
 
-    KIND_MODEL leaves the device to the backend and counts as CPU here. Passive groups are not scheduled and get none.
+    KIND_MODEL leaves the device to the backend and counts as CPU here. Passive groups get no placements, because no
+    requests are scheduled on them.
     """
     expanded: list[Placement] = []
     for group in config.instance_group:
@@ -38,32 +46,33 @@ def placements(config: ModelConfig) -> tuple[Placement, ...]:
         for number in range(group.count):
             name = f"{group.name}_{number}"
             if group.kind == ModelInstanceGroup.KIND_GPU:
-                expanded += [Placement(name, "GPU", device_id) for device_id in group.gpus]
+                expanded += [Placement(name, DeviceKind.GPU, device_id) for device_id in group.gpus]
             else:
-                expanded.append(Placement(name, "CPU"))
+                expanded.append(Placement(name, DeviceKind.CPU))
     return tuple(expanded)
 
 
 def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement]) -> tuple[list[int], list[Placement]]:
-    """What turns `current` into `wanted`: the indices to remove, the highest first, and the placements to add.
+    """The changes from `current` to `wanted`: the indices to remove, highest first, and the placements to add.
 
-    Only kind and device count. An instance that stays under another name keeps the old one; of those on one device the
-    last ones go, and the last ones wanted come. Source: docs/spec/repository.md section 1.6, "What reloads".
+    Only kind and device matter: an instance that stays keeps its name even if the wanted one differs. On each device
+    the last instances are removed, and the last wanted ones are added.
+    Source: docs/spec/repository.md section 1.6, "What reloads".
     """
-    unmatched = Counter(_signature(placement) for placement in current)
+    unmatched = Counter(_device(placement) for placement in current)
     added: list[Placement] = []
     for placement in wanted:
-        if unmatched[_signature(placement)]:
-            unmatched[_signature(placement)] -= 1
+        if unmatched[_device(placement)]:
+            unmatched[_device(placement)] -= 1
         else:
             added.append(placement)
     removed: list[int] = []
     for index in reversed(range(len(current))):
-        if unmatched[_signature(current[index])]:
-            unmatched[_signature(current[index])] -= 1
+        if unmatched[_device(current[index])]:
+            unmatched[_device(current[index])] -= 1
             removed.append(index)
     return removed, added
 
 
-def _signature(placement: Placement) -> tuple[str, int]:
+def _device(placement: Placement) -> tuple[DeviceKind, int]:
     return placement.kind, placement.device_id

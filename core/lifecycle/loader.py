@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
 from core.backends.registry import BackendRegistry
-from core.config.golden.request import golden_requests
+from core.config.golden.reader import golden_requests
 from core.config.instance_groups import instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
-from core.config.placement import Placement, placement_changes, placements
+from core.config.placement import DeviceKind, Placement, placement_changes, placements
 from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig, copy_of
@@ -209,7 +209,7 @@ class ModelLoader:
         if len(devices) != 1:
             return None
         kind, device_id = devices.pop()
-        return self._gpu_uuids[device_id] if kind == "GPU" and device_id < len(self._gpu_uuids) else None
+        return self._gpu_uuids[device_id] if kind is DeviceKind.GPU and device_id < len(self._gpu_uuids) else None
 
     def _configure(self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion) -> None:
         config = load_config(

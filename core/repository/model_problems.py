@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from core.config.backend_facts import BackendFacts
-from core.config.golden.request import GoldenRequest, golden_requests
+from core.config.golden.reader import golden_requests
+from core.config.golden.request import GoldenRequest
 from core.config.model_spec import ModelSpec
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec

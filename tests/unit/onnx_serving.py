@@ -15,7 +15,7 @@ from core.backends.base import BackendInstance, Execution, LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.model import OnnxModel
 from core.config.model_spec import ModelSpec
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.config.request_validator import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
@@ -24,7 +24,7 @@ from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, Array
 from tests.unit.onnx_models import write_version
 
-ON_CPU = Placement("model_0", "CPU")
+ON_CPU = Placement("model_0", DeviceKind.CPU)
 
 
 def config_of(text: str, name: str = "model") -> ModelConfig:

@@ -29,13 +29,13 @@ from core.backends.onnxruntime.model_file import size_of_files
 from core.backends.onnxruntime.session import SessionRequest, make_session
 from core.backends.onnxruntime.session_options import SessionSettings, global_pool_sizes, session_settings
 from core.backends.onnxruntime.signature import signature_of
-from core.config.placement import Placement, placements
+from core.config.placement import DeviceKind, Placement, placements
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.config.validation.signature import validate_against_signature
 
-_INSPECTION = Placement("inspection", "CPU")
+_INSPECTION = Placement("inspection", DeviceKind.CPU)
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _pool_lock = threading.Lock()

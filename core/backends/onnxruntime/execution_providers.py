@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from core.backends.onnxruntime.session_options import parameters_of
 from core.backends.parameter_values import boolean, integer
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, ModelLoadFailed
 
@@ -67,7 +67,7 @@ def requested_providers(config: ModelConfig, placement: Placement) -> list[Provi
     """
     accelerators = config.optimization.execution_accelerators
     requests: list[ProviderRequest] = []
-    if placement.kind == "GPU":
+    if placement.kind is DeviceKind.GPU:
         requests += _gpu_providers(config, placement.device_id)
     for accelerator in accelerators.cpu_execution_accelerator:
         if accelerator.name != "openvino":

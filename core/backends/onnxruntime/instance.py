@@ -15,7 +15,7 @@ from core.backends.onnxruntime.strings import to_bytes, to_text
 from core.backends.tensors.gather import Gatherer, batch_total
 from core.backends.tensors.split import Splitter
 from core.config.model_spec import ModelSpec
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.inference.request import InferenceRequest
 from core.inference.tensors import Array
 
@@ -61,7 +61,7 @@ class OnnxInstance:
             gathered_ns = monotonic_ns()
             results = self._run(self._names, feed, self._run_options)
         except self._failures as exc:
-            if self.placement.kind == "GPU" and is_poison(exc):
+            if self.placement.kind is DeviceKind.GPU and is_poison(exc):
                 self.poisoned = True
             raise failure_of(exc, spec.name) from exc
         finished_ns = monotonic_ns()

@@ -22,7 +22,7 @@ from core.backends.tensors.batch_inputs import batch_inputs
 from core.backends.tensors.gather import Gatherer
 from core.backends.tensors.split import Splitter, scattered_outputs
 from core.config.model_spec import ModelSpec
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.inference.tensors import BYTES
 
@@ -67,7 +67,7 @@ class OnnxModel:
     def instance(self, placement: Placement) -> BackendInstance:
         """An instance on the session of its device, which it makes if there is none. Raises a ServerError."""
         session = self._sessions.get(placement.device) or self._session_on(placement)
-        on_gpu = placement.kind == "GPU"
+        on_gpu = placement.kind is DeviceKind.GPU
         pinned = PinnedMemory.open() if on_gpu else None
         gatherer = Gatherer(
             self._spec,

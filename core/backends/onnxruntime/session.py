@@ -22,7 +22,7 @@ from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequ
 from core.backends.onnxruntime.model_file import library_path, model_path
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed
 
@@ -61,7 +61,7 @@ class SessionRequest:
 def make_session(request: SessionRequest) -> Any:
     """A session with exactly the requested providers. Raises a ServerError with Triton's text. Blocks."""
     config, name = request.config, request.config.name
-    on_gpu = request.placement.kind == "GPU"
+    on_gpu = request.placement.kind is DeviceKind.GPU
     capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
     serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.placement import Placement, placement_changes, placements
+from core.config.placement import DeviceKind, Placement, placement_changes, placements
 from core.config.schema import ModelConfig
 
 
@@ -16,25 +16,27 @@ def test_every_count_and_gpu_is_an_instance() -> None:
         ModelConfig(),
     )
     assert placements(config) == (
-        Placement("a_0", "CPU"),
-        Placement("a_1", "CPU"),
-        Placement("b_0", "GPU", 0),
-        Placement("b_0", "GPU", 1),
-        Placement("b_1", "GPU", 0),
-        Placement("b_1", "GPU", 1),
-        Placement("c_0", "CPU"),
+        Placement("a_0", DeviceKind.CPU),
+        Placement("a_1", DeviceKind.CPU),
+        Placement("b_0", DeviceKind.GPU, 0),
+        Placement("b_0", DeviceKind.GPU, 1),
+        Placement("b_1", DeviceKind.GPU, 0),
+        Placement("b_1", DeviceKind.GPU, 1),
+        Placement("c_0", DeviceKind.CPU),
     )
 
 
 def test_devices_have_names() -> None:
-    assert Placement("m_0", "CPU").device == "cpu"
-    assert Placement("m_0", "GPU", 3).device == "gpu:3"
+    assert Placement("m_0", DeviceKind.CPU).device == "cpu"
+    assert Placement("m_0", DeviceKind.GPU, 3).device == "gpu:3"
 
 
 def placed(text: str, name: str = "m") -> list[Placement]:
     """`c` is an instance on the CPU, a digit one on that GPU."""
     return [
-        Placement(f"{name}_{number}", "CPU") if device == "c" else Placement(f"{name}_{number}", "GPU", int(device))
+        Placement(f"{name}_{number}", DeviceKind.CPU)
+        if device == "c"
+        else Placement(f"{name}_{number}", DeviceKind.GPU, int(device))
         for number, device in enumerate(text)
     ]
 

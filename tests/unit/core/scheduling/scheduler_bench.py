@@ -11,7 +11,7 @@ import numpy as np
 
 from core.backends.base import Execution
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
@@ -33,7 +33,7 @@ class Stub:
     may_run_inline = True
 
     def __init__(self, number: int = 0) -> None:
-        self.placement = Placement(f"m_0_{number}", "CPU")
+        self.placement = Placement(f"m_0_{number}", DeviceKind.CPU)
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Semaphore(0)

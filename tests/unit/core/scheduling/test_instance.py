@@ -10,7 +10,7 @@ import pytest
 
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -31,7 +31,7 @@ class Stub:
     `x…` makes the whole batch raise, `e…` is an error of that request alone.
     """
 
-    placement = Placement("m_0_0", "CPU")
+    placement = Placement("m_0_0", DeviceKind.CPU)
 
     def __init__(self, error: type[Exception] = RuntimeError, *, poison: bool = False) -> None:
         self.error = error

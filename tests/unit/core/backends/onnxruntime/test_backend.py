@@ -17,7 +17,7 @@ from core.backends.base import BackendInstance, LoadContext
 from core.backends.devices.cuda import gpu_ids
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.execution_providers import CPU
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.config.signature import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
 from tests.project import ROOT
@@ -130,7 +130,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
         pytest.skip("this machine has one")
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     with pytest.raises(ModelLoadFailed) as caught:
-        load(version, add_sub_config(), Placement("model_0", "GPU", 0))
+        load(version, add_sub_config(), Placement("model_0", DeviceKind.GPU, 0))
     assert "CUDAExecutionProvider" in caught.value.message
     assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
 
@@ -223,7 +223,7 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
         + tensor_text("input", "INPUT0", "FP32", [256])
         + tensor_text("output", "OUTPUT0", "FP32", [256])
     )
-    placements = (Placement("model_0", "CPU"), Placement("model_1", "CPU"))
+    placements = (Placement("model_0", DeviceKind.CPU), Placement("model_1", DeviceKind.CPU))
     context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements)
     model = OnnxRuntimeBackend().load(context)
     assert len(model._sessions) == 1
@@ -243,7 +243,7 @@ def test_a_device_that_has_no_session_gets_one_when_it_is_used(tmp_path: Path) -
         assert model.model.describe() == {**described, "device": "", "execution provider": ""}
         ones = np.ones((1, 16), np.int32)
         assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # it is in use still
-        again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", "CPU")))
+        again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", DeviceKind.CPU)))
         assert (again.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
         assert model.model.describe() == described
         again.instance.close()
@@ -274,7 +274,7 @@ def test_of_many_threads_that_use_a_new_device_one_makes_its_session(tmp_path: P
 
         def use(number: int) -> BackendInstance:
             barrier.wait()
-            return model.model.instance(Placement(f"model_{number}", "CPU"))
+            return model.model.instance(Placement(f"model_{number}", DeviceKind.CPU))
 
         with ThreadPoolExecutor(4) as pool:
             for instance in pool.map(use, range(4)):
@@ -287,7 +287,7 @@ def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
         described = model.model.describe()
         if not usable_gpus():
             with pytest.raises(ModelLoadFailed, match="CUDAExecutionProvider"):
-                model.model.instance(Placement("model_0", "GPU", 0))
+                model.model.instance(Placement("model_0", DeviceKind.GPU, 0))
             assert model.model.describe() == described
         model.model.retain([])
         onnx_models.write_version(onnx_models.identity(), tmp_path, "model")
@@ -339,7 +339,7 @@ def test_errors_have_triton_s_codes() -> None:
 def test_it_runs_on_a_gpu(tmp_path: Path) -> None:
     if not usable_gpus():
         pytest.skip("no GPU, or an ONNX Runtime without CUDA")
-    placement = Placement("model_0", "GPU", 0)
+    placement = Placement("model_0", DeviceKind.GPU, 0)
     with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path, placement=placement) as model:
         assert not model.instance.may_run_inline
         assert model.model.describe()["execution provider"] == "CUDAExecutionProvider"
@@ -354,7 +354,7 @@ def test_a_gpu_is_added_and_let_go_while_the_cpu_serves(tmp_path: Path) -> None:
     if not usable_gpus():
         pytest.skip("no GPU, or an ONNX Runtime without CUDA")
     with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path) as model:
-        on_gpu = Serving(model.spec, model.model, model.model.instance(Placement("model_1", "GPU", 0)))
+        on_gpu = Serving(model.spec, model.model, model.model.instance(Placement("model_1", DeviceKind.GPU, 0)))
         assert model.model.describe()["device"] == "cpu, gpu:0"
         ones = np.ones((1, 16), np.float32)
         assert (on_gpu.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()

@@ -17,12 +17,12 @@ from core.backends.onnxruntime.execution_providers import (
     requested_providers,
     tensorrt_options,
 )
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.unit.onnx_serving import config_of
 
-GPU = Placement("model_0", "GPU", 1)
-ON_CPU = Placement("model_0", "CPU")
+GPU = Placement("model_0", DeviceKind.GPU, 1)
+ON_CPU = Placement("model_0", DeviceKind.CPU)
 
 
 def requested(accelerators: str = "", placement: Placement = GPU, more: str = "") -> dict[str, dict[str, str]]:
