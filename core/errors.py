@@ -46,6 +46,8 @@ class ServerError(Exception):
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN
+    # Whether a front end refused the request before it parsed the body: Triton answers such an error in another form.
+    before_parsing = False
 
     def __init__(self, message: str, *, hint: str | None = None, model: str | None = None) -> None:
         super().__init__(message)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import unquote
 
 from adapters.common.statuses import BODY_STATUSES, Statuses, status_in
 from adapters.sagemaker import request_headers
 from adapters.sagemaker.endpoint import SageMakerEndpoint
-from adapters.sagemaker.invocations import invoke
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.response_type import BINARY
 from adapters.sagemaker.routes import endpoint_routes
@@ -20,9 +18,9 @@ from adapters.sagemaker.settings import SageMakerSettings
 from core.engine.protocol import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
 from core.frontend.bridge import Bridge
-from core.http.application import V2Application
+from core.http.application import InferPath, V2Application
 from core.http.options import HttpOptions
-from core.http.reply import JSON, Environ, Headers, Reply
+from core.http.reply import JSON, Environ, Headers
 from core.http.v2.binary_type import SIZE
 from core.inference.request import InferenceRequest, Parameter
 
@@ -52,8 +50,9 @@ class SageMakerApplication(V2Application):
 
         Raises ConfigInvalid for settings that cannot be right.
         """
-        self._endpoint = SageMakerEndpoint(engine, bridge, settings, memory)
-        self.routes = endpoint_routes(self._endpoint, metrics_page)
+        endpoint = SageMakerEndpoint(engine, bridge, settings, memory)
+        self.routes = endpoint_routes(endpoint, metrics_page)
+        self._named = {route.name: route for route in self.routes}
         super().__init__(engine, options, bridge)
 
     # --- the hooks of V2Application
@@ -71,19 +70,11 @@ class SageMakerApplication(V2Application):
     def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
         return request_headers.parameter_headers(parameters)
 
-    def infer_path(self, path: str) -> dict[str, str] | None:
-        """`model` is "" for the default model."""
+    def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":
-            return {"model": "", "version": ""}
+            return self._named["invocations"], {}
         found = _INVOKE_PATH.fullmatch(path)
-        return {"model": unquote(found[1]), "version": ""} if found else None
-
-    def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
-        endpoint = self._endpoint
-        if model:
-            with endpoint.loaded_models().invocation(model) as engine_name:
-                return invoke(self, environ, self.engine.model_spec(engine_name), endpoint.response_types)
-        return invoke(self, environ, endpoint.default_spec(), endpoint.response_types)
+        return (self._named["invoke_model"], {"model": found[1]}) if found else None
 
     def status_of(self, error: Exception) -> int:
         return status_in(_STATUSES, error) or super().status_of(error)

@@ -13,6 +13,7 @@ from adapters.common.absent_route import absent_route
 from adapters.common.metrics_route import metrics_route
 from adapters.sagemaker.endpoint import SageMakerEndpoint
 from adapters.sagemaker.execution_parameters import execution_parameters
+from adapters.sagemaker.invocations import invoke
 from adapters.sagemaker.models import collection, member
 from adapters.sagemaker.ping import ping
 from core.http.application import V2Application
@@ -28,7 +29,7 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: Callable[[], byte
     health = Route("ping", ("/ping",), "health", GET, partial(ping, settings.ping_mode))
     metrics = metrics_route(metrics_page)
     single = (
-        Route("invocations", ("/invocations",), "inference", POST, _invocations),
+        Route("invocations", ("/invocations",), "inference", POST, partial(_invocations, endpoint)),
         Route(
             "execution_parameters", ("/execution-parameters",), "metadata", GET, partial(execution_parameters, settings)
         ),
@@ -36,18 +37,19 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: Callable[[], byte
     multi = (
         Route("models", ("/models",), "model-repository", GET | POST, partial(collection, endpoint)),
         Route("model", ("/models/<model>",), "model-repository", _GET_DELETE, partial(member, endpoint)),
-        Route("invoke_model", ("/models/<model>/invoke",), "inference", POST, _invoke_model),
+        Route("invoke_model", ("/models/<model>/invoke",), "inference", POST, partial(_invoke_model, endpoint)),
     )
     listed = (health, *(multi if settings.multi_model else single), metrics)
     return (health, *single, metrics, *multi, absent_route(", ".join(map(_shown, listed))))
 
 
-def _invocations(application: V2Application, environ: Environ) -> Reply:
-    return application.infer_view(environ, "", "")
+def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    return invoke(application, environ, endpoint.default_spec(), endpoint.response_types)
 
 
-def _invoke_model(application: V2Application, environ: Environ, model: str) -> Reply:
-    return application.infer_view(environ, unquote(model), "")
+def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
+    with endpoint.loaded_models().invocation(unquote(model)) as engine_name:
+        return invoke(application, environ, application.engine.model_spec(engine_name), endpoint.response_types)
 
 
 def _shown(route: Route) -> str:

@@ -18,7 +18,7 @@ from adapters.vertex.routes import platform_routes, public_routes
 from adapters.vertex.settings import VertexSettings
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
-from core.http.application import V2Application
+from core.http.application import InferPath, V2Application
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, send
 from core.http.request_path import request_path
@@ -43,7 +43,8 @@ class VertexApplication(V2Application):
         metrics_page: Callable[[], bytes],
     ) -> None:
         """`metrics_page` renders the page of metrics. Raises InvalidRequest for version 0 in the predict route."""
-        routed = super().infer_path(settings.predict_route) or {"model": "", "version": ""}
+        found = super().infer_path(settings.predict_route)
+        routed = found[1] if found is not None else {"model": "", "version": ""}
         endpoint = VertexEndpoint(engine, bridge, settings, routed["model"], routed["version"])
         metrics = metrics_route(metrics_page)
         self.routes = public_routes(settings, metrics)
@@ -73,7 +74,7 @@ class VertexApplication(V2Application):
             return size_text
         return super().binary_header(environ)
 
-    def infer_path(self, path: str) -> dict[str, str] | None:
+    def infer_path(self, path: str) -> InferPath | None:
         return super().infer_path(path) if self._serves_v2 else None
 
     def status_of(self, error: Exception) -> int:

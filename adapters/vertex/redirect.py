@@ -18,6 +18,7 @@ from core.http.application import V2Application
 from core.http.reply import Environ, Reply
 from core.http.route_map import RouteMap
 from core.http.routes import INFER, POST, ROUTES, Route
+from core.http.views.infer import infer
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
 HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
@@ -54,7 +55,7 @@ def _infer(
     """Answer as the v2 protocol does, within the limits of the endpoint."""
     set_deadline(environ, endpoint.settings.timeout_s)
     endpoint.limits.check_request(received_size(environ))
-    reply = application.infer_view(environ, model, version)
+    reply = infer(application, environ, model, version)
     endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply
 

@@ -28,6 +28,7 @@ class ApiRestricted(ServerError):
     """The request does not carry the header that opens the API it asks for."""
 
     code = ErrorCode.UNAVAILABLE
+    before_parsing = True
 
     def __init__(self, header: str) -> None:
         super().__init__(f"This API is restricted, expecting header '{header}'")
@@ -70,13 +71,10 @@ def _parse(option: str) -> RestrictedApi:
 
 
 class Restrictions:
-    """Whether a request may use a group. False if nothing is restricted, so that the hot path need not ask."""
+    """Decides whether a request may use a group."""
 
     def __init__(self, apis: Iterable[RestrictedApi]) -> None:
         self._by_group = {group: (api.header, api.value.encode()) for api in apis for group in api.groups}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_group)
 
     def check(self, group: str, header_value: Callable[[str], str | None]) -> None:
         """Raise ApiRestricted unless the header that `group` wants has exactly the wanted value.

@@ -8,9 +8,9 @@ Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,99 +18,58 @@ from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import MapAdapter
 
-from core.errors import InvalidRequest
+from core.engine.protocol import Engine
+from core.errors import ServerError
 from core.frontend.bridge import Bridge
-from core.frontend.restricted_apis import ApiRestricted, Restrictions
+from core.frontend.restricted_apis import Restrictions
 from core.http import errors
+from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
-from core.http.reply import JSON, STATUS_LINES, TEXT, Environ, Headers, Reply, plain_parts, send
+from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, plain_parts, send
 from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
 from core.http.route_map import url_map
 from core.http.routes import INFER, ROUTES, Route
-from core.http.version_text import version_number
-from core.http.views.infer import infer
-from core.inference.request import InferenceRequest, Parameter
 from core.memo import Memo
 
-if TYPE_CHECKING:
-    from core.engine.protocol import Engine
-
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+_MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
-# Any other would become a label of the request metrics, and clients could make as many as they like.
+# Any other method would become a label of the request metrics, and clients could make up as many as they like.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-# The infer view sets this for what it refuses before it parses the body: Triton answers that as text.
-PLAIN_TEXT_KEY = "trident.plain_text"
+
+InferPath = tuple[Route, dict[str, str]]
 
 
-class V2Application(Flask):
+class V2Application(HttpFrontEnd, Flask):
     """Serves `engine` over the v2 protocol; `bridge` waits for it in the way that fits the server.
 
-    A subclass changes what its platform wants changed, by these and nothing else:
+    A subclass changes the hooks of HttpFrontEnd and these, and nothing else:
 
     * `routes`: the route table.
-    * `binary_mime`, `inference_header`: how a body with binary tensors behind its JSON is marked.
-    * `early_error_mime`: the content type of what is refused before a body is parsed.
-    * `binary_header(environ)`: the length of the JSON part as the request gives it.
-    * `body_headers(json_length)`: the headers of an infer response.
-    * `adopt_headers(environ, request)`: what headers add to an infer request.
-    * `parameter_headers(parameters)`: what the parameters of an infer response add to its headers.
-    * `infer_path(path)`: which paths are infer requests, and of which model. A pure function: answers are remembered.
-    * `infer_view(environ, model, version)`: what an infer request does.
+    * `early_error_mime`: the content type of a refusal before the body is parsed.
+    * `infer_path(path)`: the paths of infer requests. A pure function: its results are remembered.
     * `status_of(error)`: the status of an error.
     """
 
     routes: tuple[Route, ...] = ROUTES
-    binary_mime = "application/octet-stream"
-    inference_header = "Inference-Header-Content-Length"
     early_error_mime = TEXT
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
-        super().__init__("core.http", static_folder=None, template_folder=None)
-        self.engine = engine
-        self.options = options
-        self.bridge = bridge
+        Flask.__init__(self, "core.http", static_folder=None, template_folder=None)
+        HttpFrontEnd.__init__(self, engine, options, bridge)
         self.request_metrics = CollectorRegistry()
-        self._restrictions = Restrictions(options.restricted)
-        self._infer_paths: Memo[str, dict[str, str]] = Memo(1024)
-        self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
+        self._restrictions = Restrictions(options.restricted) if options.restricted else None
+        self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
         self._add_routes()
         PrometheusMetrics(self, path=None, group_by=_route, registry=self.request_metrics)
 
     # --- the hooks ---------------------------------------------------------------------------------------------------
 
-    def binary_header(self, environ: Environ) -> str | None:
-        """The text that says how long the JSON part of the request's body is, None if the request does not say."""
-        header: str | None = environ.get(self._header_key)
-        return header
-
-    def body_headers(self, json_length: int | None) -> Headers:
-        """Content-Type and what belongs to it; `json_length` is None if no binary tensor follows the JSON."""
-        if json_length is None:
-            return [("Content-Type", JSON)]
-        return [("Content-Type", self.binary_mime), (self.inference_header, str(json_length))]
-
-    def adopt_headers(self, environ: Environ, request: InferenceRequest) -> None:
-        """Note in a decoded `request` what the platform says of it in headers. Raises InvalidRequest."""
-
-    def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
-        """The headers that a response has because the model set `parameters`. Raises ServerError."""
-        return []
-
-    def infer_path(self, path: str) -> dict[str, str] | None:
-        """The arguments for `infer_view` if a POST to `path` is an infer request, else None."""
+    def infer_path(self, path: str) -> InferPath | None:
+        """The route of a POST to `path`, and the arguments of its view, if it is an infer request; else None."""
         found = _INFER_PATH.fullmatch(path)
-        return {"model": found[1], "version": found[2] or ""} if found else None
-
-    def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
-        """Run the request on `model`; `version` is text, empty for the latest. Raises ServerError."""
-        try:
-            number = version_number(version)
-        except InvalidRequest:
-            environ[PLAIN_TEXT_KEY] = True
-            raise
-        return infer(self, environ, model, number)
+        return (INFER, {"model": found[1], "version": found[2] or ""}) if found else None
 
     def status_of(self, error: Exception) -> int:
         """The status for `error`, which may be of any class."""
@@ -121,10 +80,10 @@ class V2Application(Flask):
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         method = environ["REQUEST_METHOD"]
         if method == "POST":
-            target = request_target(environ)
-            arguments = self._infer_paths.get(target) or self._find_infer(target)
-            if arguments is not None:
-                return send(self.answer(environ, INFER, arguments), environ, start_response)
+            found = self._infer_paths.get(environ.get("RAW_URI", "")) or self._find_infer(environ)
+            if found is not None:
+                route, arguments = found
+                return send(self.answer(environ, route, arguments), environ, start_response)
         elif method not in _METHODS:
             environ["REQUEST_METHOD"] = "UNKNOWN"
         return self.wsgi_app(environ, start_response)
@@ -132,25 +91,25 @@ class V2Application(Flask):
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
         """The request boundary: whatever goes wrong in a view becomes a reply here."""
         try:
-            if self._restrictions:
+            if self._restrictions is not None:
                 self._restrictions.check(route.group, partial(header_of, environ))
             if environ["REQUEST_METHOD"] not in route.methods:
                 raise errors.MethodNotAllowed(route.methods)
             return route.view(self, environ, **arguments)
         except Exception as error:
-            if isinstance(error, ApiRestricted) or PLAIN_TEXT_KEY in environ:
+            if isinstance(error, ServerError) and error.before_parsing:
                 mime = self.early_error_mime
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
             try:
                 return self._refuse(error, mime, environ)
             finally:
-                # It knows the frames that it went through, and one of them the response that has it: the cycle would
-                # keep the body, and the memory that it has of the engine's, until the collector comes round.
+                # The traceback refers to the frames that the error passed, and one of them to the response that has
+                # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
                 error.__traceback__ = None
 
     def binary_offset(self, environ: Environ) -> int:
-        """Where in the body the tensors begin, as far as the headers tell: our worker aligns them in memory by it."""
+        """The offset of the tensors in the body as far as the headers tell: our worker aligns them in memory by it."""
         text = self.binary_header(environ)
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 
@@ -166,13 +125,14 @@ class V2Application(Flask):
         # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
         return self.url_map.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
 
-    def _find_infer(self, target: str) -> dict[str, str] | None:
+    def _find_infer(self, environ: Environ) -> InferPath | None:
+        target = request_target(environ)
         path = path_of(target)
-        arguments = self.infer_path(path)
+        found = self.infer_path(path)
         # Targets with a query are not remembered: a client may make up as many as it likes for one path.
-        if arguments is not None and len(path) == len(target):
-            self._infer_paths[target] = arguments
-        return arguments
+        if found is not None and len(path) == len(target) and "RAW_URI" in environ:
+            self._infer_paths[target] = found
+        return found
 
     def _refuse(self, error: Exception, mime: str, environ: Environ) -> Reply:
         status = self.status_of(error)
@@ -194,7 +154,7 @@ class V2Application(Flask):
         return view
 
     def _unrouted(self, error: Exception) -> Response:
-        """What goes wrong outside of a view: above all, that there is none."""
+        """The response to an error outside a view: above all, to a path without a route."""
         refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
         return _response(self._refuse(refusal, self.early_error_mime, request.environ))
 
@@ -208,5 +168,5 @@ def _route(flask_request: Request) -> str:
     return flask_request.url_rule.rule if flask_request.url_rule is not None else ""
 
 
-# The label is called as the function is.
+# The label has the name of the function.
 _route.__name__ = "route"

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from core.http.reply import JSON, TEXT, Environ, Reply
+from core.http.reply import JSON, TEXT, Reply
 from core.http.views import disabled, health, metadata
 from core.http.views import repository as repository_routes
-
-if TYPE_CHECKING:
-    from core.http.application import V2Application
+from core.http.views.infer import infer
 
 View = Callable[..., Reply]
 
@@ -27,7 +24,7 @@ BOTH = GET | POST
 class Route:
     """One row. `rules` are Werkzeug's, matched against the raw path; what they capture goes to the view by name.
 
-    `view(application, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
+    `view(front_end, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
     `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called.
     """
 
@@ -54,11 +51,6 @@ def of_memory(action: str) -> tuple[str, ...]:
     """The rules for an action on all shared memory regions of a kind, or on the one that is named."""
     kinds = "/v2/<any(system,cuda):kind>sharedmemory"
     return f"{kinds}/{action}", f"{kinds}/region/<region>/{action}"
-
-
-def infer(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
-    """The infer view, by the hook that a subclass may replace."""
-    return application.infer_view(environ, model, version)
 
 
 INFER = Route("infer", of_model("/infer"), "inference", POST, infer, refusal_mime=TEXT)

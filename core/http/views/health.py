@@ -7,39 +7,36 @@ Source: docs/spec/http.md sections 3 and 11; docs/architecture.md section 7.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from core.errors import InvalidRequest, ServerStopping
+from core.http.front_end import HttpFrontEnd
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.version_text import version_number
 from core.lifecycle.serving_phase import ServingPhase
 
-if TYPE_CHECKING:
-    from core.http.application import V2Application
-
 _NOT_YET = 400
 
 
-def live(application: V2Application, environ: Environ) -> Reply:
+def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """200 as soon as the server is initialised, whatever it still loads."""
-    if application.engine.is_live():
+    if front_end.engine.is_live():
         return empty_reply(TEXT)
-    _refuse_exiting(application.engine.phase())
+    _refuse_exiting(front_end.engine.phase())
     return empty_reply(TEXT, _NOT_YET)
 
 
-def ready(application: V2Application, environ: Environ) -> Reply:
+def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """200, or 400 with the phase, the model that is being loaded, how many are, of how many, and what failed."""
-    if application.engine.is_ready():
+    if front_end.engine.is_ready():
         return empty_reply(TEXT)
-    phase = application.engine.phase()
+    phase = front_end.engine.phase()
     _refuse_exiting(phase)
     return json_reply(readiness(phase), _NOT_YET)
 
 
-def model_ready(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
+def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """200, 400 if the version is loaded but cannot serve now; lookup errors otherwise."""
-    if not application.engine.is_model_ready(model, version_number(version)):
+    if not front_end.engine.is_model_ready(model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
     return empty_reply(TEXT)
 

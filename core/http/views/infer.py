@@ -1,8 +1,7 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
-Flask's route and the short way of `V2Application.__call__` both end here, and so do the adapters' own infer routes.
-What those share that read other formats than the v2 protocol's stands here too: `servable`, `read_whole`, `prepare`,
-`run`, `finish` and `off_hub`.
+The steps that views of other formats share with it are functions here: `servable`, `read_whole`, `prepare`, `run`,
+`finish` and `off_hub`.
 Source: docs/spec/http.md section 4 "Processing order".
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from werkzeug.wsgi import get_input_stream
 
@@ -20,96 +19,51 @@ from core.frontend.bridge import P
 from core.frontend.request_parameters import forward_header
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
-from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Headers, Reply
+from core.http.front_end import HttpFrontEnd
+from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
 from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
+from core.http.version_text import LATEST, version_number
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
-if TYPE_CHECKING:
-    from core.http.application import V2Application
-
 T = TypeVar("T")
-Environ = dict[str, Any]
-
-# Set for what is refused before the body is parsed: Triton answers that as text.
-PLAIN_TEXT_KEY = "trident.plain_text"
 
 ACCEPT_ENCODING = "HTTP_ACCEPT_ENCODING"
 CONTENT_ENCODING = "HTTP_CONTENT_ENCODING"
 
 _LARGE = 65536
-# What small compressed bodies may become.
+# A small compressed body may become this many times as large.
 _INFLATES_BY = 32
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _LONGEST_INTEGER = 20
 
 
-def infer(application: V2Application, environ: Environ, model: str, version: int) -> Reply:
-    """Run the request in `environ` on `model`; `version` -1 is the latest. Raises ServerError.
-
-    What fails before the body is parsed is marked with `plain_text`, because Triton answers it as text/plain.
-    """
+def infer(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Run the request in `environ` on `model`; `version` is text, empty for the latest. Raises ServerError."""
     try:
-        spec = servable(application.engine.model_spec(model, version))
-        body = _inflated(application, environ, _received(environ))
-    except BrokenCompression:
-        raise  # no text: Triton takes what came of the body for the request, and refuses that
-    except ServerError:
-        environ[PLAIN_TEXT_KEY] = True
+        number = version_number(version) if version else LATEST
+        spec = servable(front_end.engine.model_spec(model, number))
+        body = read_whole(front_end, environ)
+    except ServerError as error:
+        # Triton takes the output of a broken compression for the body, and refuses that.
+        error.before_parsing = type(error) is not BrokenCompression
         raise
-    return infer_body(application, environ, spec, body, version, application.binary_header(environ))
+    return infer_body(front_end, environ, spec, body, number, front_end.binary_header(environ))
 
 
 def infer_body(
-    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, header: str | None
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, body: Buffer, version: int, header: str | None
 ) -> Reply:
-    """As `infer`, for a `body` that was read: it is the v2 protocol's. Raises ServerError.
-
-    `header` is what `application.binary_header` gives.
-    """
-    header_length = None if header is None else _header_length(application, header, len(body), environ)
-    request, plan = decode_request(body, header_length, version, spec, application.options.max_input_size)
-    prepare(application, environ, request)
-    response = run(application, environ, request)
+    """Run the v2 request in `body`; `header` is the result of `front_end.binary_header`. Raises ServerError."""
+    header_length = None if header is None else _header_length(front_end, header, len(body))
+    request, plan = decode_request(body, header_length, version, spec, front_end.options.max_input_size)
+    prepare(front_end, environ, request)
+    response = run(front_end, environ, request)
     parts, json_length = encode_response(response, plan, spec)
-    return finish(application, environ, parts, application.body_headers(json_length), response.parameters)
-
-
-def prepare(application: V2Application, environ: Environ, request: InferenceRequest) -> None:
-    """Add to a decoded request what the headers say, and note its id for errors. Raises InvalidRequest."""
-    application.adopt_headers(environ, request)
-    if request.id:
-        environ[REQUEST_ID_KEY] = request.id
-    pattern = application.options.header_pattern
-    if pattern is not None:
-        _forward_headers(environ, pattern, request)
-
-
-def run(application: V2Application, environ: Environ, request: InferenceRequest) -> InferenceResponse:
-    """The model's one response. Raises the ServerError that it is, if it is one."""
-    response = application.bridge.infer(application.engine, request, environ.get(CLIENT_GONE_KEY))
-    if response.error is not None:
-        raise response.error
-    return response
-
-
-def finish(
-    application: V2Application,
-    environ: Environ,
-    parts: list[Buffer],
-    headers: Headers,
-    parameters: dict[str, Parameter] | None,
-) -> Reply:
-    """The reply with `parts` as its body, compressed as the client accepts; `parameters` are those of the response."""
-    if parameters:
-        headers += application.parameter_headers(parameters)
-    if ACCEPT_ENCODING in environ:
-        parts = _compressed(application, environ, parts, headers)
-    headers.append(("Content-Length", str(sum(map(len, parts)))))
-    return Reply(200, headers, parts)
+    return finish(front_end, environ, parts, front_end.body_headers(json_length), response.parameters)
 
 
 def servable(spec: ModelSpec) -> ModelSpec:
@@ -119,39 +73,66 @@ def servable(spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def read_whole(application: V2Application, environ: Environ) -> Buffer:
-    """The whole body, inflated. Raises InvalidRequest."""
-    return _inflated(application, environ, _received(environ))
-
-
-def _received(environ: Environ) -> Buffer:
+def read_whole(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
+    """The whole body, inflated. Raises InvalidRequest, UnsupportedEncoding or BrokenCompression."""
     body: Buffer | None = environ.get(BODY_KEY)
-    return _drain_input(environ) if body is None else body
-
-
-def _inflated(application: V2Application, environ: Environ, body: Buffer) -> Buffer:
+    if body is None:
+        body = _drain_input(environ)
     encoding = environ.get(CONTENT_ENCODING)
     if encoding is None or encoding == IDENTITY:
         return body
-    size = _INFLATES_BY * len(body)
-    return off_hub(application, size, decompress, body, encoding, application.options.max_input_size)
+    return off_hub(front_end, _INFLATES_BY * len(body), decompress, body, encoding, front_end.options.max_input_size)
 
 
-def _compressed(application: V2Application, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:
-    """The parts as the client accepts them; says so in `headers`."""
+def prepare(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest) -> None:
+    """Add the headers to a decoded request, and note its id for errors. Raises InvalidRequest."""
+    front_end.adopt_headers(environ, request)
+    if request.id:
+        environ[REQUEST_ID_KEY] = request.id
+    pattern = front_end.options.header_pattern
+    if pattern is not None:
+        _forward_headers(environ, pattern, request)
+
+
+def run(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest) -> InferenceResponse:
+    """The model's one response. Raises the ServerError of a failed one."""
+    response = front_end.bridge.infer(front_end.engine, request, environ.get(CLIENT_GONE_KEY))
+    if response.error is not None:
+        raise response.error
+    return response
+
+
+def finish(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    parts: list[Buffer],
+    headers: Headers,
+    parameters: dict[str, Parameter] | None,
+) -> Reply:
+    """The reply with `parts` as its body, compressed as the client accepts; `parameters` are those of the response."""
+    if parameters:
+        headers += front_end.parameter_headers(parameters)
+    if ACCEPT_ENCODING in environ:
+        parts = _compressed(front_end, environ, parts, headers)
+    headers.append(("Content-Length", str(sum(map(len, parts)))))
+    return Reply(200, headers, parts)
+
+
+def off_hub(front_end: HttpFrontEnd, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function`, which works on `size` bytes: on another thread if it would hold the hub up.
+
+    64 KB inflate and deflate in about a millisecond.
+    """
+    return function(*args, **kwargs) if size < _LARGE else front_end.bridge.run(function, *args, **kwargs)
+
+
+def _compressed(front_end: HttpFrontEnd, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:
+    """The parts in the encoding that the client accepts, which is added to `headers`."""
     encoding = choose_encoding(environ[ACCEPT_ENCODING])
     if encoding == IDENTITY:
         return parts
     headers.append(("Content-Encoding", encoding))
-    return [off_hub(application, sum(map(len, parts)), compress, parts, encoding)]
-
-
-def off_hub(application: V2Application, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`, on a thread where it would hold the hub up: 64 KB inflate and deflate in about a millisecond.
-
-    `size` is the number of bytes that it works on.
-    """
-    return function(*args, **kwargs) if size < _LARGE else application.bridge.run(function, *args, **kwargs)
+    return [off_hub(front_end, sum(map(len, parts)), compress, parts, encoding)]
 
 
 def _drain_input(environ: Environ) -> Buffer:
@@ -165,27 +146,30 @@ def _drain_input(environ: Environ) -> Buffer:
     return content
 
 
-def _header_length(application: V2Application, text: str, body_length: int, environ: Environ) -> int:
-    """The length of the JSON in front of binary tensors. Raises InvalidRequest with Triton's texts."""
+def _header_length(front_end: HttpFrontEnd, text: str, body_length: int) -> int:
+    """The length of the JSON before binary tensors. Raises InvalidRequest with Triton's texts."""
     if text.isdecimal() and len(text) < 10 and int(text) <= body_length:
         return int(text)
     is_integer = _INTEGER.match(text) is not None
     number = int(text) if is_integer and len(text) <= _LONGEST_INTEGER else None
     if number is not None and 0 <= number <= body_length:
-        return number  # it has a sign or zeros in front
-    environ[PLAIN_TEXT_KEY] = True
-    name = application.inference_header
+        return number  # it has a sign or leading zeros
+    name = front_end.inference_header
     if not is_integer:
-        raise InvalidRequest(f"Unable to parse {name}, got: {text}")
-    if number is None or number not in _INT32:
-        raise InvalidRequest(f"Unable to parse {name}, value is out of range [ -2147483648, 2147483647 ], got: {text}")
-    raise InvalidRequest(f"inference header size should be in range (0, {body_length}), got: {text}")
+        message = f"Unable to parse {name}, got: {text}"
+    elif number is None or number not in _INT32:
+        message = f"Unable to parse {name}, value is out of range [ -2147483648, 2147483647 ], got: {text}"
+    else:
+        message = f"inference header size should be in range (0, {body_length}), got: {text}"
+    error = InvalidRequest(message)
+    error.before_parsing = True
+    raise error
 
 
 def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: InferenceRequest) -> None:
-    """Headers whose name matches become string parameters, under the name received.
+    """Make headers whose name matches string parameters, under the name received.
 
-    The worker says how a name was spelled; under another server it is guessed.
+    Our worker keeps the spelling of a name; under another server it is guessed.
     """
     received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
     if received is None:

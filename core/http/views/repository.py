@@ -8,44 +8,42 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.errors import InvalidRequest, ModelLoadFailed, Unsupported
+from core.http.front_end import HttpFrontEnd
 from core.http.reply import JSON, Environ, Reply, empty_reply, json_reply
 from core.http.request_body import read_object, read_parameters
 from core.http.v2.repository_index import repository_index_json
-
-if TYPE_CHECKING:
-    from core.http.application import V2Application
 
 _FILE_PREFIX = "file:"
 _LINE_ENDS = b"\r\n"
 
 
-def index(application: V2Application, environ: Environ, repository: str = "") -> Reply:
+def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Reply:
     """The models that are known; with `{"ready":true}` in the body only those that are ready."""
-    ready = read_object(environ, application.options.max_input_size).get("ready", False)
+    ready = read_object(environ, front_end.options.max_input_size).get("ready", False)
     if not isinstance(ready, bool):
         raise InvalidRequest("Invalid value for 'ready': expected a boolean")
-    return json_reply(repository_index_json(application.bridge.run(application.engine.repository_index, ready)))
+    return json_reply(repository_index_json(front_end.bridge.run(front_end.engine.repository_index, ready)))
 
 
-def load(application: V2Application, environ: Environ, model: str, repository: str = "") -> Reply:
+def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Answered when the model is loaded."""
     _refuse_repository(repository)
-    parameters = _load_parameters(read_parameters(environ, application.options.max_input_size))
-    application.bridge.run_long(application.engine.load_model, model, parameters)
+    parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
+    front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
 
 
-def unload(application: V2Application, environ: Environ, model: str, repository: str = "") -> Reply:
+def unload(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Answered when unloading has begun."""
     _refuse_repository(repository)
-    parameters = read_parameters(environ, application.options.max_input_size)
+    parameters = read_parameters(environ, front_end.options.max_input_size)
     dependents = parameters.get("unload_dependents", False)
     if not isinstance(dependents, bool):
         raise InvalidRequest("Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean")
-    application.bridge.run(application.engine.unload_model, model, dependents)
+    front_end.bridge.run(front_end.engine.unload_model, model, dependents)
     return empty_reply(JSON)
 
 

@@ -17,6 +17,7 @@ from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, Se
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
+from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
@@ -383,7 +384,7 @@ def test_the_model_answers_with_custom_attributes(data: bytes) -> None:
 
 
 def test_every_hook_is_one_of_the_listed() -> None:
-    documented = V2Application.__doc__ or ""
+    documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
     own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
     assert own
     assert all(f"`{name}" in documented for name in own)

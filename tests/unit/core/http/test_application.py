@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull,
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http import errors
-from core.http.application import V2Application
+from core.http.application import InferPath, V2Application
+from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers, Reply, json_reply
+from core.http.routes import INFER as INFER_ROUTE
 from core.http.routes import ROUTES, Route
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
@@ -29,16 +32,28 @@ INFER = "/v2/models/simple/infer"
 class Recording(V2Application):
     """Notes what reaches the infer view, and answers with what it is told."""
 
+    @property
+    def routes(self) -> tuple[Route, ...]:  # type: ignore[override]
+        return (RECORDED, *ROUTES[1:])
+
     def __init__(self, **options: Any) -> None:
         super().__init__(FakeEngine(), HttpOptions(**options), ThreadBridge())
         self.seen: list[tuple[str, str]] = []
         self.error: Exception | None = None
 
-    def infer_view(self, environ: Environ, model: str, version: str) -> Reply:
-        self.seen.append((model, version))
-        if self.error is not None:
-            raise self.error
-        return json_reply({"model": model})
+    def infer_path(self, path: str) -> InferPath | None:
+        found = super().infer_path(path)
+        return found and (RECORDED, found[1])
+
+
+def recorded(application: Recording, environ: Environ, model: str, version: str = "") -> Reply:
+    application.seen.append((model, version))
+    if application.error is not None:
+        raise application.error
+    return json_reply({"model": model})
+
+
+RECORDED = replace(INFER_ROUTE, view=recorded)
 
 
 @pytest.fixture
@@ -221,13 +236,16 @@ def ping(application: V2Application, environ: Environ) -> Reply:
 
 
 class Platform(Recording):
-    routes = (*ROUTES, Route("ping", ("/ping",), "health", frozenset({"GET"}), ping))
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return (*super().routes, Route("ping", ("/ping",), "health", frozenset({"GET"}), ping))
+
     binary_mime = "application/x-platform"
     inference_header = "X-Json-Size"
 
-    def infer_path(self, path: str) -> dict[str, str] | None:
+    def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":
-            return {"model": "simple", "version": ""}
+            return RECORDED, {"model": "simple", "version": ""}
         return super().infer_path(path)
 
     def status_of(self, error: Exception) -> int:
@@ -310,7 +328,7 @@ def test_early_errors_can_have_another_type() -> None:
 
 
 def test_the_list_of_hooks_is_complete() -> None:
-    documented = V2Application.__doc__ or ""
+    documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
     overridden = {name for made in (Recording, Platform, OwnHeaders) for name in vars(made) if not name.startswith("_")}
     assert overridden
     assert all(f"`{name}" in documented for name in overridden)
