@@ -1,4 +1,4 @@
-"""The cases of the benchmark: which model, which bytes are sent, and how an answer is checked."""
+"""The cases of the benchmark: the model, the request body, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = 3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the benchmark. `inputs` are name, datatype, shape of one item (the batch dimension, 1, is added)."""
+    """One row of the benchmark. `inputs` are name, datatype and shape of one item, without the batch dimension."""
 
     key: str
     title: str
@@ -25,7 +25,7 @@ class Case:
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
     binary: bool
-    # Slow cells run longer, or a handful of requests would decide them.
+    # Slow cells run longer; otherwise a handful of requests would decide them.
     stretch: int = 1
 
     @property
@@ -37,14 +37,14 @@ class Case:
         return self.key.partition("-")[0]
 
     def arrays(self) -> dict[str, Array]:
-        """What is sent; the same in every run."""
+        """The input values, the same in every run."""
         random = np.random.default_rng(SEED)
         made: dict[str, Array] = {}
         for name, datatype, shape in self.inputs:
             if datatype == "INT32":
                 made[name] = random.integers(0, 100, (1, *shape)).astype(np.int32)
             else:
-                # Doubles, so that JSON carries the digits that a client's float() would print.
+                # Doubles, so that JSON has as many digits as a client's float() prints.
                 made[name] = random.random((1, *shape))
         return made
 
@@ -74,14 +74,14 @@ class Case:
         return b"".join([header, *chunks]), headers
 
     def feeds(self) -> dict[str, Array]:
-        """The inputs as a session takes them."""
+        """The inputs as an ONNX Runtime session takes them."""
         return {
             name: array.astype(DATATYPES[datatype])
             for (name, datatype, _), array in zip(self.inputs, self.arrays().values(), strict=True)
         }
 
     def answer(self, body: bytes, header_length: str | None) -> dict[str, Array]:
-        """The outputs in a response; KeyError or ValueError if it is none."""
+        """Parse the outputs of a response. KeyError or ValueError if the body is not a response."""
         size = int(header_length or len(body))
         document = json.loads(body[:size])
         outputs: dict[str, Array] = {}

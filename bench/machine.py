@@ -1,4 +1,4 @@
-"""The machine and the software under the figures."""
+"""The machine and the software that the figures were measured with."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def describe() -> dict[str, object]:
 
 
 def slug() -> str:
-    """The CPU for a file name: `intel-r-xeon-r-processor-2-50ghz-2-cores`."""
+    """The CPU as part of a file name: `intel-r-xeon-r-processor-2-50ghz-2-cores`."""
     return re.sub(r"[^a-z0-9]+", "-", f"{cpu_model()} {cores()} cores".lower()).strip("-")

@@ -1,4 +1,4 @@
-"""Prints how fast bodies of 1,000 rows with 30 features become tensors, beside the usual ways to do it in Python.
+"""Print how fast bodies of 1,000 rows with 30 features become tensors, beside the usual ways to do it in Python.
 
 python -m bench.payloads
 """
@@ -51,7 +51,7 @@ MANY = spec(*(InputSpec(name=f"f{i}", datatype=FP32, dims=(1,)) for i in range(F
 
 
 def timed_ms(runs: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> list[list[float]]:
-    """All times of each, in milliseconds; taken in turn, so that a busy machine is busy for all of them."""
+    """The times of each run, in milliseconds. The runs take turns, so other work on the machine slows all of them."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, taken in zip(runs, times, strict=True):
@@ -91,7 +91,7 @@ def features() -> npt.NDArray[np.float32]:
 
 
 def csv_texts() -> dict[str, bytes]:
-    """The rows as CSV: with the digits that tell one float32 from another, and with those of a double."""
+    """The rows as CSV: once with just enough digits for a float32, and once with the digits of a double."""
     texts: dict[str, bytes] = {}
     for digits, values in (("short", features()), ("17 digits", features().astype(np.float64))):
         text = "\n".join(",".join(map(str, row)) for row in values).encode() + b"\n"
@@ -101,7 +101,7 @@ def csv_texts() -> dict[str, bytes]:
 
 
 def csv_readers(text: bytes) -> dict[str, Callable[[], Any]]:
-    """Ours first; each gives the array of float32 that is in the text."""
+    """The readers, ours first; each returns the rows of the text as an array of float32."""
     return {
         "decode_csv": lambda: decode_csv(text, ONE, RULES).arrays["IN"],
         "numpy.loadtxt": lambda: np.loadtxt(io.BytesIO(text), np.float32, delimiter=","),

@@ -1,7 +1,7 @@
 """A compute-bound graph: the layers of a 50-layer bottleneck ResNet (version 1.5), with random weights.
 
-Source of the layer sizes: He et al., "Deep Residual Learning for Image Recognition", table 1; the stride stands on the
-3x3 convolution. About 4.1e9 multiply-adds an image.
+Source of the layer sizes: He et al., "Deep Residual Learning for Image Recognition", table 1; the stride is on the 3x3
+convolution. About 4.1e9 multiply-adds an image.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 IMAGE = (3, 224, 224)
 CLASSES = 1000
-# Bottlenecks in the stage, channels inside them, stride of the first one; they put out four times the channels.
+# Bottlenecks in the stage, channels inside them, stride of the first one. They put out four times the channels.
 STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 EXPANSION = 4
 EPSILON = 1e-5
 
 
 class GraphBuilder:
-    """Nodes and weights in the making. Weights are scaled so that activations neither die out nor overflow."""
+    """Collects nodes and weights. Weights are scaled so that activations neither vanish nor overflow."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -38,7 +38,7 @@ class GraphBuilder:
         return output
 
     def convolution(self, name: str, source: str, channels: tuple[int, int], kernel: int, stride: int) -> str:
-        """Convolution and batch normalisation of `channels` (in, out); the name of the result."""
+        """Add convolution and batch normalisation of `channels` (in, out). Returns the name of the result."""
         incoming, outgoing = channels
         scale = np.sqrt(2.0 / (incoming * kernel * kernel))
         kernels = self.random.standard_normal((outgoing, incoming, kernel, kernel)) * scale
@@ -57,7 +57,7 @@ class GraphBuilder:
         return self.add("BatchNormalization", [convolved, *names], f"{name}.norm", epsilon=EPSILON)
 
     def bottleneck(self, name: str, source: str, channels: tuple[int, int], stride: int) -> str:
-        """Three convolutions with a way around them; `channels` are (in, inside)."""
+        """Add three convolutions with a bypass. `channels` are (in, inside)."""
         incoming, inside = channels
         outgoing = inside * EXPANSION
         first = self.convolution(f"{name}.1", source, (incoming, inside), 1, 1)
@@ -66,7 +66,7 @@ class GraphBuilder:
         around = source
         if stride != 1 or incoming != outgoing:
             around = self.convolution(f"{name}.around", source, (incoming, outgoing), 1, stride)
-        # Scaled, or the sums of sixteen random blocks would grow without bound.
+        # Scaled, because the sums of sixteen random blocks would grow without bound.
         total = self.add("Add", [third, around], f"{name}.sum")
         scaled = self.add("Mul", [total, "scale"], f"{name}.scaled")
         return self.add("Relu", [scaled], f"{name}.relu")

@@ -1,6 +1,6 @@
 """The model repository of the benchmark, built into a folder that is not committed.
 
-`simple` and `digits` are the models that ship with the project. `resnet` is written once and kept, it is 100 MB.
+`simple` and `digits` are the models that ship with the project. `resnet` has 100 MB and is written only once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IMAGE_DIMS = "3, 224, 224"
 
 
 def single(nodes: list[onnx.NodeProto], item_in: list[int | str], item_out: list[int | str]) -> onnx.ModelProto:
-    """A graph with one FP32 input and one FP32 output, shapes without the batch dimension."""
+    """A graph with one FP32 input and one FP32 output, given the shapes without the batch dimension."""
     graph = helper.make_graph(
         nodes,
         "bench",
@@ -52,7 +52,7 @@ def mean() -> onnx.ModelProto:
 
 
 def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
-    """One model; without `model` the graph that is there stays."""
+    """Write one model; without `model`, keep the existing graph."""
     (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "config.pbtxt").write_text(config)
     if model is not None:
@@ -63,7 +63,7 @@ def build(repository: Path) -> None:
     """Write the models of all cases except (e) under `repository`."""
     for name in ("simple", "digits"):
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
-    # Without a batcher a request goes to the session as it is: case (b) is about copies.
+    # Without a batcher, a request goes to the session unchanged: case (b) measures copies.
     config = CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="")
     write(repository / "identity", config, identity(["D"]))
     config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out=IMAGE_DIMS, batching="")

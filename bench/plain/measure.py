@@ -1,4 +1,4 @@
-"""Measuring: one cell is one case on one server at one number of connections."""
+"""Measure one cell: one case on one server at one number of connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROWTH_STEP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`cpu_us` is the server's CPU time per completed request, microseconds; `mean_batch` 0 where nobody counts."""
+    """`cpu_us` is the server's CPU time per completed request, microseconds. `mean_batch` is 0 if nothing counts it."""
 
     case: str
     server: str
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class BareLoop:
-    """The loop without a server, at its best."""
+    """The best setting of the loop without a server."""
 
     batch: int
     threads: int
@@ -55,7 +55,7 @@ class BareLoop:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Resident memory around a number of requests, after a warm-up."""
+    """Resident memory before and after a number of requests; a warm-up precedes both."""
 
     case: str
     requests: int
@@ -65,7 +65,7 @@ class Growth:
 
 
 def check_answer(server: Server, case: Case, repository: Path) -> None:
-    """A fast wrong answer is no result: compare one with what the session itself says. RuntimeError if it differs."""
+    """Compare one answer with the output of a session. RuntimeError if they differ."""
     body, headers = case.body()
     status, answered, answer = server.exchange("POST", case.path, body, headers)
     if status != 200:
@@ -87,7 +87,7 @@ def measure(server: Server, case: Case, scripts: Path, *, connections: int, seco
 
 
 def measure_empty(server: Server, scripts: Path, *, connections: int, seconds: int) -> Cell:
-    """An empty GET: what a request costs that does nothing."""
+    """Measure an empty GET: the cost of a request that does nothing."""
     script = wrk.write_script(scripts / "empty.lua")
     return _cell(server, "empty", "", EMPTY, script, connections, seconds)
 
@@ -119,7 +119,7 @@ def _cell(server: Server, key: str, model: str, path: str, script: Path, connect
 
 
 def measure_growth(server: Server, case: Case, scripts: Path, *, requests: int) -> Growth:
-    """Resident memory before and after at least `requests` requests at 16 connections."""
+    """Measure resident memory before and after at least `requests` requests at 16 connections."""
     body, headers = case.body()
     script = wrk.write_script(scripts / f"{case.key}.lua", body, headers)
     url = server.url(case.path)
@@ -147,14 +147,14 @@ def bare_loop(model: Path, *, batch: int, threads: int, seconds: float = BARE_SE
 
 
 def best_bare_loop(model: Path, cores: int) -> BareLoop:
-    """The fastest of a few batch sizes and thread counts."""
+    """Find the fastest of a few batch sizes and thread counts."""
     thread_counts = sorted({1, max(1, cores // 2), cores})
     tried = [bare_loop(model, batch=batch, threads=threads) for batch in BARE_BATCHES for threads in thread_counts]
     return max(tried, key=lambda loop: loop.inferences_per_second)
 
 
 def bare_memory_mb(models: Sequence[Path]) -> float:
-    """Resident memory of the loop's process with all `models` loaded and run once."""
+    """The resident memory of a process that has loaded all `models` and run each once."""
     return _bare(["memory", *map(str, models)])["resident_mb"]
 
 

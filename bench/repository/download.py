@@ -1,11 +1,11 @@
-"""One download of a model, or one session of it, in a process of its own.
+"""Download one model, or create one session of it, in a separate process.
 
-    python -m bench.repository.download sdk ENDPOINT MODEL FOLDER         boto3's own transfer manager at its defaults
+    python -m bench.repository.download sdk ENDPOINT MODEL FOLDER         boto3's transfer manager with its defaults
     python -m bench.repository.download trident REPOSITORY MODEL FOLDER   this project's downloader, into a new cache
     python -m bench.repository.download session MODEL.onnx
 
-Prints one JSON object, {"seconds": …, "bytes": …}. Imports, the client and its first connection come before the clock
-is started, for both in the same way; the listing that says what to fetch is inside.
+Prints one JSON object, {"seconds": …, "bytes": …}. For both downloaders the clock starts after imports, client and
+first connection, and includes the listing that names the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def by_sdk(endpoint: str, model: str, folder: Path) -> tuple[float, int]:
     start = time.perf_counter()
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{model}/")
     entries = [entry for page in pages for entry in page["Contents"]]
-    # What `download_file` makes for each file; one for all of them, or small files would come one after another.
+    # `download_file` creates one for each file. Sharing one lets small files download in parallel.
     with create_transfer_manager(client, TransferConfig()) as manager:
         futures = []
         for entry in entries:

@@ -1,4 +1,4 @@
-"""The emulators of S3 that models are downloaded from: processes of their own, whose logs tell what was asked."""
+"""The emulators of S3 from which models are downloaded: separate processes, whose logs show the requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUCKET = "bench"
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.05
-# What clients are told, so that nothing that this machine has for AWS is used.
+# Environment of the clients, so that they use nothing that this machine has configured for AWS.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "bench",
     "AWS_SECRET_ACCESS_KEY": "bench-secret",
@@ -34,9 +34,9 @@ _REQUEST = re.compile(r'"([A-Z]+ \S+) HTTP/')
 
 
 class Emulator:
-    """A context manager: with its objects on entry, gone on exit.
+    """A context manager: filled with objects on entry, gone on exit.
 
-    `command` may use `{port}`. `fill` is given the emulator's endpoint and puts the objects in.
+    `command` may contain `{port}`. `fill` gets the emulator's endpoint and uploads the objects.
     """
 
     def __init__(self, name: str, command: list[str], log: Path, fill: Callable[[str], None] | None = None) -> None:
@@ -52,7 +52,7 @@ class Emulator:
 
     @property
     def repository(self) -> str:
-        """The bucket, as --model-repository takes it."""
+        """The bucket's address for --model-repository."""
         return f"s3://{self.endpoint}/{BUCKET}"
 
     def __enter__(self) -> Emulator:
@@ -108,13 +108,13 @@ def is_listing(request: str) -> bool:
 
 
 def file_server(folder: Path, log: Path) -> Emulator:
-    """`folder` holds the bucket, as a folder."""
+    """Serve `folder` as the bucket."""
     command = [sys.executable, "-m", "bench.repository.object_server", str(folder), "--port={port}"]
     return Emulator("file server", command, log)
 
 
 def moto(folder: Path, log: Path) -> Emulator:
-    """It gets a copy of what is in the bucket's folder, uploaded in parts where the SDK does so by itself."""
+    """Upload a copy of the bucket's folder, in parts where the SDK chooses to."""
 
     def fill(endpoint: str) -> None:
         session = boto3.session.Session("bench", "bench-secret", region_name="us-east-1")

@@ -1,4 +1,4 @@
-"""Loading while serving: requests to one model while others come and go, and while it is itself replaced."""
+"""Loading while serving: requests to a model while other models are loaded, and while it is itself replaced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLACING_IT = "the model itself replaced"
 
 
 class LoadCase:
-    """One server with `connections` on one model. `pause`: seconds between two changes."""
+    """One server with `connections` on one model. `pause` is the time between two changes, in seconds."""
 
     def __init__(self, server: RepositoryServer, repository: Path, *, connections: int, seconds: int, pause: float):
         self.server = server
@@ -43,7 +43,7 @@ class LoadCase:
         self.loads: dict[str, list[wrk.Load]] = {QUIET: [], CHANGING_OTHERS: [], REPLACING_IT: []}
         body, headers = SCALED.body()
         self._script = wrk.write_script(repository.with_suffix(".lua"), body, headers)
-        # None comes twice: weights that were there before would show nothing.
+        # No scale occurs twice: weights that had been there before would prove nothing.
         self._factors = itertools.count(2)
         self._other = itertools.cycle(OTHERS)
 
@@ -63,7 +63,7 @@ class LoadCase:
         return load
 
     def _beside(self, what: str, change: Callable[[], None]) -> None:
-        """The same load while `change` is made again and again."""
+        """Run the same load while `change` is called again and again."""
         changes = 0
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(self._wrk, self.seconds)
@@ -81,7 +81,7 @@ class LoadCase:
         self.server.unload(model)
 
     def _replace(self) -> None:
-        """New weights by a rename and a load; RuntimeError if it then answers with others."""
+        """Replace the weights by a rename and a load. RuntimeError if the answer does not use them."""
         factor = next(self._factors)
         replace_scaled(self.repository / SCALED.model, factor)
         self.server.load(SCALED.model)
@@ -95,7 +95,7 @@ class LoadCase:
 
 
 def measure_load(results: Figures, build: Path, *, connections: int, seconds: int, pause: float, rounds: int) -> None:
-    """Three times `seconds` a round: with nothing else, with other models changing, with the model itself replaced."""
+    """Measure `seconds` three times a round: with no change, with other models changing, with the model replaced."""
     repository = build / "load"
     shutil.rmtree(repository, ignore_errors=True)
     build_scaled(repository / SCALED.model)
@@ -122,7 +122,7 @@ def _note(results: Figures, case: LoadCase) -> None:
 
 
 def _outcomes(case: LoadCase) -> Iterator[tuple[str, int, float]]:
-    """Of each kind of change: failed requests in all rounds, and the median of their p99 in ms."""
+    """For each kind of change: the failed requests of all rounds, and the median of their p99 in ms."""
     for what in case.changes:
         loads = case.loads[what]
         yield what, sum(load.errors for load in loads), statistics.median(load.p99_ms for load in loads)

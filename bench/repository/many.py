@@ -1,4 +1,4 @@
-"""A thousand small models in a local repository: the index, and whether loading one is slowed by the others."""
+"""A thousand small models in a local repository: the index, and whether the other models slow the load of one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CASE = "many models"
 
 
 def measure_many(results: Figures, build: Path, *, models: int, loaded: int, repeats: int) -> None:
-    """`repeats` of each request, the servers in turn.
+    """Measure `repeats` of each request, the servers in turn.
 
-    The last of the first ten models is loaded again and again: in a repository of ten, and in one of `models`, where
-    the other nine are loaded as well, and then `loaded` of the others.
+    The last of the first ten models is loaded again and again: in a repository of ten models, then in one of `models`
+    with the same nine others loaded, then in that one with `loaded` others.
     """
     names = _build(build, models)
     measured, beside = names[FEW - 1], names[: FEW - 1]
@@ -60,7 +60,7 @@ def _server(title: str, folder: Path, initial: list[str]) -> RepositoryServer:
 
 
 def _load_once(server: RepositoryServer, model: str) -> float:
-    """Milliseconds of its load; it is gone again afterwards."""
+    """The milliseconds of one load; the model is unloaded afterwards."""
     took = _milliseconds(lambda: server.load(model))
     server.unload(model)
     return took

@@ -1,4 +1,4 @@
-"""The models of the repository's figures, built into a folder that is not committed."""
+"""The models for the benchmark of the repository, built into a folder that is not committed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MEGABYTE = 1 << 20
 
 
 def build_big(folder: Path, *, megabytes: int, file_megabytes: int) -> Path:
-    """A model of `megabytes` of random weights in external files of `file_megabytes`; one that is there is kept.
+    """Write a model of `megabytes` of random weights in external files of `file_megabytes`, or keep an existing one.
 
-    A chain of matrix products: ONNX Runtime packs their weights anew, so a session has to read every byte of them.
+    It is a chain of matrix products. ONNX Runtime repacks their weights, so a session has to read every byte of them.
     """
     graph = folder / "1" / "model.onnx"
     if graph.exists():
@@ -35,13 +35,13 @@ def build_big(folder: Path, *, megabytes: int, file_megabytes: int) -> Path:
     ]
     model = single(nodes, [LAYER_WIDTH], [LAYER_WIDTH])
     model.graph.initializer.extend(weights)
-    # Written last: it says that the weights are complete.
+    # Written last: its existence shows that the weights are complete.
     onnx.save(model, graph)
     return graph
 
 
 def _write_weights(folder: Path, layers: int, layers_per_file: int) -> list[onnx.TensorProto]:
-    """Write the weights of all layers; the tensors that say where each lies."""
+    """Write the weights of all layers. Returns the tensors that refer to them."""
     random = np.random.default_rng(0)
     tensors = []
     for first in range(0, layers, layers_per_file):
@@ -63,7 +63,7 @@ def _external_tensor(name: str, file: str, offset: int) -> onnx.TensorProto:
 
 
 def build_many(repository: Path, count: int) -> list[str]:
-    """`count` small models that differ in nothing but their names, and these."""
+    """Write `count` small models that differ only in their names. Returns the names."""
     names = [f"model_{number:04}" for number in range(count)]
     config = CONFIG.format(batch=8, dims_in=WIDTH, dims_out=WIDTH, batching="")
     graph = identity([WIDTH]).SerializeToString()
@@ -74,13 +74,13 @@ def build_many(repository: Path, count: int) -> list[str]:
 
 
 def build_scaled(folder: Path) -> None:
-    """The model that is under load: it multiplies its input by a factor."""
+    """Write the model under load, which multiplies its input by a factor."""
     write(folder, CONFIG.format(batch=64, dims_in=WIDTH, dims_out=WIDTH, batching=BATCHING), None)
     replace_scaled(folder, 1.0)
 
 
 def replace_scaled(folder: Path, factor: float) -> None:
-    """Put other weights in their place by a rename, as whoever uploads carefully does."""
+    """Replace the weights by a rename, as a careful upload does."""
     model = single([helper.make_node("Mul", ["INPUT", "factor"], ["OUTPUT"])], [WIDTH], [WIDTH])
     model.graph.initializer.append(numpy_helper.from_array(np.full(WIDTH, factor, np.float32), "factor"))
     aside = folder.parent.with_name(f"{folder.name}.part")

@@ -1,10 +1,10 @@
-"""As much of S3's protocol as downloads need, over a folder: list, head and ranged get, straight from the page cache.
+"""The part of S3's protocol that downloads need, over a folder: list, head and ranged get, from the page cache.
 
     python -m bench.repository.object_server FOLDER --port 9000
 
-Every sub-directory of FOLDER is a bucket. `moto_server` copies an object in memory for each range that is asked of it,
-so what is measured there is moto; here it is the client. Who asks is not looked at: loopback only. A line per request
-goes to standard error.
+Every subdirectory of FOLDER is a bucket. `moto_server` copies an object in memory for each requested range and is
+slower than the client; this server lets the client be the limit. It checks no credentials and listens on loopback only.
+It writes one line per request to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODIFIED = "2026-01-01T00:00:00.000Z"
 
 @dataclass(frozen=True, slots=True)
 class ServedObject:
-    """`etag` is the MD5 of the content, as S3 has it for an object that was uploaded whole."""
+    """`etag` is the MD5 of the content, as S3 gives it to an object that was uploaded in one part."""
 
     path: Path
     size: int
@@ -47,7 +47,7 @@ def served_objects(folder: Path) -> dict[str, ServedObject]:
 
 
 def listing(objects: dict[str, ServedObject], bucket: str, prefix: str, delimiter: str) -> bytes:
-    """The answer to ListObjectsV2, all of it on one page."""
+    """The answer to ListObjectsV2, on one page."""
     contents, folders = [], set()
     for name, served in objects.items():
         its_bucket, _, key = name.partition("/")
@@ -80,7 +80,7 @@ class ObjectServer(ThreadingHTTPServer):
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """The requests of one connection, one after another, in a thread of its own."""
+    """The requests of one connection, one after another, in one thread."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -104,7 +104,7 @@ class Exchange(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer_listing(self, bucket: str, query: dict[str, str]) -> None:
-        # boto3 asks for keys percent-encoded, and decodes them only where the answer says that they are: these are not.
+        # boto3 asks for percent-encoded keys, and decodes them only if the answer says so. These are not encoded.
         body = listing(self.server.objects, bucket, query.get("prefix", ""), query.get("delimiter", ""))
         self._answer(200, {"Content-Type": "application/xml"}, body)
 

@@ -1,4 +1,4 @@
-"""The figures of the model repository, printed as two tables and written to bench/results/<date>-<cpu>-repository.*.
+"""Measure the model repository, print two tables and write them to bench/results/<date>-<cpu>-repository.*.
 
     python -m bench repository                                        all of it, about 20 minutes, 4 GB of disk
     python -m bench repository --only start --megabytes 64 --rounds 1
@@ -8,7 +8,7 @@ The cases:
 
     start    a big model from an emulator of S3: the first start and the second
     many     a thousand small models in a local repository: index and load
-    load     load, unload and reload while 64 connections ask (needs wrk)
+    load     load, unload and reload while 64 connections send requests (needs wrk)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers over a repository: how long until one is ready, and what a client asks of its repository."""
+"""Servers over a repository: the time until one is ready, and the requests to its repository."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class RepositoryServer(Server):
-    """`trident serve` over `repository`, as --model-repository takes it.
+    """`trident serve` over `repository`, an argument for --model-repository.
 
-    `ready_seconds` is the time from the start of its process until its readiness probe is answered with 200.
+    `ready_seconds` is the time from the start of the process until its readiness probe is answered with 200.
     """
 
     ready_seconds = 0.0
@@ -39,7 +39,7 @@ class RepositoryServer(Server):
             "--metrics-port={spare_port}",
         ]
         super().__init__(name, command, log, ENVIRONMENT)
-        # Not formatted: a folder's name may hold braces.
+        # Added later, because placeholders in them are not filled.
         self.command += options
 
     def __enter__(self) -> Self:
@@ -64,11 +64,11 @@ class RepositoryServer(Server):
         return document
 
     def load(self, model: str) -> None:
-        """Returns when it serves. RuntimeError if it cannot."""
+        """Load a model and return when it serves. RuntimeError if it fails."""
         self._control(f"models/{model}/load")
 
     def unload(self, model: str) -> None:
-        """Returns when it is gone. RuntimeError if it does not go."""
+        """Unload a model and return when it is gone. RuntimeError if it stays."""
         self._control(f"models/{model}/unload")
         deadline = time.monotonic() + STATE_LIMIT_S
         while time.monotonic() < deadline:

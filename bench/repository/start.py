@@ -1,7 +1,8 @@
 """A big model from an emulator of S3: the first start, which downloads it, and the second, which must not.
 
-Every round runs all contenders in turn, so that they meet the same machine: the SDK's download, this project's, a
-session, a start with an empty cache, a start with a full one, one from a local folder, and one without any model.
+Every round measures all contenders in turn, so that they share the machine's fast and slow moments: the SDK's download,
+this project's download, a session, a start with an empty cache, with a full cache, from a local folder, and without a
+model.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.project import ROOT
 
 MODEL = "big"
 CHILD_LIMIT_S = 1200.0
-# moto copies the whole object for every range: with a file of 1 GB sixteen requests would hold 16 GB at once.
+# moto copies the whole object for every range: with a file of 1 GB, sixteen requests would hold 16 GB at once.
 MOTO_FILE_MEGABYTES = 16
 EMULATORS: dict[str, Callable[[Path, Path], Emulator]] = {"files": file_server, "moto": moto}
 LIMITS = {
@@ -36,7 +37,7 @@ LIMITS = {
 
 @dataclass(slots=True)
 class StartRounds:
-    """What each round saw: rates in bytes/s, times in seconds."""
+    """The figures of each round: rates in bytes/s, times in seconds."""
 
     sdk_rate: list[float] = field(default_factory=list)
     own_rate: list[float] = field(default_factory=list)
@@ -51,7 +52,7 @@ class StartRounds:
 
 
 class StartCase:
-    """One emulator with one model of `megabytes`; everything it writes is under `build`."""
+    """One emulator with one model of `megabytes`; it writes everything under `build`."""
 
     def __init__(self, kind: str, build: Path, megabytes: int) -> None:
         self.kind = kind
@@ -100,13 +101,13 @@ class StartCase:
             return server.ready_seconds
 
     def _settle(self) -> None:
-        """Nothing downloaded, and nothing left of the last contender for the disk to write."""
+        """Delete all downloads, and wait until the disk has written what the last contender left behind."""
         shutil.rmtree(self.cache, ignore_errors=True)
         self.cache.mkdir(mode=0o700)
         os.sync()
 
     def _child(self, arguments: list[str]) -> tuple[float, int]:
-        """Seconds and bytes that a process of bench.repository.download tells."""
+        """The seconds and bytes that a process of bench.repository.download prints."""
         finished = subprocess.run(
             [sys.executable, "-m", "bench.repository.download", *arguments],
             cwd=ROOT,
@@ -120,7 +121,7 @@ class StartCase:
 
 
 def measure_start(results: Figures, build: Path, *, kind: str, megabytes: int, rounds: int) -> None:
-    """Both starts from one emulator."""
+    """Measure both starts from one emulator."""
     case = StartCase(kind, build, megabytes)
     began = time.monotonic()
     case.run(rounds)

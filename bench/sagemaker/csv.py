@@ -13,12 +13,12 @@ GOAL = 1.3
 
 
 def measure_csv(results: Figures) -> None:
-    """Milliseconds of each reader for each kind of text. RuntimeError if they do not read the same."""
+    """Note the milliseconds of each reader for each kind of text. RuntimeError if their results differ."""
     for title, text in csv_texts().items():
         readers = csv_readers(text)
         expected = readers[BASE]()
         for name, read in readers.items():
-            # The last digit: not all of them go by way of a double.
+            # The last digit may differ, because not all of them parse to a double first.
             if not np.allclose(read(), expected, rtol=1e-6, atol=0, equal_nan=True):
                 raise RuntimeError(f"{name} and {BASE} read '{title}' differently")
         times = dict(zip(readers, timed_ms(list(readers.values())), strict=True))

@@ -1,4 +1,4 @@
-"""What /invocations costs beside plain v2 infer of the same model: both routes of one process, by turns."""
+"""The cost of /invocations beside plain v2 infer of the same model: both routes of one process, by turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFER = "v2 infer"
 
 
 def serve_simple(build: Path) -> BesidePlain:
-    """A server, not started, whose only model adds and subtracts: the one that /invocations runs."""
+    """A server, not yet started, whose only model adds and subtracts; /invocations runs it."""
     repository = build / "one"
     shutil.rmtree(repository, ignore_errors=True)
     shutil.copytree(SHIPPED / "simple", repository / "simple")
@@ -32,7 +32,7 @@ def serve_simple(build: Path) -> BesidePlain:
 
 
 def measure_invocations(results: Figures, build: Path, *, rounds: int, seconds: float) -> None:
-    """`rounds` pairs of turns of `seconds`, for each kind of body and number of connections."""
+    """Measure `rounds` pairs of turns of `seconds`, for each kind of body and number of connections."""
     cases = [case for case in CASES if case.key in MODEL_CASES]
     with serve_simple(build) as server:
         for case in cases:
@@ -65,7 +65,7 @@ def measure_invocations(results: Figures, build: Path, *, rounds: int, seconds: 
 
 
 def _check(server: BesidePlain, case: Case, repository: Path) -> None:
-    """Both routes answer as the session itself does. RuntimeError if one does not."""
+    """Compare the answers of both routes with the session's. RuntimeError if one differs."""
     measure.check_answer(server, case, repository)
     body, headers = case.body()
     _, answered, content = server.exchange("POST", case.path, body, headers)

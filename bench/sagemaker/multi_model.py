@@ -1,7 +1,7 @@
-"""Many models in one container, as the platform changes them: load each, invoke each, unload each, and once more.
+"""Many models in one container, as the platform changes them: load each, invoke each, unload each, then repeat.
 
-The first cycle pays for what a process keeps: code that is loaded, threads, an allocator's arenas. The second must give
-back what it takes.
+The first cycle includes what a process allocates only once: code, threads, an allocator's arenas. The second must
+return the memory that it takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABOVE_START = 0.1
 
 @dataclass(slots=True)
 class Cycle:
-    """Milliseconds of each request, resident MB of the worker."""
+    """Milliseconds of each request, and resident MB of the worker."""
 
     load_ms: list[float] = field(default_factory=list)
     invoke_ms: list[float] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Endpoint:
 
 
 def measure_multi_model(results: Figures, build: Path, *, models: int) -> None:
-    """Two cycles of `models` models, one request after another on one connection."""
+    """Measure two cycles of `models` models, one request after another on one connection."""
     root = build / "models"
     urls = _build(root, models)
     session = onnxruntime.InferenceSession(SHIPPED / CASE.model / "1" / "model.onnx")
@@ -110,7 +110,7 @@ def measure_multi_model(results: Figures, build: Path, *, models: int) -> None:
 
 
 def _build(root: Path, models: int) -> dict[str, str]:
-    """The url of each, in the order of their names, which look like the platform's."""
+    """Write the models. Returns the url of each, by names that look like the platform's."""
     shutil.rmtree(root, ignore_errors=True)
     urls: dict[str, str] = {}
     for number in range(models):

@@ -1,4 +1,4 @@
-"""The platform's probe while the container is as busy as clients can make it."""
+"""The platform's probe while clients keep the container fully busy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOAL_MS = 50.0
 
 
 class Prober:
-    """Asks for /ping every INTERVAL_S on one connection. Its times are milliseconds."""
+    """Sends /ping every INTERVAL_S on one connection, and keeps the times in milliseconds."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class Prober:
             status, _, _ = self._client.ask("GET", "/ping")
             end = time.perf_counter()
             self.failed += status != 200
-            # Those that were due meanwhile had to wait as well: a slow answer must not count only once.
+            # Pings that fell due meanwhile had to wait too: a slow answer must not count only once.
             first_due = start
             while first_due < end:
                 self.times_ms.append((end - first_due) * 1e3)
@@ -48,7 +48,7 @@ class Prober:
 
 
 def measure_ping(results: Figures, build: Path, *, seconds: int) -> None:
-    """The probe while nothing else is asked, and beside `seconds` of full load."""
+    """Measure the probe of an idle server, and under `seconds` of full load."""
     with serve_simple(build) as server, Client(server.sagemaker_port) as client, ThreadPoolExecutor(1) as pool:
         print(f"ping: {seconds} s of load", file=sys.stderr, flush=True)
         quiet, busy = Prober(client), Prober(client)

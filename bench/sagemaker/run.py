@@ -1,4 +1,4 @@
-"""The figures of SageMaker's container, printed as two tables and written to bench/results/<date>-<cpu>-sagemaker.*.
+"""Measure SageMaker's container, print two tables and write them to bench/results/<date>-<cpu>-sagemaker.*.
 
     python -m bench sagemaker                                  all of it, about 7 minutes
     python -m bench sagemaker --only csv,multi-model
@@ -11,7 +11,7 @@ The cases:
     multi-model  200 models loaded, invoked and unloaded one after another, twice
     ping         /ping while 64 connections invoke (needs wrk)
 
-Figures of some of the cases only are written to files of their own.
+A run of only some cases has its own files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The servers of SageMaker's figures, and the requests that are made of them."""
+"""The servers of SageMaker's benchmark, and the requests to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.session import TRIDENT, session_members
 
 ANSWER_LIMIT_S = 60.0
-# Written out, not the server's own: a client knows it from the specification.
+# Repeated here instead of imported: a client knows it from the specification.
 BINARY_PREFIX = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 
 
@@ -59,7 +59,7 @@ class MultiModelServer(Server):
         super().__init__("trident", command, log, {"SAGEMAKER_MULTI_MODEL": "true"})
 
     def resident_mb(self) -> float:
-        """Of the process that has the models: the arbiter that started it is larger for as long as they are few."""
+        """Of the process that has the models: with few models, the arbiter that started it is larger."""
         return max(map(resident_mb_of, set(session_members(self.process.pid)) - {self.process.pid}))
 
 
@@ -80,21 +80,21 @@ class Client:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, str, bytes]:
-        """Status, content type, body."""
+        """Send one request. Returns status, content type and body."""
         self._connection.request(method, path, body, headers or {})
         response = self._connection.getresponse()
         return response.status, response.getheader("Content-Type", ""), response.read()
 
 
 def invocation(case: Case) -> tuple[bytes, dict[str, str]]:
-    """The case's body with the headers that it has at SageMaker."""
+    """The case's body with SageMaker's headers."""
     body, headers = case.body()
     json_size = headers.get("Inference-Header-Content-Length")
     return body, headers if json_size is None else {"Content-Type": f"{BINARY_PREFIX}{json_size}"}
 
 
 def invoked(case: Case, answer: tuple[int, str, bytes]) -> dict[str, Array]:
-    """The outputs in an answer of `Client.ask`. RuntimeError if there are none."""
+    """Parse the outputs in an answer of `Client.ask`. RuntimeError if the answer is an error."""
     status, content_type, body = answer
     if status != 200:
         raise RuntimeError(f"an invocation is answered with {status}: {body[:300]!r}")

@@ -1,9 +1,9 @@
-"""`session.run` in a loop, without a server: the most that a server could reach, and the least memory it could take.
+"""`session.run` in a loop, without a server: the upper bound of a server's speed and the lower bound of its memory.
 
     python -m bench.servers.bare_loop speed MODEL.onnx --batch 4 --threads 2 --seconds 3
     python -m bench.servers.bare_loop memory MODEL.onnx …
 
-Prints one JSON object. It imports nothing but numpy and ONNX Runtime, or its memory would not be the baseline.
+Prints one JSON object. It imports only numpy and ONNX Runtime; otherwise its memory would not be a baseline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime
 
 DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
-# A free dimension behind the batch dimension is that of the 600 KB tensor.
+# The size of a free dimension after the batch dimension: that of the 600 KB tensor.
 FREE_DIMENSION = 150_000
 
 
@@ -45,7 +45,7 @@ def resident_mb() -> float:
 
 
 def speed(model: Path, batch: int, threads: int, seconds: float) -> dict[str, float]:
-    """Inferences (items) per second, after one run to warm up."""
+    """Measure inferences (items) per second, after one run to warm up."""
     session = make_session(model, threads)
     feeds = random_feeds(session, batch)
     session.run(None, feeds)
@@ -58,7 +58,7 @@ def speed(model: Path, batch: int, threads: int, seconds: float) -> dict[str, fl
 
 
 def memory(models: list[Path]) -> dict[str, float]:
-    """Resident memory with all `models` loaded, each run once with one item."""
+    """Measure resident memory with all `models` loaded and each run once with one item."""
     sessions = [make_session(model, 0) for model in models]
     for session in sessions:
         session.run(None, random_feeds(session, 1))

@@ -1,4 +1,4 @@
-"""An application that does nothing, for the cost of a request in our worker alone."""
+"""An application that does nothing: it shows the cost of a request in our worker alone."""
 
 from __future__ import annotations
 

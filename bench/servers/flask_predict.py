@@ -1,4 +1,4 @@
-"""The prediction container that people write for Vertex AI: a Flask handler that loops over the instances.
+"""A typical hand-written prediction container for Vertex AI: a Flask handler that loops over the instances.
 
 MODELS=build/bench/vertex/models gunicorn --worker-class gevent --bind 127.0.0.1:9000 bench.servers.flask_predict:app
 """
@@ -17,7 +17,7 @@ session = onnxruntime.InferenceSession(Path(os.environ["MODELS"]) / "tabular" / 
 
 @app.post("/predict")
 def predict() -> Any:
-    """One run for each instance."""
+    """Run the model once for each instance."""
     predictions = []
     for instance in request.get_json()["instances"]:
         row = np.array([[float(value) for value in instance]], np.float32)
@@ -27,7 +27,7 @@ def predict() -> Any:
 
 @app.post("/predict_together")
 def predict_together() -> Any:
-    """One run for all of them, which is still a loop over their values."""
+    """Run the model once for all instances, which still needs a loop over their values."""
     rows = [[float(value) for value in instance] for instance in request.get_json()["instances"]]
     return {"predictions": session.run(None, {"IN": np.array(rows, np.float32)})[0].tolist()}
 

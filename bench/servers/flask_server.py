@@ -1,4 +1,4 @@
-"""What people write when they need an inference server by tonight: the yardstick of the benchmark.
+"""A typical inference server written in an afternoon: the yardstick of the benchmark.
 
 MODELS=build/bench/models gunicorn --worker-class gevent --bind 127.0.0.1:9000 bench.servers.flask_server:app
 """

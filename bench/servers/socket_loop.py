@@ -1,9 +1,9 @@
-"""The most that Python does with a large tensor: received into one buffer, run, sent, on one thread.
+"""The upper bound for a large tensor in Python: receive into one buffer, run, send, on one thread.
 
     python -m bench.servers.socket_loop PORT build/bench/models/identity/1/model.onnx
 
-Nothing of HTTP but where the body begins and how long it is; nothing is checked, counted or batched: a bound for what
-may be asked of a server, not one. The model is FP32 [n, d] -> FP32 [n, d]; a request is one binary tensor.
+It reads only the start and the length of the body from the HTTP header, and checks, counts and batches nothing. It is a
+bound, not a server. The model is FP32 [n, d] -> FP32 [n, d]; a request is one binary tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READY, UNKNOWN = (b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status for statu
 
 
 class Client:
-    """One connection. `got` of the body's bytes have come; `unsent` is what is left of the response."""
+    """One connection. `got` counts the received bytes of the body; `unsent` is the rest of the response."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -41,7 +41,10 @@ class Client:
         self.unsent: list[memoryview] = []
 
     def receive(self) -> bool:
-        """Take what there is. Whether a request is whole; raises OSError at the end, BlockingIOError before."""
+        """Receive the available bytes. Returns whether a request is complete. OSError at the end of the connection.
+
+        BlockingIOError if more bytes are needed.
+        """
         if not self.body:
             first = self.sock.recv(16384)
             if not first:
@@ -71,7 +74,7 @@ class Client:
         self.unsent = [memoryview(head), memoryview(result).cast("B")]
 
     def send(self) -> None:
-        """Send as much as the socket takes."""
+        """Send as much as the socket accepts."""
         sent = self.sock.sendmsg(self.unsent)
         while self.unsent and sent >= len(self.unsent[0]):
             sent -= len(self.unsent.pop(0))

@@ -1,4 +1,4 @@
-"""What the Vertex AI container is compared by."""
+"""The comparisons of Vertex AI's container."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def _note(
 
 
 def _raw(case: Case) -> tuple[bytes, dict[str, str]]:
-    """The case's body with the header that it has at Vertex AI."""
+    """The case's body with Vertex AI's header."""
     body, headers = case.body()
     return body, {"Content-Type": f"{_BINARY_PREFIX}{headers['Inference-Header-Content-Length']}"}
 
 
 def _check(server: BesidePlain, instances: bytes, rows: np.ndarray) -> None:
-    """RuntimeError unless the predictions are those of the rows, in their order."""
+    """Check that the predictions are those of the rows, in their order. RuntimeError if they are not."""
     import urllib.request
 
     request = urllib.request.Request(server.predict_url, instances, {"Content-Type": "application/json"})
@@ -149,7 +149,7 @@ def _flask(repository: Path, log: Path) -> Server:
 
 
 def _tabular(repository: Path) -> Path:
-    """A model that adds up the features of a row."""
+    """Write a model that adds up the features of a row."""
     folder = repository / "tabular" / "1"
     folder.mkdir(parents=True, exist_ok=True)
     weights = numpy_helper.from_array(np.ones((_FEATURES, 1), np.float32), "W")

@@ -1,4 +1,4 @@
-"""The figures of Vertex AI's container, printed as two tables and written to bench/results/<date>-<cpu>-vertex.*.
+"""Measure Vertex AI's container, print two tables and write them to bench/results/<date>-<cpu>-vertex.*.
 
     python -m bench vertex                      all of it, about 7 minutes
     python -m bench vertex --only predict --rounds 20

@@ -1,4 +1,4 @@
-"""What HTTP workers before an engine process are compared by."""
+"""The comparisons of HTTP workers before an engine process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def serve(repository: Path, log: Path, workers: int) -> Server:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of one server. Microseconds."""
+    """One turn of one server. Times are microseconds."""
 
     requests_per_second: float
     cpu_us: float
@@ -40,7 +40,7 @@ class Turn:
 
 
 class Bench:
-    """`rounds` turns of `seconds` of each server, one after the other; a first turn of each does not count."""
+    """Runs `rounds` turns of `seconds` on each server, one after the other; the first turn of each does not count."""
 
     def __init__(self, results: Figures, repository: Path, build: Path, *, rounds: int, seconds: int) -> None:
         self.results = results
@@ -56,7 +56,7 @@ class Bench:
         return wrk.write_script(self._build / f"{case.key}.lua", *case.body())
 
     def compare(self, key: str, connections: int, workers: Sequence[int]) -> dict[int, list[Turn]]:
-        """The turns of each number of workers, noted in the results."""
+        """Run the turns of each number of workers and note them in the results."""
         case = _BY_KEY[key]
         script = self.script(case)
         turns: dict[int, list[Turn]] = {number: [] for number in workers}
@@ -131,12 +131,12 @@ def json_image(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """In MB: the private memory of workers, and that of all processes before and after many requests."""
+    """Note, in MB, the private memory of workers, and that of all processes before and after many requests."""
     case = _BY_KEY["a-binary"]
     script = bench.script(case)
     with bench.server(2) as two:
         wrk.run(two.url(case.path), script, connections=16, seconds=5)
-        # What would be free without it. What it shares with the others, who were forked from the same process, stays.
+        # Private memory would be free without the worker. Pages that forked processes share would stay.
         private = [_mb(worker, "Private_Clean:", "Private_Dirty:") for worker in front_ends_of(two)]
         bench.results.note("memory", "private, of each of two workers", "MB", private)
         bench.results.at_most("memory", "MB that a second worker costs", 60, max(private))
@@ -149,12 +149,12 @@ def memory(bench: Bench) -> None:
 
 
 def _all_mb(server: Server) -> float:
-    """Of all its processes together; what several share is counted once."""
+    """The memory of all processes together; pages that several share count once."""
     return sum(_mb(member, "Pss:") for member in session_members(server.process.pid))
 
 
 def _mb(process: int, *rows: str) -> float:
-    """The sum of these rows of the kernel's account of a process's memory."""
+    """The sum of these rows in the kernel's account of a process's memory."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / _MB
 

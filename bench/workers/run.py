@@ -1,4 +1,4 @@
-"""HTTP workers before an engine process, beside all in one process: two tables, bench/results/<date>-<cpu>-workers.*.
+"""Compare HTTP workers before an engine process with one process; write bench/results/<date>-<cpu>-workers.*.
 
     python -m bench workers                             all of it, about 20 minutes
     python -m bench workers --only small,memory --rounds 5
@@ -10,7 +10,7 @@ The cases, each by turns in one run:
     single    the same at one connection
     large     600 KB echoed at 16 connections, 1 worker
     json      a 3x224x224 image as JSON at 16 connections, 2 workers beside 1
-    memory    what a second worker takes, and what 100,000 requests leave behind
+    memory    the memory of a second worker, and the growth over 100,000 requests
 """
 
 from __future__ import annotations

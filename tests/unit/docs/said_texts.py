@@ -1,4 +1,4 @@
-"""What the server says when it is given what is wrong: errors, answers and log lines of real parts, as texts."""
+"""The server's own texts, provoked by faults: errors, answers and log lines of real parts, as one text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GOLDEN = (
 
 
 class Said(logging.Handler):
-    """Gathers what is raised, answered and logged."""
+    """Collects raised errors, error answers and log lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ class Said(logging.Handler):
         self.texts.append(record.getMessage())
 
     def by(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """What `call` raises."""
+        """Record the error that `call` raises."""
         with pytest.raises(Exception) as raised:  # noqa: PT011
             call(*arguments, **options)
         self.texts.append(f"{raised.value}\n{getattr(raised.value, 'hint', '')}")
 
     def answers(self, application: V2Application, path: str, body: Any = None, **more: Any) -> None:
-        """What a request is answered with, which is no success. `body`: JSON, or bytes."""
+        """Record the error answer to a request. `body`: JSON, or bytes."""
         content = {"data": body} if isinstance(body, bytes) else {"json": body if body is not None else {}}
         method = more.pop("method", "POST")
         response = application.test_client().open(path, method=method, **content, **more)
@@ -113,7 +113,7 @@ def ask_options(said: Said, folder: Path) -> None:
         said.by(read_settings, arguments, environ)
     with open_listener("127.0.0.1", 0) as listener:
         said.by(open_listener, "127.0.0.1", listener.getsockname()[1])
-    said.by(open_listener, "192.0.2.1", 0)  # nobody's
+    said.by(open_listener, "192.0.2.1", 0)  # an address that no machine has
     said.by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
     said.by(scan_repository, folder / "none")
     with pytest.MonkeyPatch.context() as nowhere:
@@ -178,7 +178,7 @@ def ask_scheduling(said: Said, folder: Path) -> None:
         said.by(_raise, rejection.error)
 
 
-# --- models, and requests for them
+# --- Models and requests for them
 
 
 def _input(name: str, data_type: str = "TYPE_INT32", dims: int = 16) -> str:
@@ -265,7 +265,7 @@ def write_models(folder: Path) -> Path:
 
 
 def ask_models(said: Said, folder: Path) -> None:
-    """Models that do not load, and requests for those that do, on every port."""
+    """Provoke the texts of models that do not load, and of requests on every port."""
     with serving(write_models(folder), folder / "more") as engine:
         said.texts += [str(engine.repository_index(False)), str(engine.phase())]
         limited = V2Application(engine, HttpOptions(max_input_size=100), ThreadBridge())
@@ -339,7 +339,7 @@ def ask_vertex(said: Said, engine: InferenceEngine) -> None:
 
 
 def ask_control(said: Said, folder: Path) -> None:
-    """Load requests that cannot be."""
+    """Provoke the texts of impossible load requests."""
     repository = folder / "controlled"
     repository.mkdir()
     onnx_models.write_version(onnx_models.add_sub(), repository, "sequence", "sequence_batching {}")
@@ -364,7 +364,7 @@ def ask_control(said: Said, folder: Path) -> None:
 
 
 def everything(folder: Path) -> str:
-    """All of it, one text; `folder` is for models and files. A few seconds."""
+    """All texts as one; takes a few seconds. Models and files go into `folder`."""
     said = Said()
     logger = logging.getLogger("trident")
     level = logger.level
