@@ -1,4 +1,4 @@
-"""Auto-complete: what a configuration leaves out, taken from the model's own graph.
+"""Auto-complete: fills what a configuration leaves out from the model's graph.
 
 Source: docs/spec/model-config.md section 2.4; docs/spec/onnxruntime-backend.md section 5.3.
 """
@@ -16,7 +16,7 @@ _log = logging.getLogger("trident.config")
 
 
 def needs_signature(config: ModelConfig) -> bool:
-    """Whether inputs or outputs are missing, so that the graph must be inspected; else nothing is filled at all."""
+    """Whether inputs or outputs are missing, so that the graph must be inspected; otherwise nothing is filled."""
     complete = (config.input or config.batch_input) and config.output
     if complete:
         _log.info(
@@ -28,7 +28,7 @@ def needs_signature(config: ModelConfig) -> bool:
 def auto_complete(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:
     """Fill max_batch_size, the scheduler and the missing sides of `config` in place from `signature`.
 
-    Raises ConfigInvalid where the configuration asks for batching and the graph cannot batch.
+    Raises ConfigInvalid if the configuration asks for batching and the graph cannot batch.
     """
     _fill_batching(config, signature, default_max_batch_size)
     batching = config.max_batch_size > 0

@@ -1,4 +1,4 @@
-"""What completing and checking a configuration need to know about the backend that the configuration names."""
+"""The facts about a backend that completing and checking a configuration need."""
 
 from __future__ import annotations
 

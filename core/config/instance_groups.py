@@ -1,4 +1,4 @@
-"""Instance groups: names, kinds, counts and GPUs filled in, and what can be wrong with them.
+"""Instance groups: their defaults (names, kinds, counts and GPUs) and their problems.
 
 Source: docs/spec/model-config.md section 2.5.
 """
@@ -11,12 +11,12 @@ from core.config.platforms import default_cpu_instances, is_ensemble
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
-# The GPUs that instances may use; None where the server supports none, whatever the machine has.
+# The GPUs that instances may use; None if the server does not support GPUs, whatever the machine has.
 GpuIds = Sequence[int] | None
 
 
 def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
-    """Complete the groups of `config` in place for a machine with the GPUs `gpu_ids`. A second call changes nothing."""
+    """Fill the groups' defaults in place, for a machine with the GPUs `gpu_ids`; a second call changes nothing."""
     if is_ensemble(config):
         return
     if not config.instance_group:
@@ -34,7 +34,7 @@ def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
 
 
 def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuIds) -> list[Problem]:
-    """What is wrong with the groups of a normalised `config` on a machine with the GPUs `gpu_ids`."""
+    """The problems of the groups of a normalised `config`, on a machine with the GPUs `gpu_ids`."""
     if is_ensemble(config):
         return []
     groups = config.instance_group
@@ -55,7 +55,7 @@ def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuId
             text = f"{prefix} and platform {config.platform}specifies profile field which is only supported for "
             problems.append(Problem(f"{path}.profile", text + "TensorRT models"))
     if all(group.passive for group in groups):
-        text = f"every instance group of model {model_name} is passive, so that no instance would execute requests"
+        text = f"every instance group of model {model_name} is passive, so no instance would execute requests"
         problems.append(Problem("instance_group", text, "make one group active"))
     return problems
 
@@ -69,7 +69,7 @@ def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: Gp
         return [Problem(f"{path}.kind", text, "use KIND_CPU, or install trident-inference[gpu] instead of [cpu]")]
     if not gpu_ids:
         text = f"{prefix} has kind KIND_GPU but no GPUs are available"
-        return [Problem(f"{path}.kind", text, "use KIND_CPU, or start where the server sees a GPU")]
+        return [Problem(f"{path}.kind", text, "use KIND_CPU, or start the server where it sees a GPU")]
     if not group.gpus:
         return [Problem(f"{path}.gpus", f"{prefix} has kind KIND_GPU but specifies no GPUs")]
     listed = ", ".join(map(str, gpu_ids))

@@ -1,4 +1,4 @@
-"""The fields of JSON that people write: each has its type, none may be unknown, and every mistake names its place."""
+"""Strict reading of hand-written JSON: typed fields, no unknown fields, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST_SHOWN = 60
 
 
 class Malformed(Exception):
-    """What is wrong with a document. The text begins with the field, where it is one; `hint` may be empty."""
+    """An error in a document. The text begins with the field if the error concerns one; `hint` may be empty."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -18,10 +18,10 @@ class Malformed(Exception):
 
 
 class Fields:
-    """The fields of one JSON object. `path` is the object's own field, empty for the whole document."""
+    """The fields of one JSON object. `path` is the field that holds the object, empty for the whole document."""
 
     def __init__(self, value: object, path: str, known: Sequence[str]) -> None:
-        """Raises Malformed if `value` is no object or has a field that is not among `known`."""
+        """Raises Malformed if `value` is not an object or has a field that is not among `known`."""
         if not isinstance(value, dict):
             raise Malformed(f"{path or 'the document'}: expected an object, got {shown(value)}")
         self._values: dict[str, object] = value
@@ -56,10 +56,10 @@ class Fields:
         return value
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A list of integers that are not negative."""
+        """A list of non-negative integers."""
         integers = []
         for index, value in enumerate(self.elements(name)):
-            if type(value) is not int or value < 0:  # bool is an int to Python
+            if type(value) is not int or value < 0:  # in Python a bool is an int
                 place = f"{self.path_of(name)}[{index}]"
                 raise Malformed(f"{place}: expected an integer that is not negative, got {shown(value)}")
             integers.append(value)
@@ -69,20 +69,20 @@ class Fields:
         return Fields(self.value(name), self.path_of(name), known)
 
     def sections(self, name: str, known: Sequence[str]) -> Sequence[Fields]:
-        """A list of objects, each with a `name` that no other of them has."""
+        """A list of objects, each with a unique `name`."""
         path = self.path_of(name)
         sections = [Fields(value, f"{path}[{index}]", known) for index, value in enumerate(self.elements(name))]
         seen: set[str] = set()
         for entry in sections:
             own = entry.text("name")
             if own in seen:
-                raise Malformed(f"{entry.path_of('name')}: {shown(own)} stands twice in {path}")
+                raise Malformed(f"{entry.path_of('name')}: {shown(own)} appears twice in {path}")
             seen.add(own)
         return sections
 
 
 def read_json(content: bytes) -> object:
-    """The value of a JSON text in UTF-8. Stricter than Python's own reader: no NaN, no name twice in one object.
+    """Parse a JSON text in UTF-8. Stricter than Python's parser: no NaN, and no name twice in one object.
 
     Raises Malformed.
     """
@@ -92,15 +92,15 @@ def read_json(content: bytes) -> object:
         )
     except UnicodeDecodeError as error:
         raise Malformed(f"byte {error.start} is not UTF-8") from error
-    except ValueError as error:  # JSONDecodeError, or an integer with more digits than Python reads
-        raise Malformed(f"no JSON: {error}") from error
+    except ValueError as error:  # JSONDecodeError, or an integer with more digits than Python accepts
+        raise Malformed(f"not JSON: {error}") from error
     except RecursionError:
-        raise Malformed("no JSON that can be read: nested too deep") from None
+        raise Malformed("unreadable JSON: nested too deeply") from None
     return value
 
 
 def shown(value: object) -> str:
-    """A JSON value as a message shows it; lists and objects by their kind."""
+    """A JSON value as messages show it; lists and objects only by their type."""
     if isinstance(value, list):
         return "a list"
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def shown(value: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint: which of `known` is nearest to `name`, or all of them where none is near."""
+    """A hint with the one of `known` that is nearest to `name`, or with all of them if none is near."""
     names = list(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean '{found[0]}'?" if found else f"known are: {', '.join(names)}"
@@ -127,13 +127,13 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Malformed(f"field {shown(name)} stands twice in one object")
+                raise Malformed(f"field {shown(name)} appears twice in one object")
             seen.add(name)
     return fields
 
 
 def _no_constant(text: str) -> object:
-    raise Malformed(f"no JSON: {text} is no JSON number", hint=f'write it as a string: "{text}"')
+    raise Malformed(f"not JSON: {text} is not a JSON number", hint=f'write it as a string: "{text}"')
 
 
 def _finite(text: str) -> float:

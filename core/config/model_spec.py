@@ -1,6 +1,6 @@
-"""What the hot path needs of a model configuration, resolved once at load into frozen plain data.
+"""The part of a model configuration that the hot path needs, resolved once at load into frozen plain data.
 
-It is also what a front end may know of a model: it can be sent to another process as it is.
+Front ends know no other part of a model's configuration. The data can be sent to another process as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from core.inference.tensors import Datatype, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """One input. `dims` are the client's, without the batch dimension; `model_dims` what the backend sees (`reshape`).
+    """One input. `dims` are the dimensions that clients send, without the batch dimension.
 
-    `model_dims` is None where no reshape is configured.
+    `model_dims` are those that the backend receives (`reshape`); None without a reshape.
     """
 
     name: str
@@ -27,7 +27,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
-    """One output. `dims` are the client's, without the batch dimension; `model_dims` what the backend produces."""
+    """One output. `dims` are those that clients receive, `model_dims` those that the backend produces (`reshape`)."""
 
     name: str
     datatype: Datatype
@@ -38,8 +38,8 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """ModelQueuePolicy (docs/spec/schedulers.md section 3.2). Times in nanoseconds; 0 means none, size 0 means
-    unbounded.
+    """ModelQueuePolicy (docs/spec/schedulers.md section 3.2). Times are in nanoseconds, 0 means none;
+    a size of 0 means no limit.
     """
 
     delay_on_timeout: bool = False
@@ -50,7 +50,7 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingSpec:
-    """`dynamic_batching` resolved. `priority_levels` 0: one level, no priorities. `policies`: one per level."""
+    """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities; each level has a policy."""
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_ns: int = 0
@@ -62,7 +62,7 @@ class BatchingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One version of a model. `batching` None means the default scheduler: one request per execution."""
+    """One version of a model. Without `batching` the default scheduler executes one request at a time."""
 
     name: str
     version: int

@@ -1,4 +1,4 @@
-"""The defaults that Triton writes into a configuration and shows in its config API.
+"""The defaults that Triton fills into a configuration and shows in its config API.
 
 Source: docs/spec/model-config.md sections 2.2 (normalisation) and 2.5.
 """
@@ -15,7 +15,7 @@ _SEQUENCE_IDLE_US = 1_000_000
 
 
 def fill_identity(config: ModelConfig, directory_name: str, files: Collection[str]) -> None:
-    """Fill name, platform, backend and default_model_filename in place, whether or not auto-complete is on.
+    """Fill name, platform, backend and default_model_filename in place, with or without auto-complete.
 
     `files` are the names in the model's first sub-directory.
     """
@@ -24,7 +24,7 @@ def fill_identity(config: ModelConfig, directory_name: str, files: Collection[st
 
 
 def normalize(config: ModelConfig, gpu_ids: GpuIds) -> None:
-    """Write Triton's defaults into `config` in place. Applied before auto-complete and again after it."""
+    """Fill Triton's defaults into `config` in place; called before auto-complete and again after it."""
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
     latest = config.version_policy.WhichOneof("policy_choice") == "latest"

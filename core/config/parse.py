@@ -1,4 +1,4 @@
-"""The two written forms of a model configuration: `config.pbtxt` (protobuf text) and the JSON of a load request.
+"""Parses the two written forms of a model configuration: `config.pbtxt` (protobuf text) and a load request's JSON.
 
 Source: docs/spec/model-config.md introduction; docs/spec/repository.md section 1.6.
 """
@@ -15,19 +15,19 @@ from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
-# Python's protobuf words two errors differently from the C++ one that Triton uses and that logs are searched for.
+# Python's protobuf words two errors differently from Triton's C++ one, whose texts people search their logs for.
 _NO_INTEGER = re.compile(r"Couldn't parse integer: (.*)", re.DOTALL)
 _OUT_OF_RANGE = re.compile(r"Value out of range: (-?)(.*)", re.DOTALL)
-# The lowest number of the smallest signed field is minus that: what is refused above it is refused for its sign.
+# The lowest number of the smallest signed field is minus this. A negative number above it is refused for its sign.
 _LEAST_INT32 = 2**31
 _NEGATIVE = "Expected integer, got: -"
-# `LINE:COLUMN : 'the source line': ` in front of what went wrong; the source line may itself hold quotes and colons.
+# The prefix `LINE:COLUMN : 'the source line': ` of an error; the source line may itself contain quotes and colons.
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
-# Strings come first: in one of them a # begins no comment. One without an end is taken as well, or a line of quotation
-# marks would be looked at from each of them to its end.
+# Strings come first, because a # in a string does not begin a comment. A string without an end matches too; otherwise
+# a line of quotation marks would be scanned to its end from each of them.
 _COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|(?P<comment>\#[^\n]*)""")
-_STRANGE_BYTE = re.compile("[\udc80-\udcff]")  # how Python shows a byte that is not UTF-8
-_LONGEST_REASON = 1000  # characters; it quotes names and numbers, however long they are
+_STRANGE_BYTE = re.compile("[\udc80-\udcff]")  # how Python represents a byte that is not UTF-8
+_LONGEST_REASON = 1000  # characters; a reason quotes names and numbers of any length
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
 _INVALID_JSON_VALUE = re.compile(r"Invalid enum value (?P<name>\w+) for enum type (?P<type>[\w.]+)")
@@ -35,7 +35,7 @@ _FIELDS_LISTED = re.compile(r"\.?\s*Available Fields\(except extensions\).*", re
 
 
 def parse_model_config(text: str, path: str) -> ModelConfig:
-    """The message that `text` (protobuf text format, read from file `path`) describes.
+    """Parse `text`, which is in protobuf's text format and was read from the file `path`.
 
     Raises InvalidModelConfig with Triton's `failed to read text proto from PATH`, the position and protobuf's reason.
     """
@@ -45,15 +45,14 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         reason = _shortened(_reworded(_POSITION.sub("", str(error), count=1)))
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
-        # Not chained: protobuf's own text repeats the source line, which in a file of junk is all of it.
+        # Not chained: protobuf's text repeats the source line, which may be the whole file.
         raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
 
 
 def decode_config(content: bytes, path: str) -> str:
-    """The text of a configuration file. Comments may be in any encoding, as Triton never looks at them; nor does it at
-    the mark with which some editors begin a file of UTF-8.
+    """The text of a configuration file. As in Triton, comments may have any encoding and a byte order mark is ignored.
 
-    Raises InvalidModelConfig for a byte elsewhere that is not UTF-8, with its place.
+    Raises InvalidModelConfig with the position of a byte outside comments that is not UTF-8.
     """
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
@@ -70,14 +69,14 @@ def decode_config(content: bytes, path: str) -> str:
 
 
 def _without_strange_bytes(match: re.Match[str]) -> str:
-    """A string as it is, a comment with a question mark for each byte that is not UTF-8."""
+    """Replace each byte of a comment that is not UTF-8 by a question mark; strings stay unchanged."""
     return match[0] if match["comment"] is None else _STRANGE_BYTE.sub("?", match[0])
 
 
 def parse_config_override(json_text: str) -> ModelConfig:
-    """The message that the `config` parameter of a load request describes: JSON with proto field names.
+    """Parse the `config` parameter of a load request, which is JSON with proto field names.
 
-    int64 values may be numbers or strings; unknown fields are refused. Raises ConfigInvalid.
+    int64 values may be numbers or strings. Raises ConfigInvalid, also for unknown fields.
     """
     try:
         config = json_format.Parse(json_text, ModelConfig())
@@ -94,7 +93,7 @@ def _reworded(reason: str) -> str:
 
 
 def _out_of_range(match: re.Match[str]) -> str:
-    """To C++ a sign is a word of its own, which a field without negative numbers does not expect."""
+    """The C++ text: its parser reads a sign as a separate token, which an unsigned field does not expect."""
     sign, number = match.groups()
     if sign and number.isdecimal() and len(number) <= len(str(_LEAST_INT32)) and int(number) <= _LEAST_INT32:
         return _NEGATIVE
@@ -106,9 +105,9 @@ def _shortened(reason: str) -> str:
 
 
 def _hint(reason: str) -> str:
-    """Which known field or value is nearest to an unknown one; empty where nothing more can be said."""
+    """The known field or value that is nearest to an unknown one; empty for other errors."""
     if reason == _NEGATIVE:
-        return "a number, not below 0"
+        return "use a number that is not negative"
     pool = descriptor_pool.Default()
     if match := _UNKNOWN_FIELD.search(reason):
         known = [field.name for field in pool.FindMessageTypeByName(match["type"]).fields]

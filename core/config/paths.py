@@ -1,8 +1,8 @@
-"""Paths that a configuration names: none of them may lead out of the model directory.
+"""Paths that a configuration names; none of them may lead out of the model directory.
 
-They are followed link by link below the directory as it is given; its own canonical path means nothing. Where KServe
-mounts a model from another container `/mnt/models` is a link to `/proc/PID/root/models`, and what that resolves to,
-`/models`, is a path in the other container.
+They are followed link by link below the directory as given, because its canonical path may be meaningless: where KServe
+mounts a model from another container, `/mnt/models` is a link to `/proc/PID/root/models`, and that resolves to
+`/models`, which is a path in the other container.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# As Linux has it: whoever follows more goes in a circle.
+# Linux's limit; a path through more links is treated as a cycle.
 _MOST_LINKS = 40
-# Linux's longest path in characters; a longer one is none, and to follow it would take time by its square.
+# Linux's longest path in characters. Following a longer one would take quadratic time.
 _LONGEST = 4096
 
 
 def is_plain(relative: str) -> bool:
-    """Whether `relative` has no way out of a directory in its own text; where symbolic links lead is not looked at."""
+    """Whether the text of `relative` stays within a directory; symbolic links are not followed."""
     return not (relative.startswith("/") or ".." in relative.split("/") or "\0" in relative)
 
 
 def path_inside(directory: Path, relative: str) -> Path | None:
-    """`directory/relative` with the symbolic links below `directory` followed; None where that is outside, or no path.
+    """`directory/relative` with the symbolic links below `directory` followed; None if it leads outside.
 
-    What leads out and in again is inside. What is not there is inside if its name is.
+    A path that leads out and in again is inside. The path need not exist.
     """
     if "\0" in relative:
         return None
@@ -33,9 +33,9 @@ def path_inside(directory: Path, relative: str) -> Path | None:
 
 
 def _followed(directory: Path, below: list[str], text: str, links: int) -> list[str] | None:
-    """The names below `directory`, none of them a link, to which `text` leads from the folder `below`.
+    """The names below `directory`, none of them a link, that `text` leads to from the folder `below`.
 
-    None if that is outside, or only to be reached through more than so many `links`.
+    None if it leads outside or through more than `links` links.
     """
     if len(text) > _LONGEST:
         return None
@@ -58,7 +58,7 @@ def _followed(directory: Path, below: list[str], text: str, links: int) -> list[
 
 
 def _back_inside(directory: Path, path: str, links: int) -> list[str] | None:
-    """The same of a `path` that begins elsewhere: where on its way it comes to `directory` last, by whatever name."""
+    """As `_followed` for an absolute `path`: continues where the path last passes `directory`, under any name."""
     names = path.split("/")
     for end in range(len(names), 0, -1):
         try:
@@ -73,7 +73,7 @@ def _back_inside(directory: Path, path: str, links: int) -> list[str] | None:
 
 
 def _link(path: Path) -> str:
-    """What `path` is a link to; "" if it is none, or is not there."""
+    """The target of the link at `path`; "" if it is not a link or does not exist."""
     try:
         return os.readlink(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Platforms, backends and default model file names, and how each is filled from the others.
+"""Platforms, backends and default model file names, each filled from the others.
 
 Source: docs/spec/repository.md section 1.2.
 """
@@ -53,8 +53,8 @@ def default_cpu_instances(config: ModelConfig) -> int:
 def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
     """Fill platform, backend and default_model_filename of `config` from each other, in place.
 
-    `files` are the names in the model's first sub-directory, which decide where the configuration says nothing. A model
-    whose backend cannot be told is left as it is; `platform_problems` then names it.
+    `files` are the names in the model's first sub-directory; they decide if the configuration says nothing. A model
+    whose backend cannot be determined stays unchanged, and `platform_problems` reports it.
     """
     if is_ensemble(config):
         return
@@ -86,12 +86,12 @@ def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | Non
         present = [row for row in rows if row.filename in files]
         rows = present or (rows if config.backend else [])
     if config.backend == "tensorflow" and len(rows) > 1:
-        return None  # which of its two platforms is meant cannot be told without a file
+        return None  # without a file the two platforms cannot be distinguished
     return rows[0] if rows else None
 
 
 def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    """What is wrong with platform and backend after `fill_platform`."""
+    """The problems of platform and backend after `fill_platform`."""
     platform, backend = config.platform, config.backend
     if platform == ENSEMBLE:
         if backend:
@@ -102,11 +102,9 @@ def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
     if platform and not backend:
         hint = f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
         return [Problem("platform", f"unexpected platform type '{platform}' for {model_name}", hint)]
-    if not backend and config.default_model_filename:  # the model's name is only asked where no file is named
+    if not backend and config.default_model_filename:  # the model's name counts only if no file is named
         text = f"must specify 'platform' or 'backend' for '{model_name}'"
-        return [
-            Problem("backend", text, "set 'backend', such as \"onnxruntime\": the name of the file does not tell it")
-        ]
+        return [Problem("backend", text, "set 'backend', such as \"onnxruntime\": the file name does not identify it")]
     if not backend:
         return [
             Problem(

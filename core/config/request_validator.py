@@ -1,7 +1,7 @@
-"""Checking a request against its model's configuration, and turning its inputs into the arrays that the model reads.
+"""Checks a request against its model's configuration and turns its inputs into the arrays that the model reads.
 
-Every front end's requests pass here, whatever protocol they came by. Inputs are looked at last-supplied first, because
-that is the order in which Triton reports them when several are wrong.
+The requests of all front ends are checked here. Inputs are checked in reverse order, because Triton reports the last
+wrong input first.
 Source: docs/spec/model-config.md section 2.11, docs/spec/http.md section 4 "Core validation texts".
 """
 
@@ -26,7 +26,7 @@ _BATCH_NOTE = (
 )
 _MAX_FORMS = 256
 
-# The number of items, and a value that must be equal within a batch (None: no condition).
+# The number of items, and the batch key: a value that must be equal within a batch, or None without a condition.
 BatchForm = tuple[int, tuple[object, ...] | None]
 _Form = tuple[tuple[str, str, Shape, int], ...]
 
@@ -38,22 +38,22 @@ class RequestValidator:
         self._spec = spec
         self._batching = spec.max_batch_size > 0
         self._has_optional = any(i.optional for i in spec.inputs.values())
-        # What must be equal within a batch: shapes of variable inputs and, with optional inputs, the names given.
+        # The batch key: the shapes of variable inputs and, with optional inputs, the names of the given inputs.
         self._key_inputs = frozenset(
             name for name, i in spec.inputs.items() if -1 in i.dims and not i.allow_ragged_batch
         )
         self._has_key = self._has_optional or bool(self._key_inputs)
-        # Callers repeat themselves: a form (names, datatypes, shapes, sizes) that was found right once is not looked at
-        # again (8 µs saved for two inputs). None where a BYTES input has content to look at each time.
+        # Clients repeat the form of their requests (names, datatypes, shapes, sizes). A form that was found valid is
+        # not checked again, which saves 8 µs for two inputs. None with a BYTES input: its content needs every check.
         has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
         self._right: Memo[_Form, BatchForm] | None = None if has_bytes else Memo(_MAX_FORMS)
-        # The same for inputs that came as one run of bytes: nothing is made of those until somebody asks. Not where the
-        # model sees another shape than the client.
+        # The same for inputs that arrive as one run of bytes, whose arrays are made only on demand. Not used if the
+        # model receives another shape than the client sends.
         self._right_layouts: Memo[TensorLayout, BatchForm] = Memo(_MAX_FORMS)
         self._knows_layouts = not has_bytes and all(i.model_dims is None for i in spec.inputs.values())
 
     def check(self, request: InferenceRequest) -> BatchForm:
-        """Make `array` of every input valid. Returns how many items the request has, and its batch key.
+        """Set the `array` of every input. Returns the number of items of the request and its batch key.
 
         Raises InvalidRequest with Triton's text.
         """
@@ -87,7 +87,7 @@ class RequestValidator:
         return found
 
     def _examine(self, request: InferenceRequest, inputs: Inputs) -> BatchForm:
-        """All that names, datatypes, shapes and sizes tell, in Triton's order."""
+        """Check names, datatypes, shapes and sizes, in Triton's order."""
         by_name = {tensor.name: tensor for tensor in inputs}
         if len(by_name) != len(inputs):
             raise InvalidRequest(f"{request.log_prefix}input '{_duplicate(inputs)}' already exists in request")
@@ -123,7 +123,7 @@ class RequestValidator:
             expected = f"expected {len(required)} inputs"
         else:
             expected = f"expected number of inputs between {len(required)} and {len(spec.inputs)}"
-        # Triton closes an empty list of missing inputs without having opened it; clients may have the text as it is.
+        # Triton writes an empty list of missing inputs as "]"; clients may match this text.
         missing_text = _quoted(missing) if missing else "]"
         raise InvalidRequest(
             f"{request.log_prefix}{expected} but got {len(by_name)} inputs for model '{spec.name}'. "
@@ -132,7 +132,7 @@ class RequestValidator:
         )
 
     def _check_batch(self, request: InferenceRequest, inputs: Inputs) -> int:
-        """The number of items, which all inputs must agree on."""
+        """The number of items, which must be the same for all inputs."""
         spec = self._spec
         batch: int | None = None
         for tensor in reversed(inputs):
@@ -190,11 +190,11 @@ class RequestValidator:
             )
 
     def _element_count(self, tensor: InputTensor, batch_size: int) -> int:
-        """A batch dimension of zero counts as one (Triton's rule), so that such a request fails its size check."""
+        """As in Triton, a batch dimension of zero counts as one, so that such a request fails its size check."""
         return prod(tensor.shape[1:]) * batch_size if self._batching else prod(tensor.shape)
 
     def _make_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> None:
-        """The tensor's content as an array in the shape that the model sees."""
+        """Set the tensor's `array`, in the shape that the model receives."""
         expected = self._spec.inputs[tensor.name]
         if self._batching and not tensor.shape[0]:
             tensor.shape = (1, *tensor.shape[1:])
@@ -243,7 +243,7 @@ class RequestValidator:
         return bytes_array(elements, tensor.shape)
 
     def _model_shape(self, tensor: InputTensor, expected: InputSpec) -> Shape:
-        """The tensor's shape reshaped as configured: variable dimensions are matched by position."""
+        """The tensor's shape after the configured reshape; variable dimensions are matched by position."""
         batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._batching else ((), tensor.shape)
         variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
         return (*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ()))
@@ -264,7 +264,7 @@ def _duplicate(inputs: Inputs) -> str:
 
 
 def _has_no_items(layout: TensorLayout) -> bool:
-    """Whether an input says so of itself: validation takes it for one item where it has the bytes of one."""
+    """Whether an input has a batch dimension of zero; its size check counts it as one item."""
     return any(not shape[0] for _, _, shape, _, _ in layout.entries)
 
 

@@ -1,4 +1,4 @@
-"""From a validated configuration to the ModelSpec that the hot path reads."""
+"""Resolves a validated configuration into the ModelSpec that the hot path reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NS_PER_US = 1000
 
 
 def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
-    """The spec of `version` of the model; `config` is completed, normalised and validated; `labels` go by output."""
+    """The spec of one version; `config` is complete, normalised and validated; `labels` are keyed by output."""
     return ModelSpec(
         name=config.name,
         version=version,
@@ -60,7 +60,7 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
     by_level = {level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()}
     levels = batching.priority_levels
     return BatchingSpec(
-        # A batcher in front of a model that cannot batch sends one request at a time.
+        # For a model that cannot batch the batcher sends one request at a time.
         preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
         max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
         preserve_ordering=batching.preserve_ordering,

@@ -1,8 +1,8 @@
 """Triton's ModelConfig message and its enums, from the generated module that the `tritonclient` package ships.
 
-The module is loaded by its file: importing `tritonclient.grpc` would run that package's `__init__`, which pulls in
-gRPC (19 MB of resident memory) for nothing. It is loaded under a name of its own, and protobuf's descriptor pool gives
-one class per message, so a later `import tritonclient.grpc` in the same process meets the very same classes.
+The module is loaded from its file, under another name. Importing `tritonclient.grpc` would run that package's
+`__init__`, which imports gRPC and costs 19 MB of resident memory. Protobuf's descriptor pool keeps one class per
+message, so a later `import tritonclient.grpc` in the same process gets the same classes.
 Source: Triton's `model_config.proto`.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 else:
 
     def _generated() -> ModuleType:
-        """The generated module: the one that is imported already, or else loaded from its file."""
+        """The generated module: the imported one, or without it the one loaded from its file."""
         imported = sys.modules.get("tritonclient.grpc.model_config_pb2")
         if imported is not None:
             return imported
@@ -80,5 +80,5 @@ def copy_of(config: ModelConfig) -> ModelConfig:
 
 
 def datatype_of(data_type: int) -> Datatype | None:
-    """The row of the datatype table for a `data_type` field; None for TYPE_INVALID and numbers that are no datatype."""
+    """The row of the datatype table for a `data_type` field; None for TYPE_INVALID and unknown numbers."""
     return BY_CONFIG_NUMBER.get(data_type)

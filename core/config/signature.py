@@ -1,4 +1,4 @@
-"""What a model's graph takes and gives, as the backend reads it from the model file."""
+"""The inputs and outputs of a model's graph, as the backend reads them from the model file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from core.inference.tensors import Shape
 
 @dataclass(frozen=True, slots=True)
 class TensorSignature:
-    """An input or output as the graph declares it. `datatype` is a v2 name, or "" for a type that cannot be served.
+    """An input or output as the graph declares it. Variable dimensions are -1.
 
-    Dimensions that are not fixed are -1.
+    `datatype` is a v2 name, or "" for a type that cannot be served.
     """
 
     name: str
@@ -21,7 +21,7 @@ class TensorSignature:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """What a graph takes and gives. `optional_inputs` are initializers that a request may override."""
+    """The tensors of a graph. `optional_inputs` are initializers that a request may override."""
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]

@@ -1,4 +1,4 @@
-"""The warmup samples of a configuration, with their tensors made or read, and what can be wrong with them.
+"""The warmup samples of a configuration, with their tensors, and their problems.
 
 Source: docs/spec/model-config.md section 2.8.
 """
@@ -20,7 +20,7 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
 _PREFIX = "[request id: <id_unknown>] "
-# Random tensors are the same at every start, so that a warmup that fails can be repeated.
+# Random tensors are the same at every start, so that a failed warmup can be reproduced.
 _SEED = 0
 
 
@@ -35,7 +35,7 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class WarmupSample:
-    """One sample: `batch_size` requests of one item each are executed as one batch, `count` times in a row."""
+    """One sample: a batch of `batch_size` requests with one item each, executed `count` times in a row."""
 
     name: str
     batch_size: int
@@ -43,7 +43,7 @@ class WarmupSample:
     inputs: tuple[WarmupInput, ...]
 
     def request(self, spec: ModelSpec) -> InferenceRequest:
-        """One of the single-item requests, for the version that `spec` describes, not yet validated."""
+        """A request with one item, for the version that `spec` describes, not yet validated."""
         inputs = []
         for each in self.inputs:
             array = each.array[None, ...] if spec.max_batch_size > 0 else each.array
@@ -51,12 +51,12 @@ class WarmupSample:
         return InferenceRequest(spec.name, inputs, model_version=spec.version)
 
     def failure(self, message: str) -> str:
-        """Why a version does not serve that failed at this sample with `message`."""
+        """The reason of a version that failed at this sample with `message`."""
         return f"failed to run warmup sample '{self.name}': {message}; "
 
 
 def warmup_samples(config: ModelConfig, model_directory: Path) -> list[WarmupSample]:
-    """The samples of `model_warmup`, files read from `warmup/` in the model directory. Samples of no items are skipped.
+    """The samples of `model_warmup`, with files from `warmup/` in the model directory. Empty samples are skipped.
 
     Raises ConfigInvalid.
     """
@@ -64,7 +64,7 @@ def warmup_samples(config: ModelConfig, model_directory: Path) -> list[WarmupSam
 
 
 def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path) -> list[Problem]:
-    """What keeps the samples of `config` from being run on the version that `spec` describes; none of them is run."""
+    """The problems that would keep the samples from running on the version that `spec` describes; none is run."""
     problems: list[Problem] = []
     for index, setting in enumerate(config.model_warmup):
         if setting.batch_size <= 0:
@@ -74,13 +74,13 @@ def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path)
             _check(sample, spec)
         except ConfigInvalid as error:
             problems.append(Problem.of(f"model_warmup[{index}]", error))
-        except (MemoryError, OverflowError, ValueError) as error:  # dimensions that no array can have
-            problems.append(Problem(f"model_warmup[{index}]", str(error) or "there is no memory for its tensors"))
+        except (MemoryError, OverflowError, ValueError) as error:  # impossible dimensions
+            problems.append(Problem(f"model_warmup[{index}]", str(error) or "not enough memory for its tensors"))
     return problems
 
 
 def _check(sample: WarmupSample, spec: ModelSpec) -> None:
-    """Raises ConfigInvalid with what the server says when it runs the sample."""
+    """Raise ConfigInvalid with the text of the server when it runs the sample."""
     try:
         RequestValidator(spec).check(sample.request(spec))
     except InvalidRequest as error:
@@ -124,7 +124,7 @@ def _random(datatype: Datatype, dims: Shape) -> Array:
     count = element_count(dims)
     random = np.random.default_rng(_SEED).integers(0, 256, count * datatype.size, dtype=np.uint8)
     if datatype.name == "BOOL":
-        random &= 1  # any other byte is no valid bool
+        random &= 1  # other bytes are not valid booleans
     return random.view(datatype.dtype).reshape(dims)
 
 

@@ -52,7 +52,7 @@ def _read(path: Path) -> bytes:
     """Raises OSError, and InvalidModelConfig for anything but a regular file of at most LARGEST_CONFIG bytes."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
-        message = f"failed to open text file for read {path}: it is no regular file"
+        message = f"failed to open text file for read {path}: it is not a regular file"
         raise InvalidModelConfig([Problem(str(path), message)])
     if found.st_size > LARGEST_CONFIG:
         message = (

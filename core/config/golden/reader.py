@@ -32,9 +32,9 @@ _TOLERANCE = ("absolute", "relative")
 
 
 def golden_requests(model_directory: Path, spec: ModelSpec, version: int) -> list[GoldenRequest]:
-    """The golden requests of one version: `golden/*.json`, in the order of the names; dot-files are left out.
+    """The golden requests of one version: `golden/*.json`, sorted by name, without dot-files.
 
-    Raises InvalidModelConfig with a problem for every file that cannot be right.
+    Raises InvalidModelConfig with a problem for every invalid file.
     """
     found: list[GoldenRequest] = []
     problems: list[Problem] = []
@@ -85,10 +85,10 @@ def _content(model_directory: Path, name: str) -> bytes:
         raise Malformed("the file is outside the model directory")
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # to read a pipe could take for ever
-            raise Malformed("no regular file")
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
+            raise Malformed("not a regular file")
         if found.st_size > MAX_FILE_BYTES:
-            raise Malformed(f"the file has {found.st_size} bytes, more than the {MAX_FILE_BYTES} that it may have")
+            raise Malformed(f"the file has {found.st_size} bytes, more than the {MAX_FILE_BYTES} allowed")
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES)
     except OSError as error:
@@ -96,7 +96,7 @@ def _content(model_directory: Path, name: str) -> bytes:
 
 
 def _read(model_directory: Path, name: str, spec: ModelSpec, version: int) -> GoldenRequest | None:
-    """The request in one file; None for a file that is for other versions."""
+    """The request in one file; None if the file is for other versions."""
     document = Fields(read_json(_content(model_directory, name)), "", _DOCUMENT)
     if document.has("versions"):
         versions = document.integers("versions")
@@ -120,7 +120,7 @@ def _read(model_directory: Path, name: str, spec: ModelSpec, version: int) -> Go
 
 
 def _name(fields: Fields, kind: str, known: Collection[str]) -> str:
-    """The name of one of the model's tensors, which are `known`."""
+    """The name in `fields`, which must be one of `known`."""
     name = fields.text("name")
     if name not in known:
         raise Malformed(f"{fields.path_of('name')}: the model has no {kind} {shown(name)}", hint=nearest(name, known))
@@ -140,7 +140,7 @@ def _expected_outputs(document: Fields, spec: ModelSpec, asked: Sequence[str]) -
         name = _name(fields, "output", spec.outputs)
         if asked and name not in asked:
             message = f"{fields.path_of('name')}: '{name}' is not among request.outputs"
-            raise Malformed(message, hint="add it there, or leave them out")
+            raise Malformed(message, hint="add it there, or leave out request.outputs")
         tensor = golden_tensor(fields)
         expected.append(ExpectedOutput(tensor, _output_tolerance(fields, tensor.datatype, floating)))
     if not expected:
@@ -149,14 +149,14 @@ def _expected_outputs(document: Fields, spec: ModelSpec, asked: Sequence[str]) -
 
 
 def _output_tolerance(fields: Fields, datatype: Datatype, floating: Tolerance) -> Tolerance:
-    """The document's tolerance is for floating outputs: what it allows scores, it must not allow labels."""
+    """The tolerance of one output. The document's tolerance applies to floating outputs only: labels are exact."""
     if fields.has("tolerance") and datatype.kind in "bO":
         raise Malformed(f"{fields.path_of('tolerance')}: {datatype.name} is compared exactly", hint="leave it out")
     return _tolerance(fields, floating if is_floating(datatype) else EXACT)
 
 
 def _tolerance(fields: Fields, otherwise: Tolerance) -> Tolerance:
-    """The `tolerance` among `fields`; what it does not say is as in `otherwise`."""
+    """The `tolerance` in `fields`; missing bounds are those of `otherwise`."""
     if not fields.has("tolerance"):
         return otherwise
     given = fields.section("tolerance", _TOLERANCE)
@@ -180,7 +180,7 @@ def _bound(fields: Fields, name: str) -> float:
 
 
 def _validate(golden: GoldenRequest, spec: ModelSpec) -> None:
-    """Names, datatypes, shapes and the batch size are judged as those of any request."""
+    """Check names, datatypes, shapes and batch size as for any other request. Raises Malformed."""
     request = golden.inference_request(spec)
     try:
         RequestValidator(spec).check(request)

@@ -11,7 +11,7 @@ from core.inference.request import InferenceRequest, InputTensor
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a value may be from the expected one: |value - expected| <= absolute + relative * |expected|."""
+    """The allowed difference of a value: |value - expected| <= absolute + relative * |expected|."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -31,7 +31,7 @@ class ExpectedOutput:
 
 @dataclass(frozen=True, slots=True)
 class GoldenRequest:
-    """One file. `name` is the file's; `outputs` are those asked for, none for all; `expected` those compared."""
+    """The content of the file `name`. `outputs`: the requested ones, empty for all; `expected`: the compared ones."""
 
     name: str
     id: str

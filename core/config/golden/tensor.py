@@ -1,4 +1,4 @@
-"""A tensor of a golden request: JSON values and the array that they say, nothing rounded away or wrapped silently."""
+"""A tensor of a golden request: JSON values converted to an array, without silent rounding or wrapping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from core.inference.tensors import (
 )
 
 TENSOR_FIELDS = ("name", "datatype", "shape", "data")
-# JSON has no numbers for these; the strings are those that JavaScript and Python's `float` read.
+# JSON has no numbers for these. JavaScript and Python's `float` read the same strings.
 NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _MOST_DIMENSIONS = 64  # of a numpy array
@@ -46,7 +46,7 @@ class GoldenTensor:
 
 
 def golden_tensor(fields: Fields) -> GoldenTensor:
-    """The tensor that `fields` (at least TENSOR_FIELDS) describe. Raises Malformed."""
+    """The tensor that `fields` describe; they are at least TENSOR_FIELDS. Raises Malformed."""
     name = fields.text("name")
     datatype_name = fields.text("datatype")
     datatype = BY_NAME.get(datatype_name)
@@ -63,7 +63,7 @@ def is_floating(datatype: Datatype) -> bool:
 
 
 def as_numbers(array: Array, datatype: Datatype) -> Array:
-    """`array` with BF16's bit patterns as the FP32 numbers that they stand for; others as they are."""
+    """`array` as numbers: the bit patterns of BF16 become FP32 numbers, other arrays stay unchanged."""
     if datatype is not _BF16:
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -74,14 +74,14 @@ def _shape(fields: Fields) -> Shape:
     place = fields.path_of("shape")
     if len(shape) > _MOST_DIMENSIONS:
         raise Malformed(f"{place}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
-    # A dimension of 0 does not make a shape of the others: numpy multiplies them all.
+    # A dimension of 0 does not excuse the others: numpy multiplies them all.
     if element_count(dim or 1 for dim in shape) > MAX_ELEMENTS // _LARGEST_ELEMENT:
         raise Malformed(f"{place}: expected fewer elements")
     return shape
 
 
 def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) -> Array:
-    """The flat array of `values`, which are flat or nested as `shape` says."""
+    """The flat array of `values`, which are flat or nested according to `shape`."""
     nested = any(isinstance(value, list) for value in values)
     flat = _flattened(values, shape, path) if nested else values
     count = element_count(shape)
@@ -112,7 +112,7 @@ def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) ->
 
 
 def _flattened(values: list[object], shape: Shape, path: str) -> list[object]:
-    """The elements of nested lists in row-major order. A list of another length than its dimension is a mistake."""
+    """The elements of nested lists in row-major order. Raises Malformed if a list's length is not its dimension."""
     level: list[object] = [values]
     for depth, dim in enumerate(shape):
         rows: list[list[object]] = []
@@ -127,7 +127,7 @@ def _flattened(values: list[object], shape: Shape, path: str) -> list[object]:
 
 
 def _index_text(index: int, shape: Shape) -> str:
-    """`[1][3]`, where the row-major `index` lies in nested lists of `shape`."""
+    """The place of the row-major `index` in nested lists of `shape`, such as `[1][3]`."""
     indices: list[int] = []
     for dim in reversed(shape):
         index, rest = divmod(index, dim)
@@ -136,7 +136,7 @@ def _index_text(index: int, shape: Shape) -> str:
 
 
 def _reader(datatype: Datatype) -> Callable[[object], _Element | None]:
-    """What reads one JSON value of the datatype; it gives None for a value that is none."""
+    """A function that converts one JSON value to the datatype; it returns None for an invalid value."""
     if datatype is BYTES:
         return _text
     if is_floating(datatype):
@@ -188,12 +188,12 @@ def _expected(datatype: Datatype) -> str:
 
 
 def _narrowed(wide: Array, datatype: Datatype) -> Array:
-    """FP64 numbers in `datatype`, to nearest; what is out of its range becomes infinite."""
+    """FP64 numbers rounded to `datatype`; numbers beyond its range become infinite."""
     with np.errstate(over="ignore"):
         if datatype is not _BF16:
             return wide.astype(datatype.dtype)
         bits = wide.astype(np.float32).view(np.uint32)
-    # To nearest, ties to even: half of the lowest bit that stays, less one if that bit is even.
-    # The one NaN that JSON values make has none of the bits that go, and stays a NaN.
+    # Round to nearest, ties to even: add half of the lowest bit that stays, less one if that bit is 0.
+    # The only NaN that JSON values make has none of the bits that are dropped, so it stays a NaN.
     rounded: Array = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Validation of a model configuration: every problem at once, in the order in which Triton would meet them.
+"""Validation of a model configuration: every problem at once, in the order in which Triton checks.
 
 Source: docs/spec/model-config.md sections 2.2 to 2.10.
 """
@@ -22,10 +22,10 @@ _CUSTOM_BUCKETS_FAMILY = "nv_inference_first_response_histogram_ms"
 def validate_model_config(
     config: ModelConfig, model_name: str, *, gpu_ids: GpuIds = (), completed: bool = True
 ) -> list[Problem]:
-    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a good one.
+    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
 
-    `gpu_ids` are the GPUs that instances may use. `completed` False leaves out what only makes sense once auto-complete
-    has filled batch size, inputs and outputs; inputs and outputs are then not looked at.
+    `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
+    size, inputs and outputs from auto-complete; inputs and outputs are then not checked.
     """
     problems = _identity_problems(config, model_name)
     problems += platform_problems(config, model_name)

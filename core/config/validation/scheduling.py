@@ -1,4 +1,4 @@
-"""What can be wrong with the scheduler of a configuration: dynamic batching, sequences, ensembles, response cache.
+"""Checks of the scheduling in a configuration: dynamic batching, sequences, ensembles, response cache.
 
 Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
 """
@@ -13,7 +13,7 @@ from core.config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePoli
 
 
 def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
-    """What is wrong with the scheduler; before auto-complete (`completed` False) max_batch_size may yet be filled."""
+    """The problems of the scheduler; with `completed` False auto-complete may still fill max_batch_size."""
     problems: list[Problem] = []
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching

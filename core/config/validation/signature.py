@@ -1,4 +1,4 @@
-"""The configuration held against the graph of the model that it describes.
+"""Checks of a configuration against the graph of its model.
 
 Source: docs/spec/onnxruntime-backend.md section 5.4.
 """
@@ -14,7 +14,7 @@ from core.inference.tensors import BY_NAME, Shape, shape_text
 
 
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
-    """Every point in which a validated `config` contradicts `signature`, with Triton's texts; empty where none does."""
+    """Every contradiction between a validated `config` and `signature`, with Triton's texts."""
     problems: list[Problem] = []
     problems += _count_problems(config, signature, model_name)
     for index, entry in enumerate(config.input):
@@ -97,7 +97,9 @@ def _dims_problems(
     if batching and tensor.shape[:1] != (-1,):
         text = f"{start}for the model to support batching the shape should have at least 1 dimension and the first "
         text += f"dimension must be -1; but shape expected by the model is {provided}"
-        yield Problem(f"{path}.dims", text, "set max_batch_size to 0, or export the model with a dynamic batch")
+        yield Problem(
+            f"{path}.dims", text, "set max_batch_size to 0, or export the model with a dynamic first dimension"
+        )
         return
     if not tensor.shape:
         if any(dim != 1 for dim in dims):
@@ -118,14 +120,14 @@ def _dims_problems(
 
 
 def _fits(full: Shape, provided: Shape, exact: bool) -> bool:
-    """Whether configured dimensions fit the graph's: an input may be stricter than the graph, an output may not."""
+    """Whether configured dimensions match the graph's; with `exact` False they may be stricter than the graph's."""
     if len(full) != len(provided):
         return False
     return all(mine == theirs or (theirs == -1 and not exact) for mine, theirs in zip(full, provided, strict=True))
 
 
 def _scattered_outputs(config: ModelConfig) -> set[str]:
-    """The outputs that are cut by their source input's shape, so that the graph's dimensions say nothing."""
+    """The outputs that are split by the shape of their source input, so that the graph's dimensions do not apply."""
     scatter = BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
     return {name for entry in config.batch_output if entry.kind == scatter for name in entry.target_name}
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the inputs, outputs, batch inputs and batch outputs of a configuration.
+"""Checks of the inputs, outputs, batch inputs and batch outputs of a configuration.
 
 Source: docs/spec/model-config.md sections 2.3 and 2.7.
 """
@@ -17,7 +17,7 @@ _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYP
 
 
 def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
-    """What is wrong with `input` and `output`; where auto-complete was not run (`completed` False) it may yet batch."""
+    """The problems of `input` and `output`; with `completed` False auto-complete may still enable batching."""
     batching = config.max_batch_size > 0 or not completed
     problems: list[Problem] = []
     for index, entry in enumerate(config.input):
@@ -33,7 +33,7 @@ def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = T
 
 
 def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    """What is wrong with `batch_input` and `batch_output` of an auto-completed `config`."""
+    """The problems of `batch_input` and `batch_output` of a completed `config`."""
     problems: list[Problem] = []
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
@@ -81,7 +81,7 @@ def _shape_problems(
 ) -> Iterator[Problem]:
     dims = list(entry.dims)
     if not dims:
-        hint = "a tensor without dimensions of its own has dims: [ 1 ]"
+        hint = "write dims: [ 1 ] for a tensor with one element per item"
         yield Problem(f"{path}.dims", f"{label} must specify 'dims'{suffix}", hint)
         return
     rule = "must be integer >= 1, or -1 to indicate a variable-size dimension"
@@ -109,7 +109,7 @@ def _valid(dims: Sequence[int]) -> bool:
 
 
 def _chunks(dims: Sequence[int]) -> list[int]:
-    """The numbers of elements between the variable-size dimensions: [2,4,-1,6] is [8,6]."""
+    """The numbers of elements between the variable-size dimensions: [8, 6] for [2, 4, -1, 6]."""
     chunks: list[list[int]] = [[]]
     for dim in dims:
         if dim == -1:

@@ -1,4 +1,4 @@
-"""What is filled from a graph's signature, step by step."""
+"""Auto-complete from a graph's signature."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig
         ('batch_input { target_name: "a" } output { name: "b" }', False),
     ],
 )
-def test_the_graph_is_needed_where_a_side_is_missing(text: str, needed: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_side_needs_the_graph(text: str, needed: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trident.config")
     assert needs_signature(text_format.Parse(text, ModelConfig(name="m"))) is needed
     skipped = "skipping model configuration auto-complete for 'm': inputs and outputs already specified"
     assert (skipped in caplog.messages) is not needed
 
 
-def test_a_graph_that_batches_gets_the_default_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:
+def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:
     config = completed("", signature())
     assert config.max_batch_size == 4
     assert config.HasField("dynamic_batching")
@@ -50,18 +50,18 @@ def test_a_graph_that_batches_gets_the_default_size_and_a_batcher(caplog: pytest
     ]
 
 
-def test_a_batch_size_that_is_given_stays_and_gets_a_batcher_too() -> None:
+def test_given_batch_size_stays_and_gets_a_batcher() -> None:
     config = completed("max_batch_size: 2", signature())
     assert config.max_batch_size == 2
     assert config.HasField("dynamic_batching")
 
 
-def test_a_batch_of_one_and_a_scheduler_of_its_own_get_no_batcher() -> None:
+def test_batch_size_of_one_or_a_given_scheduler_gets_no_batcher() -> None:
     assert completed("", signature(), default=1).WhichOneof("scheduling_choice") is None
     assert completed("sequence_batching {}", signature()).WhichOneof("scheduling_choice") == "sequence_batching"
 
 
-def test_a_default_of_zero_leaves_the_model_without_batching() -> None:
+def test_default_of_zero_leaves_the_model_without_batching() -> None:
     config = completed("", signature(), default=0)
     assert config.max_batch_size == 0
     assert list(config.input[0].dims) == [-1, 16]
@@ -69,7 +69,9 @@ def test_a_default_of_zero_leaves_the_model_without_batching() -> None:
 
 
 @pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
-def test_a_graph_that_cannot_batch(in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> None:
+def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
+    in_shape: tuple[int, ...], out_shape: tuple[int, ...]
+) -> None:
     assert completed("", signature(in_shape, out_shape)).max_batch_size == 0
     with pytest.raises(ConfigInvalid) as caught:
         completed("max_batch_size: 8", signature(in_shape, out_shape))
@@ -78,14 +80,14 @@ def test_a_graph_that_cannot_batch(in_shape: tuple[int, ...], out_shape: tuple[i
     )
 
 
-def test_a_side_that_is_given_is_left_alone() -> None:
+def test_given_side_stays_unchanged() -> None:
     config = completed('input { name: "mine" }', signature())
     assert [entry.name for entry in config.input] == ["mine"]
     assert [entry.name for entry in config.output] == ["OUT"]
     assert not completed('batch_input { target_name: "IN" }', signature()).input
 
 
-def test_no_dimensions_left_becomes_one() -> None:
+def test_tensor_without_dimensions_gets_one() -> None:
     batching = completed("", signature((-1,), (-1,))).input[0]
     assert list(batching.dims) == [1]
     assert batching.HasField("reshape")
@@ -94,6 +96,6 @@ def test_no_dimensions_left_becomes_one() -> None:
     assert not scalar.HasField("reshape")
 
 
-def test_a_type_that_cannot_be_served_is_invalid() -> None:
+def test_unsupported_datatype_becomes_invalid() -> None:
     graph = ModelSignature((TensorSignature("IN", "", (-1, 2)),), ())
     assert completed("", graph).input[0].data_type == DataType.TYPE_INVALID

@@ -1,4 +1,4 @@
-"""Instance groups: what is filled in on a machine with and without GPUs, and what is refused."""
+"""Instance groups: their defaults on a machine with and without GPUs, and their problems."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ def problems(text: str, gpu_ids: list[int] | None) -> list[str]:
     return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
 
 
-def test_no_group_is_one_named_as_the_model() -> None:
+def test_missing_groups_become_one_named_after_the_model() -> None:
     assert normalized("", []) == [("m", CPU, 2, [])]
     assert normalized("", None) == [("m", CPU, 2, [])]
     assert normalized("", [0]) == [("m", GPU, 1, [0])]
     assert normalized("", [], backend="python") == [("m", CPU, 1, [])]
 
 
-def test_unnamed_groups_are_numbered_among_all() -> None:
+def test_unnamed_groups_are_numbered() -> None:
     text = 'instance_group [ { kind: KIND_CPU count: 3 }, { name: "own" kind: KIND_CPU }, { kind: KIND_MODEL } ]'
     assert normalized(text, []) == [("m_0", CPU, 3, []), ("own", CPU, 2, []), ("m_2", MODEL, 1, [])]
 
 
-def test_gpu_groups_take_all_gpus_unless_they_list_some() -> None:
+def test_gpu_group_takes_all_gpus_unless_it_lists_some() -> None:
     text = "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] count: 2 }, { gpus: [ 0 ] } ]"
     assert normalized(text, [0, 1]) == [("m_0", GPU, 1, [0, 1]), ("m_1", GPU, 2, [1]), ("m_2", GPU, 1, [0])]
 
 
-def test_auto_is_cpu_where_a_listed_gpu_is_missing() -> None:
+def test_auto_becomes_cpu_if_a_listed_gpu_is_missing() -> None:
     assert normalized("instance_group { gpus: [ 0, 3 ] }", [0]) == [("m_0", CPU, 2, [0, 3])]
     assert problems("instance_group { gpus: [ 0, 3 ] }", [0]) == [
         "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"
     ]
 
 
-def test_an_ensemble_has_no_groups() -> None:
+def test_ensemble_has_no_groups() -> None:
     assert normalized('platform: "ensemble"', [0]) == []
     assert problems('platform: "ensemble"', []) == []
 
 
-def test_what_is_refused() -> None:
+def test_invalid_groups_are_problems() -> None:
     prefix = "instance group m_0 of model m "
     assert problems("instance_group { kind: KIND_GPU }", []) == [f"{prefix}has kind KIND_GPU but no GPUs are available"]
     assert problems("instance_group { kind: KIND_MODEL gpus: [ 0 ] }", [0]) == [
@@ -73,18 +73,18 @@ def test_what_is_refused() -> None:
         f"{prefix}and platform onnxruntime_onnxspecifies profile field which is only supported for TensorRT models"
     ]
     assert problems("instance_group { passive: true }", []) == [
-        "every instance group of model m is passive, so that no instance would execute requests"
+        "every instance group of model m is passive, so no instance would execute requests"
     ]
 
 
-def test_a_server_without_support_for_gpus_says_so() -> None:
+def test_server_without_gpu_support_refuses_gpu_groups() -> None:
     assert problems("instance_group { kind: KIND_GPU gpus: [ 0 ] }", None) == [
         "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
     ]
     assert problems("instance_group { kind: KIND_CPU }", None) == []
 
 
-def test_an_empty_list_is_a_problem_before_normalisation() -> None:
+def test_missing_groups_are_a_problem_before_normalisation() -> None:
     assert [problem.message for problem in instance_group_problems(ModelConfig(name="m"), "m", [])] == [
         "must specify one or more 'instance group's for m"
     ]

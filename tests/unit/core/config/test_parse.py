@@ -1,4 +1,4 @@
-"""config.pbtxt and JSON overrides: what is read, and how a mistake is named."""
+"""Parsing config.pbtxt and JSON overrides, and the texts of their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.config.problem import InvalidModelConfig
 from core.errors import ConfigInvalid
 
 
-def test_a_config_is_read() -> None:
+def test_configuration_is_parsed() -> None:
     config = parse_model_config(
         'name: "m" max_batch_size: 8 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 3, -1 ] } ]', "config.pbtxt"
     )
@@ -32,7 +32,7 @@ def test_a_config_is_read() -> None:
         ('model_warmup { name: "w" batch_size: -2147483648 }', "1:38: Expected integer, got: -"),
     ],
 )
-def test_a_wrong_number_has_tritons_text_and_its_position(text: str, reason: str) -> None:
+def test_wrong_number_gives_the_text_of_triton_and_the_position(text: str, reason: str) -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         parse_model_config(text, "/repo/m/config.pbtxt")
     assert caught.value.message == f"failed to read text proto from /repo/m/config.pbtxt: {reason}"
@@ -46,16 +46,16 @@ def test_a_wrong_number_has_tritons_text_and_its_position(text: str, reason: str
         ("max_batchsize: 3", "did you mean 'max_batch_size'?"),
         ('input { nam: "x" }', "did you mean 'name'?"),
         ("input { data_type: TYPE_FP33 }", "did you mean 'TYPE_FP32'?"),
-        ("dynamic_batching { max_queue_delay_microseconds: -1 }", "a number, not below 0"),
+        ("dynamic_batching { max_queue_delay_microseconds: -1 }", "use a number that is not negative"),
     ],
 )
-def test_a_mistake_is_answered_with_a_hint(text: str, hint: str) -> None:
+def test_unknown_name_gives_a_hint(text: str, hint: str) -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         parse_model_config(text, "config.pbtxt")
     assert caught.value.hint == hint
 
 
-def test_a_name_like_no_other_is_answered_with_all() -> None:
+def test_name_without_a_near_match_gives_all_names() -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         parse_model_config("input { reshape { qqq: 1 } }", "config.pbtxt")
     assert caught.value.hint == "known are: shape"
@@ -70,11 +70,11 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
         b"name: '\"' # \xfc\nmax_batch_size: 8 # caf\xc3\xa9",
     ],
 )
-def test_a_comment_may_be_in_any_encoding(content: bytes) -> None:
+def test_comment_may_have_any_encoding(content: bytes) -> None:
     assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
 
 
-def test_the_mark_at_the_beginning_of_a_file_of_utf_8_is_not_looked_at() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     content = b"\xef\xbb\xbfmax_batch_size: 8\r\n"
     assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
 
@@ -90,7 +90,7 @@ def test_the_mark_at_the_beginning_of_a_file_of_utf_8_is_not_looked_at() -> None
         ("max_batch_size: 8".encode("utf-16"), "1:1: byte 0xff"),
     ],
 )
-def test_elsewhere_a_byte_that_is_not_utf_8_is_refused_with_its_place(content: bytes, place: str) -> None:
+def test_invalid_utf8_outside_comments_is_refused_with_its_position(content: bytes, place: str) -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         decode_config(content, "/repo/m/config.pbtxt")
     message = f"failed to read text proto from /repo/m/config.pbtxt: {place} is not UTF-8"
@@ -99,12 +99,12 @@ def test_elsewhere_a_byte_that_is_not_utf_8_is_refused_with_its_place(content: b
     assert problem.path == f"/repo/m/config.pbtxt:{place.partition(': ')[0]}"
 
 
-def test_a_line_of_quotation_marks_is_looked_at_once() -> None:
+def test_line_of_quotation_marks_is_scanned_in_linear_time() -> None:
     with pytest.raises(InvalidModelConfig, match="1:1: byte 0xff"):
         decode_config(b"\xff" + b"\x27\x5c\x22" * 1_000_000, "config.pbtxt")
 
 
-def test_an_override_takes_numbers_as_strings() -> None:
+def test_override_accepts_numbers_as_strings() -> None:
     config = parse_config_override('{"backend": "onnxruntime", "max_batch_size": "2", "input": [{"dims": ["4"]}]}')
     assert config.backend == "onnxruntime"
     assert config.max_batch_size == 2
@@ -112,12 +112,12 @@ def test_an_override_takes_numbers_as_strings() -> None:
 
 
 @pytest.mark.parametrize("text", ["{bad", "[]", "3", "null", '"x"', '{"max_batch_size": 99999999999}', "[" * 5000])
-def test_a_bad_override_is_refused(text: str) -> None:
+def test_invalid_override_is_refused(text: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"^Invalid config override: "):
         parse_config_override(text)
 
 
-def test_an_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None:
+def test_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         parse_config_override('{"input": [{"datatype": "TYPE_FP32"}]}')
     assert 'has no field named "datatype"' in caught.value.message
@@ -126,7 +126,7 @@ def test_an_unknown_field_of_an_override_is_named_without_the_list_of_all() -> N
 
 
 @given(st.text())
-def test_no_text_gets_past_as_another_error(text: str) -> None:
+def test_any_text_parses_or_raises_invalid_model_config(text: str) -> None:
     with suppress(ConfigInvalid):
         parse_model_config(text, "config.pbtxt")
     with suppress(ConfigInvalid):

@@ -18,7 +18,7 @@ from core.repository.layout import ModelDirectory
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model directory with `real/labels.txt`, beside a file that is not its own."""
+    """A model directory with `real/labels.txt`, beside a file outside of it."""
     model = tmp_path / "model"
     (model / "real").mkdir(parents=True)
     (model / "real" / "labels.txt").touch()
@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
     return model
 
 
-def test_a_plain_path_leads_nowhere_by_itself() -> None:
+def test_plain_path_stays_within_a_directory() -> None:
     assert all(is_plain(path) for path in ("model.onnx", "a/b", "..a/b..", "./a", ""))
     assert not any(is_plain(path) for path in ("/a", "..", "../a", "a/../b", "a/..", "a\0b"))
 
@@ -34,11 +34,11 @@ def test_a_plain_path_leads_nowhere_by_itself() -> None:
 @pytest.mark.parametrize(
     "relative", ["real/labels.txt", "./real//labels.txt", "none/../real/labels.txt", "../model/real/labels.txt"]
 )
-def test_a_path_inside(model: Path, relative: str) -> None:
+def test_path_inside_is_resolved(model: Path, relative: str) -> None:
     assert path_inside(model, relative) == model / "real" / "labels.txt"
 
 
-def test_what_is_not_there_is_inside(model: Path) -> None:
+def test_missing_path_counts_as_inside(model: Path) -> None:
     assert path_inside(model, "none/labels.txt") == model / "none" / "labels.txt"
     assert path_inside(model, "x" * 300) == model / ("x" * 300)
 
@@ -46,11 +46,11 @@ def test_what_is_not_there_is_inside(model: Path) -> None:
 @pytest.mark.parametrize(
     "relative", ["../x", "/etc/passwd", "a/../../x", "a\0b", "../secret", "..", "real/../..", "a/" * 2049]
 )
-def test_a_path_outside_is_none(model: Path, relative: str) -> None:
+def test_path_outside_gives_none(model: Path, relative: str) -> None:
     assert path_inside(model, relative) is None
 
 
-def test_an_absolute_path_may_lead_inside(model: Path) -> None:
+def test_absolute_path_may_lead_inside(model: Path) -> None:
     assert path_inside(model, f"{model}//real/labels.txt") == model / "real" / "labels.txt"
     assert path_inside(model, f"{model}/../secret") is None
 
@@ -59,7 +59,7 @@ def test_an_absolute_path_may_lead_inside(model: Path) -> None:
     "target",
     ["real", "./real/../real/", "../model/real", "ROOT/model/real", "ROOT/alias/real", "ROOT/model/../model/real"],
 )
-def test_links_are_followed_inside(model: Path, target: str) -> None:
+def test_link_that_stays_inside_is_followed(model: Path, target: str) -> None:
     (model.parent / "alias").symlink_to("model")
     (model / "second").symlink_to(target.replace("ROOT", str(model.parent)))
     (model / "first").symlink_to("second")
@@ -67,7 +67,7 @@ def test_links_are_followed_inside(model: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["../secret", "ROOT/secret", "real/../../secret", "/", "..", "ROOT/alias/../secret"])
-def test_a_link_that_leads_outside_is_none(model: Path, target: str) -> None:
+def test_link_that_leads_outside_gives_none(model: Path, target: str) -> None:
     (model.parent / "alias").symlink_to("model")
     (model / "link").symlink_to(target.replace("ROOT", str(model.parent)))
     (model / "first").symlink_to("link")
@@ -75,7 +75,7 @@ def test_a_link_that_leads_outside_is_none(model: Path, target: str) -> None:
     assert path_inside(model, "link/x") is None
 
 
-def test_links_in_a_circle_are_none(model: Path) -> None:
+def test_cycle_of_links_gives_none(model: Path) -> None:
     (model / "a").symlink_to("b")
     (model / "b").symlink_to("a")
     (model / "out").symlink_to("../model/out")
@@ -83,8 +83,8 @@ def test_links_in_a_circle_are_none(model: Path) -> None:
     assert path_inside(model, "out") is None
 
 
-def test_the_directory_stays_as_it_is_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it resolves to may be a path in another mount namespace."""
+def test_directory_is_not_resolved(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its canonical path may belong to another mount namespace."""
     alias = model.parent / "alias"
     alias.symlink_to("model")
     (model / "link").symlink_to("real")
@@ -95,7 +95,7 @@ def test_the_directory_stays_as_it_is_given(model: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A model directory that is only to be reached through another mount namespace, as a KServe modelcar's is."""
+    """A model directory that is reachable only through another mount namespace, as with a KServe modelcar."""
     mount = tmp_path / "mount"
     mount.mkdir()
     script = 'mount -t tmpfs none "$0" && cd "$0" && mkdir m && echo cat > m/real.txt && echo ready && exec sleep 600'
@@ -114,7 +114,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
             other.kill()
 
 
-def test_a_directory_in_another_mount_namespace(elsewhere: Path) -> None:
+def test_directory_in_another_mount_namespace_is_usable(elsewhere: Path) -> None:
     assert not elsewhere.resolve().exists()
     (elsewhere / "labels.txt").symlink_to("real.txt")
     (elsewhere / "out.txt").symlink_to("../../secret")

@@ -1,4 +1,4 @@
-"""Instance groups, expanded to instances."""
+"""Instance groups expanded to one placement per instance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from core.config.placement import DeviceKind, Placement, placement_changes, plac
 from core.config.schema import ModelConfig
 
 
-def test_every_count_and_gpu_is_an_instance() -> None:
+def test_each_count_and_gpu_gives_an_instance() -> None:
     config = text_format.Parse(
         'instance_group [ { name: "a" kind: KIND_CPU count: 2 }, { name: "b" kind: KIND_GPU count: 2 gpus: [ 0, 1 ] },'
         ' { name: "c" kind: KIND_MODEL count: 1 }, { name: "d" kind: KIND_CPU count: 5 passive: true } ]',
@@ -26,13 +26,13 @@ def test_every_count_and_gpu_is_an_instance() -> None:
     )
 
 
-def test_devices_have_names() -> None:
+def test_device_has_a_name() -> None:
     assert Placement("m_0", DeviceKind.CPU).device == "cpu"
     assert Placement("m_0", DeviceKind.GPU, 3).device == "gpu:3"
 
 
 def placed(text: str, name: str = "m") -> list[Placement]:
-    """`c` is an instance on the CPU, a digit one on that GPU."""
+    """Placements from a text: `c` is an instance on the CPU, a digit an instance on that GPU."""
     return [
         Placement(f"{name}_{number}", DeviceKind.CPU)
         if device == "c"
@@ -55,7 +55,7 @@ def placed(text: str, name: str = "m") -> list[Placement]:
         ("0", "c", [0], "c"),
     ],
 )
-def test_instances_are_told_apart_by_kind_and_device(current: str, wanted: str, removed: list[int], added: str) -> None:
+def test_changes_compare_kind_and_device(current: str, wanted: str, removed: list[int], added: str) -> None:
     before = placed(current)
     indices, additions = placement_changes(before, placed(wanted, "another"))
     assert indices == removed
@@ -65,6 +65,6 @@ def test_instances_are_told_apart_by_kind_and_device(current: str, wanted: str, 
     assert sorted(p.device for p in before + additions) == sorted(p.device for p in placed(wanted))
 
 
-def test_of_those_on_one_device_the_last_ones_come() -> None:
+def test_changes_add_the_last_instances_of_a_device() -> None:
     three = placed("ccc")
     assert placement_changes(three[:1], three) == ([], three[1:])

@@ -1,4 +1,4 @@
-"""Platform, backend and file name: each filled from the others."""
+"""Platform, backend and file name, each filled from the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from core.config.schema import ModelConfig
         ({"name": "plain"}, ["weights.bin"], ("", "", "")),
     ],
 )
-def test_what_is_missing_is_filled(given: dict[str, str], files: list[str], filled: tuple[str, str, str]) -> None:
+def test_missing_fields_are_filled_from_the_others(
+    given: dict[str, str], files: list[str], filled: tuple[str, str, str]
+) -> None:
     config = ModelConfig(**given)
     fill_platform(config, files)
     assert (config.platform, config.backend, config.default_model_filename) == filled
@@ -59,7 +61,7 @@ def test_what_is_missing_is_filled(given: dict[str, str], files: list[str], fill
         ({"default_model_filename": "foo.onnx"}, "must specify 'platform' or 'backend' for 'm'"),
     ],
 )
-def test_what_cannot_be_right_is_named(given: dict[str, str], message: str) -> None:
+def test_contradiction_is_a_problem(given: dict[str, str], message: str) -> None:
     config = ModelConfig(name="m", **given)
     fill_platform(config, [])
     assert [problem.message for problem in platform_problems(config, "m")] == [message]
@@ -68,7 +70,7 @@ def test_what_cannot_be_right_is_named(given: dict[str, str], message: str) -> N
 @pytest.mark.parametrize(
     "given", [{"backend": "onnxruntime"}, {"backend": "mine"}, {"backend": "mine", "platform": "any"}]
 )
-def test_a_good_pair_has_no_problem(given: dict[str, str]) -> None:
+def test_valid_pair_has_no_problem(given: dict[str, str]) -> None:
     config = ModelConfig(name="m", **given)
     fill_platform(config, [])
     assert platform_problems(config, "m") == []

@@ -20,7 +20,7 @@ NOTE = (
 
 
 def spec(max_batch_size: int = 8, **inputs: Any) -> ModelSpec:
-    """Inputs by name: (datatype, dims) or (datatype, dims, further fields)."""
+    """A spec from inputs by name: (datatype, dims) or (datatype, dims, other fields)."""
     resolved = {}
     for name, (datatype, dims, *more) in inputs.items():
         resolved[name] = InputSpec(name=name, datatype=BY_NAME[datatype], dims=dims, **(more[0] if more else {}))
@@ -60,7 +60,7 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
     return caught.value.message
 
 
-def test_makes_arrays_in_shape_without_copying_aligned_bytes() -> None:
+def test_aligned_bytes_become_arrays_without_a_copy() -> None:
     content = memoryview(np.arange(32, dtype=np.int32).tobytes())
     request = check(
         SIMPLE, InputTensor("INPUT0", "INT32", (2, 16), content), InputTensor("INPUT1", "INT32", (2, 16), content)
@@ -71,7 +71,7 @@ def test_makes_arrays_in_shape_without_copying_aligned_bytes() -> None:
     assert np.shares_memory(array, np.frombuffer(content, np.uint8))
 
 
-def test_copies_what_came_unaligned() -> None:
+def test_unaligned_bytes_are_copied() -> None:
     content = memoryview(bytes(3) + np.arange(16, dtype=np.int32).tobytes())[3:]
     request = check(SIMPLE, InputTensor("INPUT0", "INT32", (1, 16), content), raw("INPUT1", 1, 16))
     assert request.inputs[0].array.flags.aligned
@@ -133,7 +133,7 @@ def test_copies_what_came_unaligned() -> None:
         ),
     ],
 )
-def test_refusals_have_tritons_texts(tensors: list[InputTensor], message: str) -> None:
+def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str) -> None:
     assert refusal(SIMPLE, *tensors) == message
 
 
@@ -141,7 +141,7 @@ def test_unknown_output_is_refused_first() -> None:
     assert refusal(SIMPLE, outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'simple'"
 
 
-def test_without_batching_the_note_is_left_out() -> None:
+def test_refusal_without_batching_has_no_batch_note() -> None:
     model = spec(0, IN=("FP32", (2, 4)))
     assert refusal(model, raw("IN", 1, 4, datatype="FP32")) == (
         ID + "unexpected shape for input 'IN' for model 'simple'. Expected [2,4], got [1,4]. "
@@ -149,7 +149,7 @@ def test_without_batching_the_note_is_left_out() -> None:
     assert batch_form(model, raw("IN", 2, 4, datatype="FP32")) == (1, None)
 
 
-def test_counts_beyond_64_bits_are_refused_before_memory_is_taken() -> None:
+def test_counts_beyond_64_bits_are_refused_before_any_allocation() -> None:
     model = spec(8, IN=("INT32", (-1, -1)))
     assert refusal(model, raw("IN", 1, 2**62, 16, size=64)) == (
         ID + f"invalid shape for input 'IN': shape [1,{2**62},16] causes total element count to exceed maximum size of "
@@ -157,7 +157,7 @@ def test_counts_beyond_64_bits_are_refused_before_memory_is_taken() -> None:
     )
 
 
-def test_bytes_elements_are_counted() -> None:
+def test_wrong_number_of_bytes_elements_is_refused() -> None:
     model = spec(8, IN=("BYTES", (2,)))
     packed = pack_bytes([b"a", b"\0b"])
 
@@ -182,7 +182,7 @@ def test_bytes_elements_are_counted() -> None:
     )
 
 
-def test_reshape_is_what_the_model_sees() -> None:
+def test_model_receives_the_reshaped_input() -> None:
     model = spec(8, IN=("INT32", (4, -1), {"model_dims": (-1, 2, 2)}))
     request = check(model, raw("IN", 3, 4, 5))
     assert request.inputs[0].array.shape == (3, 5, 2, 2)
@@ -190,7 +190,7 @@ def test_reshape_is_what_the_model_sees() -> None:
     assert check(scalar, raw("IN", 3, 1)).inputs[0].array.shape == (3,)
 
 
-def test_optional_inputs_may_be_left_out_and_then_tell_batches_apart() -> None:
+def test_left_out_optional_inputs_are_part_of_the_batch_key() -> None:
     model = spec(8, A=("INT32", (1,)), B=("INT32", (1,), {"optional": True}))
     alone = batch_form(model, raw("A", 1, 1))
     both = batch_form(model, raw("A", 1, 1), raw("B", 1, 1))
@@ -201,7 +201,7 @@ def test_optional_inputs_may_be_left_out_and_then_tell_batches_apart() -> None:
     )
 
 
-def test_variable_shapes_tell_batches_apart_unless_ragged() -> None:
+def test_variable_shapes_are_part_of_the_batch_key_unless_ragged() -> None:
     model = spec(8, A=("INT32", (-1,)), B=("INT32", (-1,), {"allow_ragged_batch": True}))
     _, first = batch_form(model, raw("A", 1, 4), raw("B", 1, 5))
     items, same = batch_form(model, raw("A", 2, 4), raw("B", 2, 6))

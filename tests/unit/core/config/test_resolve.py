@@ -1,4 +1,4 @@
-"""The spec of a version: what the hot path reads."""
+"""The resolved spec of a model version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def batching(text: str) -> BatchingSpec | None:
     return resolved(text).batching
 
 
-def test_a_spec_holds_the_tensors_by_name() -> None:
+def test_spec_holds_the_tensors_by_name() -> None:
     spec = resolved(
         'max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: [ 1 ] reshape {} optional: true '
         'allow_ragged_batch: true } input { name: "B" data_type: TYPE_FP32 dims: [ -1, 2 ] } '
@@ -51,22 +51,22 @@ def test_a_spec_holds_the_tensors_by_name() -> None:
     )
 
 
-def test_without_dynamic_batching_there_is_no_batcher() -> None:
+def test_model_without_dynamic_batching_has_no_batching_spec() -> None:
     assert batching("max_batch_size: 8") is None
 
 
-def test_a_batcher_with_its_sizes_in_order_and_times_in_ns() -> None:
+def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
     text = "preferred_batch_size: [ 6, 2, 6 ] max_queue_delay_microseconds: 500 preserve_ordering: true"
     assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
         preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
     )
 
 
-def test_a_model_that_cannot_batch_is_sent_one_at_a_time() -> None:
+def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:
     assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 
-def test_each_priority_level_has_its_policy() -> None:
+def test_each_priority_level_has_a_policy() -> None:
     spec = batching(
         "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
         "default_queue_policy { max_queue_size: 7 } priority_queue_policy { key: 2 value { timeout_action: DELAY "

@@ -1,4 +1,4 @@
-"""The generated messages: loaded without gRPC, and the same classes whichever way they come in first."""
+"""The generated messages: loaded without gRPC, and the same classes in either order of import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run_python(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
 
 
-def test_it_does_not_import_grpc() -> None:
+def test_schema_does_not_import_grpc() -> None:
     run_python("import sys, core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
 
 
@@ -23,7 +23,7 @@ def test_it_does_not_import_grpc() -> None:
     "first",
     ["import core.config.schema, tritonclient.grpc", "import tritonclient.grpc, core.config.schema"],
 )
-def test_the_client_and_the_server_share_their_classes(first: str) -> None:
+def test_client_and_server_share_the_message_classes(first: str) -> None:
     run_python(
         f"{first}\n"
         "import tritonclient.grpc.model_config_pb2 as client\n"
@@ -36,7 +36,7 @@ def test_the_client_and_the_server_share_their_classes(first: str) -> None:
     )
 
 
-def test_datatype_of_knows_the_table_and_nothing_else() -> None:
+def test_datatype_of_knows_only_the_table() -> None:
     row = datatype_of(DataType.TYPE_STRING)
     assert row is not None
     assert row.name == "BYTES"

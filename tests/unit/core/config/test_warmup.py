@@ -32,14 +32,14 @@ def write(directory: Path, content: bytes) -> None:
     (directory / "warmup" / "raw").write_bytes(content)
 
 
-def test_samples_of_no_items_are_skipped_and_a_count_of_zero_is_one(tmp_path: Path) -> None:
+def test_empty_samples_are_skipped_and_a_count_of_zero_means_one(tmp_path: Path) -> None:
     text = 'model_warmup { name: "none" } model_warmup { name: "two" batch_size: 2 } '
     text += 'model_warmup { name: "often" batch_size: 1 count: 5 }'
     found = warmup_samples(text_format.Parse(text, ModelConfig(name="m")), tmp_path)
     assert [(sample.name, sample.batch_size, sample.count) for sample in found] == [("two", 2, 1), ("often", 1, 5)]
 
 
-def test_zeros(tmp_path: Path) -> None:
+def test_zero_data_gives_zeros(tmp_path: Path) -> None:
     zeros = array(tmp_path, "data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true")
     assert zeros.dtype == np.float32
     assert zeros.shape == (2, 3)
@@ -47,11 +47,11 @@ def test_zeros(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["zero_data", "random_data"])
-def test_strings_are_empty(tmp_path: Path, source: str) -> None:
+def test_zero_and_random_strings_are_empty(tmp_path: Path, source: str) -> None:
     assert array(tmp_path, f"data_type: TYPE_STRING dims: [ 2 ] {source}: true").tolist() == [b"", b""]
 
 
-def test_random_tensors_are_the_same_each_time(tmp_path: Path) -> None:
+def test_random_tensors_are_reproducible(tmp_path: Path) -> None:
     value = "data_type: TYPE_INT64 dims: [ 4 ] random_data: true"
     first = array(tmp_path, value)
     assert first.dtype == np.int64
@@ -59,18 +59,18 @@ def test_random_tensors_are_the_same_each_time(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, array(tmp_path, value))
 
 
-def test_random_bools_are_bools(tmp_path: Path) -> None:
+def test_random_bools_are_valid(tmp_path: Path) -> None:
     bools = array(tmp_path, "data_type: TYPE_BOOL dims: [ 64 ] random_data: true")
     assert set(bools.view(np.uint8).tolist()) == {0, 1}
 
 
-def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+def test_file_supplies_the_tensor(tmp_path: Path) -> None:
     write(tmp_path, np.arange(6, dtype=np.int32).tobytes())
     value = 'data_type: TYPE_INT32 dims: [ 2, 3 ] input_data_file: "raw"'
     assert array(tmp_path, value).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_file_of_strings(tmp_path: Path) -> None:
+def test_file_supplies_strings(tmp_path: Path) -> None:
     write(tmp_path, pack_bytes([b"a\0b", b""]))
     value = 'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "raw"'
     assert array(tmp_path, value).tolist() == [b"a\0b", b""]
@@ -99,19 +99,16 @@ def test_a_file_of_strings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_have_their_texts(tmp_path: Path, value: str, message: str) -> None:
+def test_invalid_sample_has_the_text_of_triton(tmp_path: Path, value: str, message: str) -> None:
     write(tmp_path, pack_bytes([b"12345"]))
     with pytest.raises(ConfigInvalid) as caught:
         samples(tmp_path, value)
     assert caught.value.message == message
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match=r"failed to open file for read .*/warmup/raw: No such file or directory"):
         samples(tmp_path, 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "raw"')
-
-
-# --- judged by the version that they are for
 
 
 def spec(max_batch_size: int) -> ModelSpec:
@@ -121,7 +118,7 @@ def spec(max_batch_size: int) -> ModelSpec:
 
 
 def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: int = 4, name: str = "IN") -> list[str]:
-    """What is wrong with the second of three samples, of which the others are right."""
+    """The problems of the second of three samples; the other two are valid."""
     good = 'inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } '
     text = f'model_warmup {{ name: "first" batch_size: 1 {good} }} '
     text += f'model_warmup {{ name: "s" batch_size: {batch_size} inputs {{ key: "{name}" value {{ {value} }} }} }} '
@@ -135,7 +132,7 @@ def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: i
 GOOD = "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true"
 
 
-def test_samples_that_the_version_can_run(tmp_path: Path) -> None:
+def test_valid_samples_have_no_problems(tmp_path: Path) -> None:
     for batch_size in (0, 1, 4):
         assert found(tmp_path, GOOD, batch_size=batch_size) == []
     assert found(tmp_path, GOOD, max_batch_size=0) == []
@@ -151,12 +148,12 @@ def test_samples_that_the_version_can_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_sample_that_the_version_would_refuse(tmp_path: Path, value: str, message: str) -> None:
+def test_sample_that_the_version_would_refuse_is_a_problem(tmp_path: Path, value: str, message: str) -> None:
     (text,) = found(tmp_path, value)
     assert text.startswith(f"failed to run warmup sample 's': {message}")
 
 
-def test_a_sample_with_other_inputs(tmp_path: Path) -> None:
+def test_sample_with_other_inputs_is_a_problem(tmp_path: Path) -> None:
     (text,) = found(tmp_path, GOOD, name="X")
     assert text == "failed to run warmup sample 's': unexpected inference input 'X' for model 'm'; "
     config = text_format.Parse('model_warmup { name: "s" batch_size: 1 }', ModelConfig(name="m"))
@@ -165,13 +162,13 @@ def test_a_sample_with_other_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "max_batch_size"), [(5, 4), (2, 0)])
-def test_a_sample_of_too_many_items(tmp_path: Path, batch_size: int, max_batch_size: int) -> None:
+def test_sample_beyond_the_batch_size_is_a_problem(tmp_path: Path, batch_size: int, max_batch_size: int) -> None:
     assert found(tmp_path, GOOD, batch_size=batch_size, max_batch_size=max_batch_size) == [
         f"failed to run warmup sample 's': batch size {batch_size} for 'm', max allowed is {max_batch_size}; "
     ]
 
 
-def test_a_sample_that_cannot_be_made_is_one_problem_among_others(tmp_path: Path) -> None:
+def test_impossible_sample_does_not_hide_other_problems(tmp_path: Path) -> None:
     assert found(tmp_path, "dims: [ 1 ] zero_data: true") == [
         "warmup setting expects input 'IN' to have 'data_type' set"
     ]

@@ -54,7 +54,7 @@ def test_unparsable_file_is_an_invalid_configuration(directory: ModelDirectory, 
 
 def test_folder_in_place_of_the_file_is_refused(directory: ModelDirectory) -> None:
     (directory.path / "config.pbtxt").mkdir()
-    with pytest.raises(InvalidModelConfig, match=r"config.pbtxt: it is no regular file$"):
+    with pytest.raises(InvalidModelConfig, match=r"config.pbtxt: it is not a regular file$"):
         read_config(directory)
 
 

@@ -68,7 +68,7 @@ def mistake(directory: Path, content: object) -> tuple[str, str]:
     return problem.message.removeprefix(beginning), problem.hint
 
 
-def test_a_request_and_what_is_expected(tmp_path: Path) -> None:
+def test_reader_reads_request_and_expected_outputs(tmp_path: Path) -> None:
     golden = read(tmp_path, document(SCORES, CLASS))
     assert (golden.name, golden.id, golden.outputs) == ("a.json", "", ())
     assert [(each.name, each.array.tolist()) for each in golden.inputs] == [("IMAGE", [[1, 2.5]])]
@@ -77,20 +77,20 @@ def test_a_request_and_what_is_expected(tmp_path: Path) -> None:
     assert (request.model_name, request.model_version, request.id) == ("m", 1, "a.json")
 
 
-def test_files_go_by_name_and_what_is_no_golden_request_is_left_out(tmp_path: Path) -> None:
+def test_files_are_sorted_and_other_files_ignored(tmp_path: Path) -> None:
     for name in ("b.json", "a.json", "Z.json", ".hidden.json", "notes.txt", "c.json.bak"):
         write(tmp_path, document() if name.endswith(".json") and name[0] != "." else b"junk", name)
     (tmp_path / "golden" / "folder.json").mkdir()
     assert [each.name for each in golden_requests(tmp_path, SPEC, 1)] == ["Z.json", "a.json", "b.json"]
 
 
-def test_a_model_without_any(tmp_path: Path) -> None:
+def test_model_without_golden_requests_has_none(tmp_path: Path) -> None:
     assert golden_requests(tmp_path, SPEC, 1) == []
     (tmp_path / "golden").write_text("no folder")
     assert golden_requests(tmp_path, SPEC, 1) == []
 
 
-def test_versions(tmp_path: Path) -> None:
+def test_request_may_be_limited_to_versions(tmp_path: Path) -> None:
     write(tmp_path, document(versions=[2, 3]))
     assert golden_requests(tmp_path, SPEC, 1) == []
     assert len(golden_requests(tmp_path, SPEC, 3)) == 1
@@ -98,7 +98,7 @@ def test_versions(tmp_path: Path) -> None:
     assert mistake(tmp_path, document(versions=[]))[0] == "versions: expected at least one version"
 
 
-def test_tolerances_are_inherited_by_floating_outputs_only(tmp_path: Path) -> None:
+def test_only_floating_outputs_inherit_the_tolerance(tmp_path: Path) -> None:
     def tolerances(**fields: Any) -> list[Tolerance]:
         return [each.tolerance for each in read(tmp_path, document(SCORES, CLASS, LABEL, **fields)).expected]
 
@@ -110,12 +110,12 @@ def test_tolerances_are_inherited_by_floating_outputs_only(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bound", [-1, "1", True, None, 10**400])
-def test_a_tolerance_is_a_number(tmp_path: Path, bound: object) -> None:
+def test_tolerance_must_be_a_non_negative_number(tmp_path: Path, bound: object) -> None:
     message = mistake(tmp_path, document(tolerance={"absolute": bound}))[0]
     assert message.startswith("tolerance.absolute: expected a number that is not negative, got ")
 
 
-def test_a_recorded_response_can_be_pasted(tmp_path: Path) -> None:
+def test_recorded_response_can_be_pasted(tmp_path: Path) -> None:
     content = document()
     content["response"] |= {"id": "1", "model_name": "m", "model_version": "1"}
     content["request"] |= {"id": "cat", "outputs": [{"name": "SCORES"}]}
@@ -160,7 +160,7 @@ def test_a_recorded_response_can_be_pasted(tmp_path: Path) -> None:
             ["request", "outputs"],
             [{"name": "CLASS"}],
             "response.outputs[0].name: 'SCORES' is not among request.outputs",
-            "add it there, or leave them out",
+            "add it there, or leave out request.outputs",
         ),
         (
             ["response", "outputs", 0, "name"],
@@ -169,7 +169,7 @@ def test_a_recorded_response_can_be_pasted(tmp_path: Path) -> None:
             "did you mean 'SCORES'?",
         ),
         (["response", "outputs"], [], "response.outputs: expected at least one output", ""),
-        (["response", "outputs"], [SCORES, SCORES], "response.outputs[1].name: 'SCORES' stands twice", ""),
+        (["response", "outputs"], [SCORES, SCORES], "response.outputs[1].name: 'SCORES' appears twice", ""),
         (
             ["response", "outputs"],
             [{**LABEL, "tolerance": {"absolute": 0}}],
@@ -178,7 +178,7 @@ def test_a_recorded_response_can_be_pasted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_name_the_field(tmp_path: Path, place: list[Any], value: object, message: str, hint: str) -> None:
+def test_error_names_the_field(tmp_path: Path, place: list[Any], value: object, message: str, hint: str) -> None:
     content: Any = document()
     target = content
     for step in place[:-1]:
@@ -189,7 +189,7 @@ def test_mistakes_name_the_field(tmp_path: Path, place: list[Any], value: object
     assert found[1] == hint
 
 
-def test_an_output_asked_for_must_be_one_of_the_models(tmp_path: Path) -> None:
+def test_requested_output_must_exist(tmp_path: Path) -> None:
     content = document()
     content["request"]["outputs"] = [{"name": "SCORES"}, {"name": "SCORE"}]
     assert mistake(tmp_path, content) == (
@@ -199,7 +199,7 @@ def test_an_output_asked_for_must_be_one_of_the_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["inputs", "outputs"])
-def test_a_name_of_any_length_makes_a_short_message(tmp_path: Path, place: str) -> None:
+def test_long_name_gives_a_short_message(tmp_path: Path, place: str) -> None:
     content = document()
     content["request"][place] = [{"name": "x" * 100_000}]
     assert len(mistake(tmp_path, content)[0]) < 200
@@ -207,38 +207,38 @@ def test_a_name_of_any_length_makes_a_short_message(tmp_path: Path, place: str) 
 
 
 @pytest.mark.parametrize("missing", ["request", "response"])
-def test_what_must_be_there(tmp_path: Path, missing: str) -> None:
+def test_missing_section_is_an_error(tmp_path: Path, missing: str) -> None:
     content = document()
     del content[missing]
     assert mistake(tmp_path, content) == (f"{missing}: missing", "")
 
 
-def test_what_is_no_json(tmp_path: Path) -> None:
-    assert mistake(tmp_path, b"{")[0].startswith("no JSON: ")
+def test_invalid_json_is_refused(tmp_path: Path) -> None:
+    assert mistake(tmp_path, b"{")[0].startswith("not JSON: ")
     assert mistake(tmp_path, [])[0] == "the document: expected an object, got a list"
 
 
-def test_every_bad_file_is_named(tmp_path: Path) -> None:
+def test_every_invalid_file_is_a_problem(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         write(tmp_path, b"junk", name)
     write(tmp_path, document(), "c.json")
     assert [problem.path for problem in problems(tmp_path)] == ["golden/a.json", "golden/b.json"]
 
 
-def test_a_decoupled_model_has_none(tmp_path: Path) -> None:
+def test_decoupled_model_is_refused(tmp_path: Path) -> None:
     write(tmp_path, document())
     (problem,) = problems(tmp_path, replace(SPEC, decoupled=True))
     assert problem.message == "model 'm': golden requests are not supported for decoupled models"
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_too_large_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path, b"")
     os.truncate(tmp_path / "golden" / "a.json", MAX_FILE_BYTES + 1)
     (problem,) = problems(tmp_path)
-    assert f"the file has {MAX_FILE_BYTES + 1} bytes, more than the {MAX_FILE_BYTES}" in problem.message
+    assert f"the file has {MAX_FILE_BYTES + 1} bytes, more than the {MAX_FILE_BYTES} allowed" in problem.message
 
 
-def test_links_may_not_lead_out_of_the_model_directory(tmp_path: Path) -> None:
+def test_link_out_of_the_model_directory_is_refused(tmp_path: Path) -> None:
     model, outside = tmp_path / "model", tmp_path / "outside"
     outside.mkdir()
     write(outside, document())
@@ -253,16 +253,16 @@ def test_links_may_not_lead_out_of_the_model_directory(tmp_path: Path) -> None:
     assert problem.message.endswith("the file is outside the model directory")
 
 
-def test_a_link_within_the_model_directory_is_followed(tmp_path: Path) -> None:
+def test_link_within_the_model_directory_is_followed(tmp_path: Path) -> None:
     write(tmp_path, document(), "elsewhere.txt")
     (tmp_path / "golden" / "a.json").symlink_to("elsewhere.txt")
     assert [each.name for each in golden_requests(tmp_path, SPEC, 1)] == ["a.json"]
 
 
-def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+def test_unreadable_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "golden").mkdir()
     (tmp_path / "golden" / "a.json").symlink_to("nowhere")
     os.mkfifo(tmp_path / "golden" / "b.json")
     missing, pipe = problems(tmp_path)
     assert missing.message.endswith("failed to read the file: No such file or directory")
-    assert pipe.message.endswith("no regular file")
+    assert pipe.message.endswith("not a regular file")

@@ -1,4 +1,4 @@
-"""JSON values as arrays: exact, or refused with the element's place."""
+"""JSON values as arrays: exact, or refused with the place of the element."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLOATING = ("FP16", "FP32", "FP64", "BF16")
 
 
 @pytest.mark.parametrize("datatype", INTEGERS)
-def test_integers_to_the_ends_of_their_range(datatype: str) -> None:
+def test_integers_are_exact_to_the_ends_of_their_range(datatype: str) -> None:
     limits = np.iinfo(BY_NAME[datatype].dtype)
     low, high = int(limits.min), int(limits.max)
     assert array(datatype, [2], [low, high]).tolist() == [low, high]
@@ -43,7 +43,7 @@ def test_integers_to_the_ends_of_their_range(datatype: str) -> None:
 
 
 @pytest.mark.parametrize("datatype", FLOATING)
-def test_floating_numbers_and_those_that_json_has_not(datatype: str) -> None:
+def test_floating_values_include_nan_and_infinity(datatype: str) -> None:
     values = as_numbers(array(datatype, [5], [1.5, -2, "NaN", "Infinity", "-Infinity"]), BY_NAME[datatype])
     np.testing.assert_array_equal(values, np.array([1.5, -2, np.nan, np.inf, -np.inf]))
     assert mistake(datatype, [1], ["nan"]).startswith(f"t.data[0]: expected a number in the range of {datatype} or one")
@@ -53,7 +53,7 @@ def test_floating_numbers_and_those_that_json_has_not(datatype: str) -> None:
 
 
 @pytest.mark.parametrize(("datatype", "largest"), [("FP16", 65504), ("FP32", 3.4e38), ("BF16", 3.38e38)])
-def test_a_number_that_would_become_infinite_is_refused(datatype: str, largest: float) -> None:
+def test_number_that_would_become_infinite_is_refused(datatype: str, largest: float) -> None:
     assert np.isfinite(as_numbers(array(datatype, [1], [largest]), BY_NAME[datatype])).all()
     message = f"t.data[1]: expected a number in the range of {datatype}, got {1e39}"
     assert mistake(datatype, [2], ["Infinity", 1e39]) == message
@@ -65,7 +65,7 @@ def test_bf16_is_rounded_to_nearest_even() -> None:
     assert bits.tolist() == [0x3F80, 0x3F80, 0x3F82, 0x3F81]
 
 
-def test_text_and_truth() -> None:
+def test_text_and_booleans_are_converted() -> None:
     assert array("BYTES", [2], ["é\0", ""]).tolist() == ["é\0".encode(), b""]
     assert array("BOOL", [2], [True, False]).tolist() == [True, False]
     assert mistake("BOOL", [1], [1]) == "t.data[0]: expected true or false, got 1"
@@ -73,7 +73,7 @@ def test_text_and_truth() -> None:
     assert mistake("BYTES", [1], ["\ud800"]).startswith("t.data[0]: expected a string of Unicode text")
 
 
-def test_flat_and_nested_are_the_same() -> None:
+def test_flat_and_nested_values_give_the_same_array() -> None:
     flat = array("INT8", [2, 1, 3], [1, 2, 3, 4, 5, 6])
     np.testing.assert_array_equal(flat, array("INT8", [2, 1, 3], [[[1, 2, 3]], [[4, 5, 6]]]))
     assert array("INT8", [], [7]).tolist() == 7
@@ -98,11 +98,11 @@ def test_flat_and_nested_are_the_same() -> None:
         ([0, 2**40, 2**40], [], "t.shape: expected fewer elements"),
     ],
 )
-def test_elements_must_fill_the_shape(shape: list[int], values: list[Any], message: str) -> None:
+def test_values_must_fill_the_shape(shape: list[int], values: list[Any], message: str) -> None:
     assert mistake("INT8", shape, values).startswith(message)
 
 
-def test_an_unknown_datatype_names_the_nearest() -> None:
+def test_unknown_datatype_names_the_nearest() -> None:
     with pytest.raises(Malformed, match=r"t\.datatype: expected one of BOOL, .*, got 'FLOAT32'"):
         array_of_unknown("FLOAT32")
     with pytest.raises(Malformed) as caught:

@@ -1,4 +1,4 @@
-"""Validation as a whole: the top-level texts, and every problem at once."""
+"""Validation of a whole configuration: the top-level texts, and every problem at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def messages(text: str) -> list[str]:
     return [problem.message for problem in problems(text)]
 
 
-def test_a_good_config_has_no_problem() -> None:
+def test_valid_configuration_has_no_problem() -> None:
     assert messages(GOOD) == []
 
 
@@ -62,11 +62,11 @@ def test_a_good_config_has_no_problem() -> None:
         ),
     ],
 )
-def test_top_level_mistakes_have_their_texts(text: str, expected: str) -> None:
+def test_top_level_problem_has_its_text(text: str, expected: str) -> None:
     assert messages(GOOD.replace("max_batch_size: 8", "") + text)[0] == expected
 
 
-def test_a_family_without_custom_buckets_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_metric_family_without_custom_buckets_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     family = 'metric_identifier { family: "nv_x" } histogram_options { buckets: [ 1 ] }'
     assert messages(f"{GOOD} model_metrics {{ metric_control {{ {family} }} }}") == []
     assert caplog.messages == [
@@ -74,7 +74,7 @@ def test_a_family_without_custom_buckets_is_a_warning(caplog: pytest.LogCaptureF
     ]
 
 
-def test_what_normalisation_would_fill_is_missed_without_it() -> None:
+def test_unnormalised_configuration_lacks_its_defaults() -> None:
     assert [problem.message for problem in validate_model_config(ModelConfig(backend="onnxruntime"), "m")] == [
         "model configuration must specify 'name'",
         "must specify 'version policy' for m",
@@ -82,7 +82,7 @@ def test_what_normalisation_would_fill_is_missed_without_it() -> None:
     ]
 
 
-def test_every_problem_comes_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     found = problems(
         'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } sequence_batching {} '
         "instance_group { kind: KIND_GPU } "
@@ -97,13 +97,13 @@ def test_every_problem_comes_at_once() -> None:
     ]
 
 
-def test_before_auto_complete_only_what_is_certain_is_a_problem() -> None:
+def test_validation_before_auto_complete_skips_inputs_and_outputs() -> None:
     text = 'backend: "onnxruntime" batch_input { data_type: TYPE_INT32 source_input: "A" } '
     assert problems(text + "input { dims: 0 } output {}", completed=False) == []
     assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
 
 
-def test_the_error_speaks_for_the_first_problem_and_holds_all() -> None:
+def test_error_has_the_first_message_and_all_problems() -> None:
     error = InvalidModelConfig([Problem("name", "first", "do this"), Problem("input", "second")], model="m")
     assert isinstance(error, ConfigInvalid)
     assert error.code is ErrorCode.INVALID_ARG

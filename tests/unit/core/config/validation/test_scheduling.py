@@ -1,4 +1,4 @@
-"""Every text about schedulers and the response cache."""
+"""The problems of schedulers and the response cache."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def messages(text: str, *, completed: bool = True) -> list[str]:
         ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }", []),
     ],
 )
-def test_dynamic_batching(batching: str, expected: list[str]) -> None:
+def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str]) -> None:
     assert messages(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
 
 
-def test_a_preferred_size_waits_for_the_batch_size_of_auto_complete() -> None:
+def test_preferred_size_is_checked_after_auto_complete() -> None:
     text = "dynamic_batching { preferred_batch_size: [ 4 ] }"
     assert messages(text, completed=False) == []
     assert messages(text) == ["dynamic batching preferred size must be <= max batch size for m"]
     assert messages(f"max_batch_size: 2 {text}", completed=False) == messages(text)
 
 
-def test_what_is_not_supported_yet_is_refused_by_name() -> None:
+def test_unsupported_scheduler_is_a_problem() -> None:
     assert messages("sequence_batching {}") == ["sequence batching is not supported yet for m"]
     assert messages('platform: "ensemble" ensemble_scheduling {}') == ["ensembles are not supported yet for m"]
 
 
-def test_ensembles() -> None:
+def test_ensemble_problems_have_their_texts() -> None:
     assert messages("ensemble_scheduling {}") == [
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
     ]
@@ -67,7 +67,7 @@ def test_ensembles() -> None:
     ]
 
 
-def test_the_response_cache_has_its_limits() -> None:
+def test_response_cache_excludes_some_models() -> None:
     start = "Response Cache does not currently support model m with "
     end = ". Please disable the response cache."
     cached = "response_cache { enable: true }"

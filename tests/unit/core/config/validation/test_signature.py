@@ -1,4 +1,4 @@
-"""The configuration against the graph: every text of a mismatch."""
+"""A configuration checked against the graph: every mismatch and its text."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def config_text(in_dims: str = "16", out_dims: str = "16", batch: int = 8, more:
     )
 
 
-def test_a_matching_config_has_no_problem() -> None:
+def test_matching_configuration_has_no_problem() -> None:
     assert messages(config_text(), graph()) == []
     assert messages(config_text("-1, 16", "-1, 16", batch=0), graph()) == []
 
 
-def test_an_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
+def test_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
     assert messages(config_text("7", "-1"), graph((-1, -1), (-1, -1))) == []
     [problem] = messages(config_text("7", "7"), graph((-1, -1), (-1, -1)))
     assert problem.startswith("model 'm', tensor 'OUT': the model expects 2 dimensions (shape [-1,-1]) but ")
 
 
 @pytest.mark.parametrize(("dims", "count"), [("5", 2), ("-1", 2), ("16, 1", 3)])
-def test_wrong_dims_with_batching(dims: str, count: int) -> None:
+def test_wrong_dims_with_batching_are_a_problem(dims: str, count: int) -> None:
     shape = f"[-1,{dims.replace(' ', '')}]"
     assert messages(config_text(dims), graph()) == [
         f"model 'm', tensor 'IN': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies "
@@ -54,14 +54,14 @@ def test_wrong_dims_with_batching(dims: str, count: int) -> None:
     ]
 
 
-def test_wrong_dims_without_batching() -> None:
+def test_wrong_dims_without_batching_are_a_problem() -> None:
     assert messages(config_text("3", "2, 4", batch=0), graph((2, 4), (2, 4))) == [
         "model 'm', tensor 'IN': the model expects 2 dimensions (shape [2,4]) but the model configuration specifies "
         "1 dimensions (shape [3])"
     ]
 
 
-def test_a_graph_that_cannot_batch() -> None:
+def test_graph_that_cannot_batch_is_a_problem() -> None:
     assert messages(config_text(), graph((2, 16), ())) == [
         f"model 'm', tensor '{name}': for the model to support batching the shape should have at least 1 dimension and "
         f"the first dimension must be -1; but shape expected by the model is {shape}"
@@ -69,7 +69,7 @@ def test_a_graph_that_cannot_batch() -> None:
     ]
 
 
-def test_a_scalar_takes_ones_only() -> None:
+def test_scalar_accepts_only_ones() -> None:
     assert messages(config_text("1", "1, 1", batch=0), graph((), ())) == []
     assert messages(config_text("2", "1", batch=0), graph((), ())) == [
         f"{UNABLE}scalar tensor 'IN', should only provide 1 in the model configuration when the model doesn't support "
@@ -77,12 +77,12 @@ def test_a_scalar_takes_ones_only() -> None:
     ]
 
 
-def test_reshape_stands_for_the_dims() -> None:
+def test_reshape_replaces_the_dims() -> None:
     assert messages(config_text("4, 4", more="reshape { shape: [ 16 ] }"), graph()) == []
     assert messages(config_text("1", more="reshape {}"), graph((-1,))) == []
 
 
-def test_names_are_answered_with_those_allowed() -> None:
+def test_unknown_name_lists_the_allowed_ones() -> None:
     assert messages(config_text().replace('"IN"', '"WRONG"'), graph()) == [
         "unexpected inference input 'WRONG', allowed inputs are: IN"
     ]
@@ -91,7 +91,7 @@ def test_names_are_answered_with_those_allowed() -> None:
     ]
 
 
-def test_the_number_of_inputs() -> None:
+def test_wrong_number_of_inputs_is_a_problem() -> None:
     both = config_text() + 'input { name: "B" data_type: TYPE_INT32 dims: [ 16 ] } '
     assert messages(both, graph()) == [
         f"{UNABLE}configuration expects 2 inputs, model provides 1",
@@ -103,7 +103,7 @@ def test_the_number_of_inputs() -> None:
     )
 
 
-def test_datatypes() -> None:
+def test_wrong_datatype_is_a_problem() -> None:
     assert messages(config_text(), graph(datatype="BYTES")) == [
         f"{UNABLE}configuration expects datatype TYPE_INT32 for input 'IN', model provides TYPE_BYTES",
         f"{UNABLE}configuration expects datatype TYPE_INT32 for output 'OUT', model provides TYPE_BYTES",
@@ -111,7 +111,7 @@ def test_datatypes() -> None:
     assert messages(config_text(), graph(datatype=""))[0].endswith("model provides TYPE_<invalid>")
 
 
-def test_optional_inputs_are_initializers_of_models_that_do_not_batch() -> None:
+def test_optional_input_must_be_an_initializer_of_a_model_without_batching() -> None:
     optional = 'input { name: "INIT" data_type: TYPE_INT32 dims: [ 4 ] optional: true } '
     plain = config_text("-1, 16", "-1, 16", batch=0)
     assert messages(plain + optional, graph()) == []
@@ -127,7 +127,7 @@ def test_optional_inputs_are_initializers_of_models_that_do_not_batch() -> None:
     ]
 
 
-def test_a_ragged_input_is_flat() -> None:
+def test_ragged_input_must_be_flat() -> None:
     ragged = config_text("-1", more="allow_ragged_batch: true")
     assert messages(ragged, graph((-1,))) == []
     assert messages(ragged, graph((-1, 16))) == [
@@ -136,6 +136,6 @@ def test_a_ragged_input_is_flat() -> None:
     ]
 
 
-def test_a_scattered_output_is_cut_by_its_source() -> None:
+def test_scattered_output_is_not_compared_with_the_graph() -> None:
     scattered = config_text("16", "-1") + 'batch_output { target_name: "OUT" source_input: "IN" } '
     assert messages(scattered, graph(out_shape=(-1,))) == []

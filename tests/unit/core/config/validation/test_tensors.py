@@ -1,4 +1,4 @@
-"""Every text about inputs, outputs, batch inputs and batch outputs."""
+"""The problems of inputs, outputs, batch inputs and batch outputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def messages(text: str) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_each_mistake_has_its_text(side: str, fields: str, text: str) -> None:
+def test_tensor_problem_has_its_text(side: str, fields: str, text: str) -> None:
     assert messages(f"{side} {{ {fields} }}") == [text.format(side=side)]
 
 
@@ -75,22 +75,22 @@ def test_each_mistake_has_its_text(side: str, fields: str, text: str) -> None:
         "dims: [ 2, 3 ] reshape { shape: [ 6 ] }",
     ],
 )
-def test_reshapes_that_keep_every_element(fields: str) -> None:
+def test_reshape_with_equal_size_has_no_problem(fields: str) -> None:
     assert messages(f'max_batch_size: 2 input {{ name: "X" data_type: TYPE_FP32 {fields} }}') == []
 
 
-def test_an_empty_reshape_may_be_right_once_auto_complete_has_found_a_batch_size() -> None:
+def test_empty_reshape_is_allowed_before_auto_complete() -> None:
     config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
     assert tensor_problems(config, "m", completed=False) == []
 
 
-def test_formats_need_three_dimensions() -> None:
+def test_format_needs_three_dimensions() -> None:
     text = 'input {{ name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ {} ] }}'
     assert messages(text.format("3, 2")) == ["model input NHWC/NCHW require 3 dims for m"]
     assert messages(text.format("3, 2, 2")) == []
 
 
-def test_every_problem_is_found_at_once_with_its_path() -> None:
+def test_every_tensor_problem_is_found_with_its_path() -> None:
     config = config_of(f'{GOOD_IN} input {{ name: "B" }} {GOOD_OUT} output {{ name: "Z" dims: [ 0 ] }}')
     assert [problem.path for problem in tensor_problems(config, "m")] == [
         "input[1].data_type",
@@ -130,6 +130,6 @@ def test_every_problem_is_found_at_once_with_its_path() -> None:
         ("batch_input { kind: 9 data_type: TYPE_INT32 }", ["batch input kind '9' expects 1 source input, got 0 for m"]),
     ],
 )
-def test_batch_inputs_and_outputs(text: str, expected: list[str]) -> None:
+def test_batch_tensor_problem_has_its_text(text: str, expected: list[str]) -> None:
     config = config_of(f"{GOOD_IN} {GOOD_OUT} {text}")
     assert [problem.message for problem in batch_tensor_problems(config, "m")] == expected
