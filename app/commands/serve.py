@@ -1,4 +1,4 @@
-"""`trident serve`: from the settings to a running server."""
+"""`trident serve`: runs the server that the settings describe."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
-from app.supervisor.topology import choose_workers
+from app.supervisor.topology import choose_topology
 from app.worker.worker import TridentWorker
 
 _log = logging.getLogger("trident.server")
 
 
 def serve(settings: ServerSettings) -> int:
-    """Serve until told to stop; returns the exit status of the process."""
+    """Serve until the server is stopped. Returns the exit status of the process."""
     return run_server(server_configuration(settings))
 
 
 def server_configuration(settings: ServerSettings) -> ServerConfiguration:
-    """What the server process needs to know of the settings; sites and engine are made of them after the fork."""
+    """The configuration of the server process; the sites and the engine are made after the fork."""
     services = settings.services()
-    choice = choose_workers(settings)
-    _log.info("%s", choice)
-    directory = PrivateDirectory.make() if choice.number else None
+    topology = choose_topology(settings)
+    _log.info("%s", topology)
+    directory = PrivateDirectory.make() if topology.http_workers else None
     return ServerConfiguration(
         addresses=tuple(services.values()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
@@ -41,8 +41,8 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         keepalive_s=settings.http_keepalive_secs,
         reuse_port=settings.reuse_http_port,
         access_log=settings.log_access,
-        workers=max(1, choice.number),
-        engine=_engine_child(settings, directory, choice.number) if directory is not None else None,
+        workers=max(1, topology.http_workers),
+        engine=_engine_child(settings, directory, topology.http_workers) if directory is not None else None,
     )
 
 

@@ -1,5 +1,4 @@
-"""The arbiter: starts the workers and the engine, restarts those that die, and ends with the status that the server
-owes its caller.
+"""The arbiter: starts the workers and the engine, restarts them, and ends with the exit status of the server.
 
 Source: docs/spec/server-options.md sections 5 and 6.
 """
@@ -23,10 +22,10 @@ from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
 
 log = logging.getLogger("trident.server")
 
-# To free what it has, when the front ends took all the time that a stop may take.
-_LEAST_FOR_THE_ENGINE_S = 5.0
-# The arbiter looks at the workers about every second. If it has not for so long, the whole server stood still.
-_STOOD_STILL_S = 10.0
+# The time for the engine to free its resources after front ends that took all the time of the stop.
+_MIN_ENGINE_STOP_S = 5.0
+# The arbiter checks the workers about every second. After a longer gap the whole server was paused.
+_PAUSE_S = 10.0
 
 
 class TridentArbiter(Arbiter):  # type: ignore[misc]
@@ -34,8 +33,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     _stopping = False
     _worker_status = 0
-    _looked = 0.0
-    _went_on = float("-inf")
+    _checked_at = 0.0
+    _resumed_at = float("-inf")
     engine: EngineChild | None = None
 
     def setup(self, app: Any) -> None:
@@ -44,29 +43,29 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self.engine = app.engine
 
     def init_signals(self) -> None:
-        """May be called again. A SIGHUP that was ignored when the server was started, as by `nohup`, stays so."""
+        """May be called again. SIGHUP stays ignored if it was ignored at the start, as under `nohup`."""
         is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         super().init_signals()
         if is_nohup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def start(self) -> None:
-        """Open the ports. Who asks to stop meanwhile is heard in its turn.
+        """Open the ports. A stop signal that arrives meanwhile is queued.
 
-        To hold the signals instead would not do: numpy's library has threads, and would be told in the place of this.
+        Blocking the signals instead would not work: the threads of numpy's library would receive them.
         """
         self.init_signals()
         super().start()
 
     def manage_workers(self) -> None:
-        """Start the engine and the workers that are missing, if their turn has come."""
+        """Start the engine and the missing workers, if their restart is due."""
         if self.engine is not None:
             self.engine.start_if_due(self._close_all)
         if len(self.WORKERS) >= self.num_workers or self._restarts.is_due():
             super().manage_workers()
 
     def _close_all(self) -> None:
-        """In a child that is no worker: ports must not stay open because it has them, too."""
+        """In the engine's process: close the ports, which would stay open as long as it has them."""
         for listener in self.LISTENERS:
             listener.sock.close()
         for worker in self.WORKERS.values():
@@ -75,32 +74,32 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def spawn_worker(self) -> Any:
         self._restarts.started()
         arbiter_pid = os.getpid()
-        hold_stop_signals()  # the worker lets them through when it has booted (app/supervisor/application.py)
+        hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
         try:
             return super().spawn_worker()
         except SystemExit as ending:
             if os.getpid() == arbiter_pid:
                 raise
-            # The worker is done: nothing that the caller of the arbiter still has to do is the worker's.
+            # This is the worker, at its end: it must not return into the caller of the arbiter.
             exit_now(ending.code if isinstance(ending.code, int) else 1)
         finally:
             release_stop_signals()
 
     def murder_workers(self) -> None:
-        """End workers without a heartbeat; but not for the time in which nobody had one.
+        """Kill workers without a heartbeat, unless the whole server was paused.
 
-        A container that was paused, a virtual machine that was moved: what has its models loaded must not load them
-        all again because the clock went on.
+        After the pause of a container or the migration of a virtual machine, workers must not lose their loaded models
+        because the clock has advanced.
         """
         now = time.monotonic()
-        if now - self._looked > _STOOD_STILL_S:
-            self._went_on = now
-        self._looked = now
-        if now - self._went_on > self.timeout:
+        if now - self._checked_at > _PAUSE_S:
+            self._resumed_at = now
+        self._checked_at = now
+        if now - self._resumed_at > self.timeout:
             super().murder_workers()
 
     def reap_workers(self) -> None:
-        """Take leave of workers that ended. Raises HaltServer if the site failed or the worker could not start."""
+        """Reap the processes that ended. Raises HaltServer if a site failed or a worker could not start."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -131,7 +130,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             raise HaltServer("the server could not be created", 1)
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop once, gracefully or not; signals that come during the graceful stop are ignored."""
+        """Stop once, gracefully or not; signals during the graceful stop are ignored."""
         self._stopping = True
         if graceful:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -139,9 +138,9 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
         until = time.monotonic() + self.cfg.graceful_timeout
         super().stop(graceful)
-        # Last of all: until now front ends had requests in flight.
+        # The engine stops last: until now front ends had requests in flight.
         if self.engine is not None:
-            left = max(_LEAST_FOR_THE_ENGINE_S, until - time.monotonic())
+            left = max(_MIN_ENGINE_STOP_S, until - time.monotonic())
             code = self.engine.stop(left, graceful=graceful)
             self._worker_status = self._worker_status or code
 
@@ -158,7 +157,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self.handle_term()
 
     def handle_hup(self) -> None:
-        """SIGHUP, a terminal that was closed: one graceful stop; `nohup` keeps the server."""
+        """SIGHUP, from a closed terminal: one graceful stop. Under `nohup` the server continues."""
         self.handle_term()
 
     def _ignore_signal(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine's process, as the main process sees it: started, started again, and ended last.
+"""The engine's process as a child of the main process, which starts, restarts and ends it.
 
 Source: docs/architecture.md section 5.
 """
@@ -19,8 +19,8 @@ from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_
 _log = logging.getLogger("trident.server")
 
 _POLL_S = 0.05
-# What the main process handles itself, and what others send to all of its processes.
-_NOT_FOR_THE_ENGINE = (
+# Signals that the main process handles, and that others send to all processes of the server.
+_IGNORED_SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -33,17 +33,17 @@ _NOT_FOR_THE_ENGINE = (
 
 
 class EngineChild:
-    """`run` is what the process does, its result the exit status. Main process only, which has no other threads."""
+    """Used in the main process, which has no other threads."""
 
     def __init__(self, run: Callable[[], int], clean_up: Callable[[], None]) -> None:
-        """`clean_up` is called when the process has ended for good."""
+        """The child calls `run`, whose result is its exit status. `clean_up` is called by `stop`."""
         self._run = run
         self._clean_up = clean_up
         self._restarts = Restarts()
         self.pid = 0
 
     def start_if_due(self, leave_behind: Callable[[], None]) -> None:
-        """Start the process if there is none. `leave_behind` is called in it first: it closes what is not its own."""
+        """Start the process if it does not run. It first calls `leave_behind`, to close files of the main process."""
         if self.pid or not self._restarts.is_due():
             return
         self._restarts.started()
@@ -51,16 +51,16 @@ class EngineChild:
         try:
             self.pid = os.fork()
             if not self.pid:
-                self._be(leave_behind)
-        except OSError as error:  # no memory or no process left: perhaps there is later
+                self._run_child(leave_behind)
+        except OSError as error:  # no memory or no process is free: retry later
             _log.error("the engine cannot be started: %s; the next try is in %d s", error, self._restarts.ended())
         finally:
             release_stop_signals()
 
-    def _be(self, leave_behind: Callable[[], None]) -> None:
+    def _run_child(self, leave_behind: Callable[[], None]) -> None:
         status = EXIT_FAILED
         try:
-            _forget_signals()
+            _reset_signals()
             leave_behind()
             status = self._run()
         except BaseException:
@@ -69,7 +69,7 @@ class EngineChild:
             exit_now(status)
 
     def ended(self, code: int) -> bool:
-        """Note that the process ended with `code`, negative for a signal; whether the server can go on."""
+        """Record that the process ended with `code` (negative for a signal). Returns whether to restart it."""
         self.pid = 0
         if code == EXIT_FAILED:
             return False
@@ -77,7 +77,7 @@ class EngineChild:
         return True
 
     def stop(self, within_s: float, *, graceful: bool = True) -> int:
-        """End the process, and kill it if it does not end in time; its exit status."""
+        """Stop the process, and kill it after `within_s` seconds. Returns its exit status."""
         code = 0
         if self.pid:
             self._signal(STOP_ENGINE if graceful else signal.SIGKILL)
@@ -104,11 +104,11 @@ class EngineChild:
             os.kill(self.pid, number)
 
 
-def _forget_signals() -> None:
-    """In the new process: the main one's ways with signals are not its own. Until there is an engine, it just ends."""
+def _reset_signals() -> None:
+    """Replace the inherited signal handlers in the new process. Until its engine exists, a stop just ends it."""
     signal.signal(STOP_ENGINE, lambda *_: os._exit(0))
     for number in (signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    for number in _NOT_FOR_THE_ENGINE:
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     release_stop_signals()

@@ -1,4 +1,4 @@
-"""The process of the engine: what it does from its start to its end.
+"""The process of the engine, from its start to its end.
 
 Source: docs/architecture.md section 5.
 """
@@ -40,22 +40,21 @@ _PR_SET_PDEATHSIG = 1
 
 
 class EngineProcess:
-    """One engine for so many front ends, in a process of its own. Made and run on the main thread of a process that was
-    just forked."""
+    """One engine for all front ends, in its own process. Made and run on the main thread, right after the fork."""
 
     def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int, front_ends: int) -> None:
         self._settings = settings
         self._front_ends = front_ends
         self._directory = directory
         self._parent = parent
-        # A queue and not an event: a signal may come while the main thread holds the event's lock.
+        # A queue, because a signal may arrive while the main thread holds the lock of an event.
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._is_stopping = False
         self._failure = ""
         self._restored = threading.Event()
 
     def run(self) -> int:
-        """Serve until the parent says stop or is gone; the exit status."""
+        """Serve until the parent stops it or ends. Returns the exit status."""
         signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
@@ -77,7 +76,7 @@ class EngineProcess:
         return self._end(engine, server)
 
     def _options(self, journal: LoadLog) -> EngineOptions:
-        """A model that was unloaded by request is not loaded at the start of a later engine."""
+        """The options of the engine, without the models that were unloaded by request from an earlier engine."""
         options = engine_options(self._settings)
         unloaded = journal.unloaded()
         return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
@@ -90,7 +89,7 @@ class EngineProcess:
                 print_line(f"error: creating server: {self._failure}", sys.stderr)
                 return
             if os.getppid() != self._parent:
-                _log.error("the server's main process is gone: the engine ends")
+                _log.error("the main process has ended: the engine stops")
                 return
 
     def _stopped_within(self, seconds: float) -> bool:
@@ -112,7 +111,7 @@ class EngineProcess:
         return 0 if drained else EXIT_NOT_DRAINED
 
     def _restore(self, engine: InferenceEngine, journal: LoadLog) -> None:
-        """Load what the last engine had loaded by request, and unload what it had unloaded. On a thread."""
+        """Repeat the loads and unloads that were requested from the last engine. On a thread."""
         changes = journal.changes()
         try:
             while changes and not engine.wait_loaded(_TICK_S):
@@ -131,7 +130,7 @@ class EngineProcess:
 
 
 def _listen(directory: PrivateDirectory) -> socket.socket:
-    """A new socket in place of that of an engine before this one."""
+    """A new socket, instead of the one of an earlier engine."""
     directory.socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(directory.socket))
@@ -141,7 +140,7 @@ def _listen(directory: PrivateDirectory) -> socket.socket:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel say stop when the parent ends, where it can; the look at the parent's number is slower."""
+    """Ask the kernel, if it can, to stop this process when the parent ends: sooner than checking the parent's pid."""
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
         library.prctl(_PR_SET_PDEATHSIG, STOP_ENGINE)

@@ -1,4 +1,4 @@
-"""gunicorn's log, as part of the server's own."""
+"""Gunicorn's log as part of the server's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gunicorn.glogging import Logger
 
 
 class GunicornLog(Logger):  # type: ignore[misc]
-    """Everything gunicorn says goes to the standard logger `trident.gunicorn`; its access log goes nowhere."""
+    """Sends gunicorn's messages to the logger `trident.gunicorn`, and discards its access log."""
 
     def setup(self, cfg: Any) -> None:
         self.error_log = logging.getLogger("trident.gunicorn")

@@ -1,13 +1,13 @@
-"""The directory that the processes of one server share and nobody else sees.
+"""The private directory that the processes of one server share.
 
-engine.sock   where the engine listens
-loads/        what was loaded by request, for an engine that is started again
-files/        what the engine unpacks, for as long as it lives
-metrics/      the front ends' counts of requests
+engine.sock   the socket on which the engine listens
+loads/        the loads and unloads that were requested, for a restarted engine
+files/        the files that the engine unpacks, until it ends
+metrics/      the front ends' counters of requests
 
-All processes of the server hold a lock on it, which the kernel takes back when the last of them has ended, however that
-was: so it can be told from one that nobody is left to remove. A process number could not tell, as it is soon another
-process's, and every container has its own.
+All processes of the server hold a lock on the directory, which the kernel releases when the last of them has ended. A
+directory without a lock is abandoned, and the next server removes it. A pid would not do: pids are reused, and every
+container has its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from core.errors import ErrorCode, ServerError
 
 _PREFIX = "trident-"
-# What the kernel takes for the address of a Unix socket, its final zero among it.
-_LONGEST_ADDRESS = 107
+# The kernel limits the address of a Unix socket to this length.
+_MAX_ADDRESS = 107
 
 
 class NoPrivateDirectory(ServerError):
@@ -31,7 +31,7 @@ class NoPrivateDirectory(ServerError):
 
 
 class PrivateDirectory:
-    """`path` is this user's alone (mode 0700); two servers never have the same."""
+    """A directory that only this user can enter (mode 0700); no two servers have the same."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,9 +42,9 @@ class PrivateDirectory:
 
     @classmethod
     def make(cls, parent: Path | None = None) -> PrivateDirectory:
-        """A new one, named after this process. Removes those of servers that were killed before they could.
+        """Make a directory named after this process, and remove those of servers that were killed.
 
-        It is locked as long as this process, or one that is forked from it, lives. Raises NoPrivateDirectory.
+        It is locked while this process, or a process forked from it, lives. Raises NoPrivateDirectory.
         """
         try:
             folder = parent or Path(tempfile.gettempdir())
@@ -53,30 +53,30 @@ class PrivateDirectory:
             made.metrics.mkdir()
         except OSError as error:
             raise _not_made(f"cannot be made: {error}") from error
-        if len(os.fsencode(made.socket)) > _LONGEST_ADDRESS:
+        if len(os.fsencode(made.socket)) > _MAX_ADDRESS:
             made.remove()
             raise _not_made(f"has a path that is too long for a socket: {made.path}")
         return made
 
     def new_files(self) -> Path:
-        """The directory for files of an engine that starts: what the last one left behind goes. Raises OSError."""
+        """An empty directory for the files of an engine that starts. Raises OSError."""
         files = self.path / "files"
         shutil.rmtree(files, ignore_errors=True)
         files.mkdir(exist_ok=True)
         return files
 
     def remove(self) -> None:
-        """May be called again, and by more than one process."""
+        """Remove the directory. May be called again, and by more than one process."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_if_orphaned(self) -> None:
-        """Remove it in a child of the process that made it, if that one has ended without doing so."""
+        """Remove the directory if the process that made it has ended. Called in its children."""
         if os.getppid() != self._owner:
             self.remove()
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the directories of this user's servers of which no process is left."""
+    """Remove the directories of this user's servers whose processes have all ended."""
     for path in folder.glob(f"{_PREFIX}*-*"):
         number = path.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):
@@ -91,10 +91,10 @@ def _locked(folder: Path) -> Path:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:  # another server starts, and takes it for abandoned
+        except BlockingIOError:  # another server that starts took the directory for abandoned
             os.close(descriptor)
             continue
-        except OSError:  # a file system without locks: nobody will ever take it for abandoned
+        except OSError:  # a file system without locks: no server will take it for abandoned
             return path
         if path.exists():
             return path
@@ -113,5 +113,5 @@ def _remove_unlocked(path: Path) -> None:
 def _not_made(what: str) -> NoPrivateDirectory:
     return NoPrivateDirectory(
         f"the directory that HTTP workers and engine share {what}",
-        hint="set TMPDIR to a short path that can be written, or --http-workers=0",
+        hint="set TMPDIR to a short, writable path, or use --http-workers=0",
     )

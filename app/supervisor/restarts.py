@@ -1,4 +1,4 @@
-"""When a process that ended is started again."""
+"""The back-off of restarts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MAX_DELAY_S = 31
 
 
 def restart_delay_s(early_ends: int) -> int:
-    """Seconds before a process is started again, after so many that ended early: at once the first time."""
+    """Seconds until the restart of a process after `early_ends` early ends in a row; the first is immediate."""
     return min(_MAX_DELAY_S, (1 << max(0, early_ends - 1)) - 1)
 
 
 class Restarts:
-    """Of one process, or of several of a kind. Times are monotonic seconds."""
+    """The restarts of one process, or of several processes of one kind. Times are monotonic seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -30,7 +30,7 @@ class Restarts:
         self._started = self._now()
 
     def ended(self) -> int:
-        """Note an end; after how many seconds the next start is due."""
+        """Record an end. Returns the seconds until the next start is due."""
         now = self._now()
         self._early_ends = self._early_ends + 1 if now - self._started < _EARLY_S else 0
         delay = restart_delay_s(self._early_ends)

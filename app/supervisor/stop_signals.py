@@ -1,24 +1,24 @@
-"""Signals that ask a process to stop, while it is being forked.
+"""Holds back the signals that stop a process while it is being forked.
 
-A child begins with the handlers of its parent: until it has its own, a signal would end in its copy of the parent's
-queue, where nobody looks, and the child would be waited for until it is killed.
+A child starts with its parent's signal handlers. Until it has installed its own, a signal would be put into its copy of
+the parent's queue, which nobody reads, and the parent would wait for the child until it kills it.
 """
 
 from __future__ import annotations
 
 import signal
 
-# How the main process stops the engine. Not SIGTERM: systemd, dumb-init and others send that to all processes at once,
-# and the engine must outlast the front ends, which have requests in flight.
+# The main process stops the engine with this signal. Not with SIGTERM, which systemd, dumb-init and others send to all
+# processes at once: the engine must outlive the front ends, which have requests in flight.
 STOP_ENGINE = signal.SIGRTMIN
 _STOP = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, STOP_ENGINE))
 
 
 def hold_stop_signals() -> None:
-    """Keep them waiting, in this thread and in what is forked from it, until `release_stop_signals` in either."""
+    """Block the stop signals in this thread and its forked children, until each calls `release_stop_signals`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
 
 
 def release_stop_signals() -> None:
-    """Let those through that came meanwhile, and all that come."""
+    """Deliver the blocked stop signals, and all later ones."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)

@@ -1,6 +1,6 @@
-"""Where temporary files go: the system's folder for them, or memory where nothing on the disk can be written.
+"""The directory for temporary files: the system's, or one in memory if no directory on the disk is writable.
 
-A container whose root is read-only has only that, unless it has a volume at /tmp.
+A container with a read-only root and no volume at /tmp has only the latter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class NoTemporaryDirectory(ServerError):
 
 
 def temporary_directory() -> str:
-    """The folder, which is what `tempfile` uses from then on. Raises NoTemporaryDirectory."""
+    """The directory, which `tempfile` uses from then on too. Raises NoTemporaryDirectory."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:

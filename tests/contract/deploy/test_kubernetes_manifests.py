@@ -106,7 +106,7 @@ def test_the_pod_outlives_its_drain(whole: Manifests) -> None:
     settings = whole.settings
     word, seconds = whole.container["lifecycle"]["preStop"]["exec"]["command"]
     assert word == "sleep"
-    for_hanging = app.supervisor.application._STOP_RESERVE_S + app.supervisor.arbiter._LEAST_FOR_THE_ENGINE_S
+    for_hanging = app.supervisor.application._STOP_RESERVE_S + app.supervisor.arbiter._MIN_ENGINE_STOP_S
     drain = int(seconds) + settings.shutdown_grace_secs + settings.exit_timeout_secs + for_hanging
     assert whole.pod["terminationGracePeriodSeconds"] > drain
 

@@ -1,4 +1,4 @@
-"""When the arbiter takes a worker for one that hangs, on a clock of the test's."""
+"""The arbiter's verdict that a worker hangs, on the test's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 120.0
 
 
 class Watched(TridentArbiter):
-    """An arbiter of one worker, whose heartbeats are the test's; nothing is killed."""
+    """An arbiter with one worker, whose heartbeats the test sets. It records kills and kills nothing."""
 
     def __init__(self) -> None:
         self.beat = 0.0
@@ -48,7 +48,7 @@ def look(arbiter: Watched, pass_seconds: Callable[[float], float], seconds: int,
         arbiter.murder_workers()
 
 
-def test_a_worker_that_hangs_is_ended(pass_seconds: Callable[[float], float]) -> None:
+def test_a_worker_that_hangs_is_killed(pass_seconds: Callable[[float], float]) -> None:
     arbiter = Watched()
     look(arbiter, pass_seconds, 200, beats=True)
     look(arbiter, pass_seconds, 119, beats=False)
@@ -57,7 +57,7 @@ def test_a_worker_that_hangs_is_ended(pass_seconds: Callable[[float], float]) ->
     assert 7 in arbiter.killed
 
 
-def test_one_that_stood_still_with_all_others_is_not(pass_seconds: Callable[[float], float]) -> None:
+def test_a_worker_that_was_paused_with_the_server_is_kept(pass_seconds: Callable[[float], float]) -> None:
     arbiter = Watched()
     look(arbiter, pass_seconds, 200, beats=True)
     pass_seconds(3600.0)
@@ -66,7 +66,7 @@ def test_one_that_stood_still_with_all_others_is_not(pass_seconds: Callable[[flo
     assert arbiter.killed == []
 
 
-def test_one_that_hangs_after_it_is_ended_later(pass_seconds: Callable[[float], float]) -> None:
+def test_a_worker_that_hangs_after_a_pause_is_killed(pass_seconds: Callable[[float], float]) -> None:
     arbiter = Watched()
     look(arbiter, pass_seconds, 200, beats=True)
     pass_seconds(3600.0)

@@ -1,4 +1,4 @@
-"""The engine's process, as the main process sees it: real processes, which do next to nothing."""
+"""The engine's process as a child: real processes, which do next to nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import until
 
 
 class Parent:
-    """Starts and ends children, and leaves none behind."""
+    """Starts children, and ends them after the test."""
 
     def __init__(self) -> None:
         self.cleaned = 0
@@ -52,14 +52,14 @@ def wait_for_ever() -> int:
 
 
 def status_of(child: EngineChild) -> int:
-    """How the process has ended, once it has; nobody is told."""
+    """The exit status of the process, after its end; the child is not told."""
     pid, status = os.waitpid(child.pid, 0)
     assert pid
     return os.waitstatus_to_exitcode(status)
 
 
 def says_hello(folder: Path) -> Callable[[], int]:
-    """What a process does that is seen to run, until it is told to stop."""
+    """A process that shows that it runs, and runs until it is stopped."""
 
     def run() -> int:
         (folder / "running").touch()
@@ -68,14 +68,14 @@ def says_hello(folder: Path) -> Callable[[], int]:
     return run
 
 
-def test_its_result_is_the_status(parent: Parent) -> None:
+def test_the_result_of_run_is_the_exit_status(parent: Parent) -> None:
     child = parent.child(lambda: 7)
     assert status_of(child) == 7
     assert child.ended(7)
     assert child.pid == 0
 
 
-def test_first_of_all_it_leaves_behind_what_is_not_its_own(parent: Parent, tmp_path: Path) -> None:
+def test_the_child_calls_leave_behind_before_run(parent: Parent, tmp_path: Path) -> None:
     done = tmp_path / "done"
 
     def run() -> int:
@@ -86,7 +86,7 @@ def test_first_of_all_it_leaves_behind_what_is_not_its_own(parent: Parent, tmp_p
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt(), SystemExit(3)])
-def test_one_that_cannot_begin_ends_the_server(parent: Parent, error: BaseException) -> None:
+def test_a_child_that_raises_ends_the_server(parent: Parent, error: BaseException) -> None:
     def run() -> int:
         raise error
 
@@ -98,7 +98,7 @@ def test_one_that_cannot_begin_ends_the_server(parent: Parent, error: BaseExcept
 @pytest.mark.parametrize(
     ("code", "text"), [(-9, "was ended by SIGKILL"), (-35, "was ended by signal 35"), (1, "ended with status 1")]
 )
-def test_one_that_ends_is_started_again(parent: Parent, caplog: Any, code: int, text: str) -> None:
+def test_a_child_that_ends_is_restarted(parent: Parent, caplog: Any, code: int, text: str) -> None:
     child = parent.child(lambda: 0)
     first = child.pid
     status_of(child)
@@ -113,14 +113,14 @@ def test_one_that_ends_is_started_again(parent: Parent, caplog: Any, code: int, 
     assert child.pid == 0
 
 
-def test_there_is_never_more_than_one(parent: Parent, tmp_path: Path) -> None:
+def test_a_running_child_is_not_started_again(parent: Parent, tmp_path: Path) -> None:
     child = parent.child(says_hello(tmp_path))
     pid = child.pid
     child.start_if_due(lambda: None)
     assert child.pid == pid
 
 
-def test_stop_lets_it_end_by_itself(parent: Parent, tmp_path: Path) -> None:
+def test_stop_waits_for_the_child_to_end(parent: Parent, tmp_path: Path) -> None:
     def run() -> int:
         stopped: list[int] = []
         signal.signal(STOP_ENGINE, lambda number, frame: stopped.append(number))
@@ -136,7 +136,7 @@ def test_stop_lets_it_end_by_itself(parent: Parent, tmp_path: Path) -> None:
     assert child.stop(LIMIT_S) == 0
 
 
-def test_stop_kills_one_that_does_not(parent: Parent, tmp_path: Path) -> None:
+def test_stop_kills_a_child_that_does_not_end(parent: Parent, tmp_path: Path) -> None:
     def run() -> int:
         signal.signal(STOP_ENGINE, signal.SIG_IGN)
         (tmp_path / "running").touch()
@@ -148,20 +148,20 @@ def test_stop_kills_one_that_does_not(parent: Parent, tmp_path: Path) -> None:
     assert parent.cleaned == 1
 
 
-def test_stop_without_grace(parent: Parent, tmp_path: Path) -> None:
+def test_stop_without_grace_kills_the_child(parent: Parent, tmp_path: Path) -> None:
     child = parent.child(says_hello(tmp_path))
     until((tmp_path / "running").exists)
     assert child.stop(LIMIT_S, graceful=False) == -signal.SIGKILL
 
 
-def test_stop_of_one_that_has_ended(parent: Parent) -> None:
+def test_stop_returns_the_status_of_a_child_that_has_ended(parent: Parent) -> None:
     child = parent.child(lambda: 4)
     until(lambda: os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
     assert child.stop(LIMIT_S) == 4
 
 
-def test_a_stop_that_comes_before_it_has_its_own_ways(parent: Parent, tmp_path: Path) -> None:
-    """It ends with 0: nothing was in flight. The main process's own handler, which it has inherited, is not called."""
+def test_a_stop_before_the_engine_exists_ends_the_child(parent: Parent, tmp_path: Path) -> None:
+    """The status is 0, because nothing was in flight. The inherited handler of the main process is not called."""
     called = tmp_path / "called"
     before = signal.signal(STOP_ENGINE, lambda number, frame: called.touch())
     try:
@@ -173,7 +173,7 @@ def test_a_stop_that_comes_before_it_has_its_own_ways(parent: Parent, tmp_path: 
         signal.signal(STOP_ENGINE, before)
 
 
-def test_what_others_send_to_all_is_not_for_it(parent: Parent, tmp_path: Path) -> None:
+def test_the_child_ignores_signals_that_are_sent_to_all_processes(parent: Parent, tmp_path: Path) -> None:
     child = parent.child(says_hello(tmp_path))
     until((tmp_path / "running").exists)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTTIN):
@@ -182,7 +182,7 @@ def test_what_others_send_to_all_is_not_for_it(parent: Parent, tmp_path: Path) -
     assert child.stop(LIMIT_S) == 0
 
 
-def test_no_process_is_left_for_it(parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_a_failed_fork_is_logged_and_retried(parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     def no_fork() -> int:
         raise OSError(11, "Resource temporarily unavailable")
 
@@ -197,8 +197,8 @@ def test_no_process_is_left_for_it(parent: Parent, monkeypatch: pytest.MonkeyPat
     child.ended(0)
 
 
-def test_the_main_process_has_nothing_of_the_backends() -> None:
-    """Nor have the front ends, which are forked from it."""
+def test_the_main_process_does_not_import_the_backends() -> None:
+    """Nor do the front ends, which are forked from it."""
     program = "import sys, app.commands.serve, app.supervisor.engine_child; print('onnxruntime' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert ended.stdout == "False\n", ended.stderr

@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Iterator[PrivateDirectory]:
 
 
 class Running:
-    """An engine's process; a context manager."""
+    """The engine's process, as a context manager."""
 
     def __init__(self, directory: PrivateDirectory, log: Path, *options: str) -> None:
         self._log = log
@@ -73,7 +73,7 @@ def product(remote: RemoteEngine, model: str, values: list[float]) -> list[float
     return found
 
 
-def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) -> None:
+def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirectory, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     for name in ("first", "second"):
         onnx_models.write_version(onnx_models.identity("FP32"), repository, name, "max_batch_size: 8")
@@ -104,7 +104,7 @@ def test_from_its_start_to_its_end(directory: PrivateDirectory, tmp_path: Path) 
     assert list((directory.path / "files").iterdir()) == []
 
 
-def test_one_that_cannot_load_says_why(directory: PrivateDirectory, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_load_prints_the_reason(directory: PrivateDirectory, tmp_path: Path) -> None:
     (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
     (tmp_path / "models" / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     log = tmp_path / "log"

@@ -1,5 +1,3 @@
-"""The directory of one server: nobody else's, and gone with the last of its processes."""
-
 from __future__ import annotations
 
 import os
@@ -21,7 +19,7 @@ def made(tmp_path: Path) -> Iterator[PrivateDirectory]:
     directory.remove()
 
 
-def test_it_is_this_users_alone(made: PrivateDirectory, tmp_path: Path) -> None:
+def test_only_this_user_can_enter_it(made: PrivateDirectory, tmp_path: Path) -> None:
     assert made.path.parent == tmp_path
     assert made.path.stat().st_mode & 0o777 == 0o700
     assert made.path.stat().st_uid == os.getuid()
@@ -30,7 +28,7 @@ def test_it_is_this_users_alone(made: PrivateDirectory, tmp_path: Path) -> None:
     assert {made.socket.parent, made.loads.parent, made.metrics.parent} == {made.path}
 
 
-def test_two_servers_do_not_meet(made: PrivateDirectory, tmp_path: Path) -> None:
+def test_two_servers_have_different_directories(made: PrivateDirectory, tmp_path: Path) -> None:
     other = PrivateDirectory.make(tmp_path)
     assert other.path != made.path
     assert made.metrics.is_dir()  # that of a server that lives is not taken for abandoned
@@ -57,7 +55,7 @@ def test_it_is_not_orphaned_while_its_maker_lives(made: PrivateDirectory) -> Non
     assert made.path.is_dir()
 
 
-def test_each_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> None:
+def test_an_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> None:
     files = made.new_files()
     (files / "unpacked").mkdir()
     (files / "unpacked" / "model.onnx").touch()
@@ -75,7 +73,7 @@ time.sleep(600)
 """
 
 
-def test_that_of_a_killed_server_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_the_directory_of_a_killed_server_is_removed_by_the_next_one(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True) as killed:
         try:
             assert killed.stdout is not None
@@ -89,7 +87,7 @@ def test_that_of_a_killed_server_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert not left.exists()
 
 
-def test_nothing_else_is_taken_for_abandoned(tmp_path: Path) -> None:
+def test_other_directories_are_not_removed(tmp_path: Path) -> None:
     kept = [tmp_path / name for name in ("trident-model-cache-0", "trident-x-1", "other", "trident-override-abc")]
     for path in kept:
         path.mkdir()
@@ -104,7 +102,7 @@ def test_nothing_else_is_taken_for_abandoned(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     with pytest.raises(NoPrivateDirectory, match="too long for a socket") as refused:
@@ -114,6 +112,6 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     assert list(deep.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_parent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoPrivateDirectory, match="cannot be made"):
         PrivateDirectory.make(tmp_path / "nothing")

@@ -3,11 +3,11 @@ from __future__ import annotations
 from app.supervisor.restarts import Restarts, restart_delay_s
 
 
-def test_a_process_that_ends_early_again_and_again_waits_longer() -> None:
+def test_the_delay_grows_with_each_early_end() -> None:
     assert [restart_delay_s(ends) for ends in range(9)] == [0, 0, 1, 3, 7, 15, 31, 31, 31]
 
 
-def test_one_that_ran_for_a_while_is_started_at_once() -> None:
+def test_a_process_that_ran_for_a_while_is_restarted_at_once() -> None:
     now = 100.0
     restarts = Restarts(lambda: now)
     for delay in (0, 1, 3):

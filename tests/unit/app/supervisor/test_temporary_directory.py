@@ -23,20 +23,20 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_it_is_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_systems_directory_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert temporary_directory() == str(tmp_path)
 
 
-def test_where_no_disk_can_be_written_it_is_memory(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_is_used_when_no_disk_is_writable(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nowhere.setattr(app.supervisor.temporary_directory, "IN_MEMORY", str(tmp_path))
     assert temporary_directory() == str(tmp_path)
     with tempfile.NamedTemporaryFile() as file:
         assert Path(file.name).parent == tmp_path
 
 
-def test_without_any_the_places_are_named(nowhere: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_directories_that_were_tried(nowhere: pytest.MonkeyPatch) -> None:
     nowhere.setattr(app.supervisor.temporary_directory, "IN_MEMORY", "/nowhere/either")
     with pytest.raises(NoTemporaryDirectory, match=r"neither that of TMPDIR, nor /tmp, .* or /nowhere/either"):
         temporary_directory()
@@ -44,8 +44,8 @@ def test_without_any_the_places_are_named(nowhere: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("home", ["", "nowhere"])
-def test_a_server_without_any_does_not_start(home: str, tmp_path: Path) -> None:
-    """It is said in two lines, whatever needs the folder first."""
+def test_a_server_without_a_temporary_directory_does_not_start(home: str, tmp_path: Path) -> None:
+    """The error has two lines, whatever needs the directory first."""
     program = f"{NOWHERE} import app.supervisor.temporary_directory as t; t.IN_MEMORY = '/nowhere'; "
     program += "from app.cli import main; "
     run = f"{program} raise SystemExit(main(['serve', '--model-repository=deploy/models']))"
