@@ -1,4 +1,4 @@
-"""The worker's coarse clock: read often, moved rarely."""
+"""The worker's coarse clock, which is read often and set rarely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from email.utils import formatdate
 class CoarseClock:
     """Monotonic seconds, and the `Date` header with the end of a head, as of the last `tick()`. Hub thread only.
 
-    A request needs the time for nothing finer than timeouts of seconds, so it reads an attribute instead of the clock.
+    A request needs the time only for timeouts of seconds, so it reads an attribute instead of the clock.
     """
 
     __slots__ = ("date_end", "now")
@@ -21,6 +21,6 @@ class CoarseClock:
         self.tick()
 
     def tick(self) -> None:
-        """Take the present time. The worker calls this once per tick of its main loop."""
+        """Set the present time. The worker calls this once per tick of its main loop."""
         self.now = time.monotonic()
         self.date_end = f"Date: {formatdate(usegmt=True)}\r\n\r\n".encode()

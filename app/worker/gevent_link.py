@@ -1,6 +1,6 @@
-"""The link between a front end and the engine on the hub: no thread lies between the socket and the greenlets.
+"""Drives the connection to the engine on the hub, without a thread between its socket and the greenlets.
 
-Source: docs/architecture.md section 5: frames are collected and flushed once per iteration of the hub's loop.
+Source: docs/architecture.md section 5 (frames are collected and flushed once per iteration of the hub's loop).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GeventLink:
         return self._waiters.waiter()
 
     def close(self) -> None:
-        """On the hub's thread."""
+        """Call it on the hub's thread."""
         self._linked = None
         self._unwatch()
         self._timer.stop()
@@ -67,7 +67,7 @@ class GeventLink:
             self._watch()
 
     def _watch(self) -> None:
-        """Follow what the connection has become: another socket, or one that takes no more for now."""
+        """Watch the connection's present socket, for writing too while the connection has unsent bytes."""
         linked = self._linked
         if linked is None:
             return
@@ -76,7 +76,7 @@ class GeventLink:
             self._unwatch()
             self._watched = sock
             if sock is not None:
-                # Before the clients: one whose change was answered must not find the state from before it.
+                # With priority over the clients: a client must not see a state older than the answer it has received.
                 self._readable = self._loop.io(sock.fileno(), _READ, priority=self._loop.MAXPRI)
                 self._readable.start(self._read)
         if sock is not None and linked.wants_to_write:
@@ -93,7 +93,7 @@ class GeventLink:
 
 
 def _close(watcher: Any) -> Any:
-    """None, which takes the watcher's place."""
+    """Close the watcher. Returns None, to replace it."""
     if watcher is not None:
         watcher.stop()
         watcher.close()

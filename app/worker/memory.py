@@ -1,4 +1,4 @@
-"""How the worker's allocator treats the buffers of large bodies."""
+"""The memory of the worker's heap: kept for the next large body, and returned to the system when idle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MAPPED_FROM = 4 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 16 MiB of freed memory instead of handing it back after every large body.
+    """Let glibc keep up to 16 MiB of freed memory instead of returning it to the system after every large body.
 
-    Without it each body of 600 KB is made of pages that the kernel clears anew: 655 instead of 310 microseconds per
-    echoed request at 16 connections. Returns False where the C library has no such options.
+    Otherwise each body of 600 KB gets new pages, which the kernel has to clear: 655 instead of 310 microseconds per
+    echoed request at 16 connections. Returns False if the C library does not have these options.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
@@ -26,21 +26,21 @@ def keep_freed_memory() -> bool:
 
 
 class IdleTrim:
-    """Hands freed memory back to the system when the worker has rested for a while after work.
+    """Returns freed memory to the system when the worker has been idle for a while.
 
-    Large bodies of many connections leave holes in the heap that its end cannot shrink past: a worker that held 64
-    images as JSON stayed 200 MB larger for ever. Trimming takes milliseconds, so it waits for a time without requests.
+    The large bodies of many connections leave holes in the heap, which then cannot shrink: a worker that held 64 images
+    as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests.
     """
 
     def __init__(self, trim: Callable[[], object] | None = None, rest_s: float = 5.0) -> None:
-        """`trim` is glibc's `malloc_trim` unless given; nothing is done where there is none."""
+        """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
         self._trim = trim or trim_heap
         self._rest_s = rest_s
         self._last_work = 0.0
         self._trimmed = True
 
     def tick(self, now: float, last_work: float) -> None:
-        """`last_work` is when a request was last seen to move, `now` while one does (both coarse clock, seconds)."""
+        """`last_work` is the time of the last progress of a request. Both are seconds of the coarse clock."""
         if last_work > self._last_work:
             self._last_work = last_work
             self._trimmed = False

@@ -1,8 +1,8 @@
 """The graceful stop of a worker.
 
-Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. The difference, on purpose: between
-becoming unready and closing the listeners lies a grace in which all is served as before, so that a load balancer can
-notice. What shows how the drain goes (the metrics port) is closed last.
+Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. There is one intended difference: between
+becoming unready and closing the listeners the worker serves as before for a grace period, so that a load balancer can
+notice. The metrics port, which shows the progress of the drain, closes last.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from app.worker.connections import Connections
 log = logging.getLogger("trident.server")
 
 _STEP_S = 0.05
-# For the answers on the ports that are closed last: they are short, and what is left is lost with nothing.
+# For the responses on the ports that close last: they are short, and an unfinished one is no loss.
 _LAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopTimes:
-    """Seconds: of unready service before the listeners close, and then for all that is in flight."""
+    """Seconds of unready service before the listeners close, and then seconds for the requests in flight."""
 
     drain_grace_s: float = 0.0
     exit_timeout_s: float = 30.0
 
 
 class Ports(NamedTuple):
-    """Listeners, and the connections that came through them."""
+    """Listeners, and the connections that they accepted."""
 
     listeners: list[Any]
     connections: Connections
 
     def close(self) -> None:
-        """Take no more connections, and no more requests on those that there are."""
+        """Accept no more connections, and no more requests on the open ones."""
         for listener in self.listeners:
             listener.close()
         self.connections.close_idle()
 
 
 class Shutdown:
-    """One stop. Runs in the worker's main greenlet; `tick` keeps the worker alive and is called about every second.
+    """One stop. Runs in the worker's main greenlet, and calls `tick` about every second to keep the worker alive.
 
-    `ports` close first and `last_ports` when all that came through the others is answered and the site has finished.
+    `ports` close first; `last_ports` close when all requests through the others are answered and the site has finished.
     """
 
     def __init__(self, site: Site, ports: Ports, last_ports: Ports, times: StopTimes, tick: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Shutdown:
         self._next_tick = 0.0
 
     def run(self) -> bool:
-        """Returns True when everything in flight was answered, False if the exit timeout ended first."""
+        """Returns True if all requests in flight were answered, False if the exit timeout ended first."""
         self._site.begin_exit()
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
         self._ports.close()
@@ -77,12 +77,12 @@ class Shutdown:
     def _finish_site(self, deadline: float) -> bool:
         remaining = max(0.0, deadline - time.monotonic())
         finished = gevent.get_hub().threadpool.spawn(self._site.finish, remaining)
-        # The engine counts the same seconds; one more lets it be the one to report.
+        # The engine waits for the same time. One more second lets it report first.
         self._wait(deadline + 1.0, finished.ready)
         return bool(finished.ready() and finished.get())
 
     def _wait(self, until: float, is_done: Callable[[], bool], report: Callable[[int], None] | None = None) -> bool:
-        """Serve on until `is_done` or the monotonic time `until`. Returns whether it was done."""
+        """Continue to serve until `is_done()` or the monotonic time `until`. Returns whether it was done."""
         while not is_done():
             now = time.monotonic()
             if now >= until:

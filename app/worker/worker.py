@@ -1,4 +1,4 @@
-"""The gunicorn worker of this project: greenlets for connections, native threads for everything else.
+"""The gunicorn worker of this project: greenlets for connections, native threads for all other work.
 
 Source: docs/architecture.md section 3.
 """
@@ -35,16 +35,15 @@ from core.observability.console import print_line
 log = logging.getLogger("trident.server")
 
 _TICK_S = 0.5
-# A terminal sends them to all processes of a server, as do those who mean only the arbiter.
+# Signals for the arbiter, which terminals and some supervisors send to all processes of a server.
 _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
 class TridentWorker(GeventWorker):  # type: ignore[misc]
     """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
 
-    Differences from `GeventWorker`: nothing is monkey-patched; requests are parsed by
-    `app.worker.http1.request_head`; timeouts come from a sweep; SIGTERM starts `app.worker.shutdown.Shutdown`; SIGINT,
-    SIGHUP and SIGUSR2 are the arbiter's alone.
+    It differs from `GeventWorker`: nothing is monkey-patched; `app.worker.http1.request_head` parses the requests; a
+    sweep enforces the timeouts; SIGTERM starts `app.worker.shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
     """
 
     site: Site
@@ -53,20 +52,20 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
-        """Refuse what this worker does not do. Called by the arbiter before it forks."""
+        """Refuse TLS, which this worker does not support. The arbiter calls this before it forks."""
         if cfg.is_ssl:
             raise RuntimeError("app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
 
     def patch(self) -> None:
-        """Take the listening sockets as they are, in place of monkey-patching the process."""
+        """Unwrap the listening sockets, instead of monkey-patching the process."""
         listeners: list[Any] = self.sockets
         self.sockets = [listener.sock for listener in listeners]
 
     def init_process(self) -> None:
-        # The C parser of the installed gunicorn_h1c accepts bare line feeds and folded headers; what is not plain goes
-        # to the strict one.
+        # Requests that are not plain go to gunicorn's own parser, because the C parser of the installed gunicorn_h1c
+        # accepts bare line feeds and folded headers.
         self.cfg.set("http_parser", "python")
-        # The strict one keeps names with underscores out of the environ, but not from who looks for them.
+        # Header names with underscores are accepted here; StrictRequest keeps them out of the environ.
         self.cfg.set("header_map", "dangerous")
         keep_freed_memory()
         self._stop = Event()
@@ -79,7 +78,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             signal.signal(number, signal.SIG_IGN)
 
     def load_wsgi(self) -> None:
-        """Make the site: here, because inference sessions must not exist before the fork."""
+        """Make the site, after the fork: inference sessions must not exist before it."""
         make_site = getattr(self.app, "make_site", None)
         if make_site is None:
             super().load_wsgi()
@@ -89,13 +88,13 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self.wsgi = PortDispatcher(self.site.applications)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM: ask the main greenlet to stop. A signal may come at any point; `send` is made for that."""
+        """SIGTERM: ask the main greenlet to stop. `send` is safe at any point at which a signal may arrive."""
         self.alive = False
         if self._stop_asked is not None:
             self._stop_asked.send()
 
     def run(self) -> None:
-        """Serve until asked to stop. Ends the process with 0, EXIT_NOT_DRAINED or EXIT_FAILED."""
+        """Serve until SIGTERM. Ends the process with status 0, EXIT_NOT_DRAINED or EXIT_FAILED."""
         self._stop_asked = gevent.get_hub().loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
@@ -121,7 +120,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
                 sys.exit(EXIT_FAILED)
             self._stop.wait(_TICK_S)
         if self._is_orphan():
-            times = replace(times, drain_grace_s=0.0)  # whoever starts the server again needs the ports
+            times = replace(times, drain_grace_s=0.0)  # a new server needs the ports
         sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
 
     def _listen(self, listener: socket.socket, ports: Ports) -> None:
@@ -143,9 +142,9 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def _tick(self) -> None:
         if self._is_orphan():
-            self._stop.set()  # nobody would start it again, nor stop it
+            self._stop.set()  # without an arbiter nothing would restart or stop it
         self._clock.tick()
-        self.tmp.notify()  # not `self.notify`, which ends an orphan on the spot, with all that is in flight
+        self.tmp.notify()  # not `self.notify`, which ends an orphan at once, with its requests in flight
         first, last = self._ports.connections, self._last_ports.connections
         first.sweep(len(last.open))
         last.sweep(len(first.open))

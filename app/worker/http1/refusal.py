@@ -1,4 +1,4 @@
-"""Requests that the worker answers itself: with an error, because no application could be asked.
+"""Error responses of the worker itself, to requests that cannot be given to an application.
 
 Source: docs/spec/http.md sections 1, 6 and 7; the statuses are gunicorn's own (`Worker.handle_error`).
 """
@@ -27,7 +27,7 @@ _REASONS = {
     501: "Not Implemented",
     503: "Service Unavailable",
 }
-# The most specific class first: a class not named here is a plain 400.
+# The most specific class comes first; a class that is not listed is a 400.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.LimitRequestLine, 414),
     (errors.LimitRequestHeaders, 431),
@@ -41,7 +41,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 class Refusal(Exception):
-    """The request is answered with `status` and `{"error": message}`, and the connection is closed."""
+    """The request is answered with `status` and `{"error": message}`, and then the connection is closed."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class Refusal(Exception):
 
 
 def check_length(length: int, max_size: int) -> None:
-    """Refuse a Content-Length that no buffer will be made for."""
+    """Raise Refusal for a Content-Length that exceeds `max_size` or a signed 32-bit number."""
     if length > _MAX_INT32:
         raise Refusal(400, _CONTENT_LENGTH_RANGE.format(length))
     if length > max_size:

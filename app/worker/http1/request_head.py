@@ -1,4 +1,4 @@
-"""Request heads: the plain ones, parsed once and remembered.
+"""Request heads: plain ones are parsed once and remembered.
 
 Source: RFC 9112 sections 2 to 6; gunicorn's `http/message.py` for what is refused.
 """
@@ -24,10 +24,10 @@ _KNOWN_HEAD_SIZE = 2048
 
 
 class RequestHead:
-    """What is known of a request before its body.
+    """A request without its body.
 
-    `environ` is a template: copy it per request. It has a place for every key that a request sets, so that the copy
-    does not grow. `length` is that of the body in bytes.
+    `environ` is a template, of which each request gets a copy. It contains every key that a request sets, so that the
+    copy does not grow. `length` is the length of the body in bytes.
     """
 
     __slots__ = ("environ", "is_head_request", "keep_alive", "length", "minor_version")
@@ -41,11 +41,11 @@ class RequestHead:
 
 
 class RequestHeadParser:
-    """Parses the plain heads of one listener and names the others by returning None.
+    """Parses the plain heads of one listener; for all others `parse` returns None.
 
-    Plain is: HTTP/1.1, an origin-form target, at most one Content-Length of up to ten digits, no Transfer-Encoding,
-    Expect or Upgrade, nothing that gunicorn's own parser would refuse. All else goes to that parser. Clients repeat
-    themselves: the heads seen last are remembered whole, by their bytes.
+    A plain head has HTTP/1.1, an origin-form target, at most one Content-Length of up to ten digits, no
+    Transfer-Encoding, Expect or Upgrade, and nothing that gunicorn's own parser would refuse. Other heads go to that
+    parser. `known` remembers the latest heads by their bytes, because clients repeat themselves.
     """
 
     __slots__ = ("_base_environ", "_limits", "_max_body_size", "_set_aside", "known")
@@ -53,8 +53,8 @@ class RequestHeadParser:
     def __init__(
         self, base_environ: dict[str, Any], limits: dict[str, int], set_aside: frozenset[str], max_body_size: int
     ) -> None:
-        """`limits` are the keyword arguments of the C parser. `set_aside` are environ keys that only gunicorn's parser
-        may judge (the headers by which a proxy tells the scheme)."""
+        """`limits` are the keyword arguments of the C parser. A head with a `set_aside` environ key (a header in which
+        a proxy gives the scheme) is not plain."""
         self._base_environ = base_environ
         self._limits = limits
         self._max_body_size = max_body_size
@@ -62,9 +62,12 @@ class RequestHeadParser:
         self.known: Memo[bytes, RequestHead] = Memo(512)
 
     def parse(self, head: bytes) -> RequestHead | None:
-        """`head` ends with its empty line. None if it is not a plain one; raises Refusal for too large a body."""
+        """The request of `head`, which ends with its empty line; None if it is not plain.
+
+        Raises Refusal for a body that is too large.
+        """
         try:
-            # Not `parse_request_fast`: half a microsecond less, but its errors are of classes that are not public.
+            # `parse_request_fast` takes half a microsecond less, but the classes of its errors are not public.
             request = gunicorn_h1c.parse_request(head, **self._limits)
         except (gunicorn_h1c.ParseError, gunicorn_h1c.IncompleteError):
             return None
@@ -91,9 +94,9 @@ class RequestHeadParser:
         return plain
 
     def is_incomplete(self, part: bytes) -> bool:
-        """Whether more bytes may make a head of this. Raises the C parser's errors if none can."""
+        """Whether more bytes can complete this head. Raises the C parser's errors if they cannot."""
         fields = self._limits["limit_request_fields"]
-        # Of a head that is not whole the C parser does not say that it has too many fields, but that it is none.
+        # For an incomplete head with too many fields the C parser reports a malformed head.
         if part.count(b"\n") > fields + 1:
             raise gunicorn_h1c.LimitRequestHeaders(f"more than {fields} header fields")
         try:
@@ -116,7 +119,7 @@ class RequestHeadParser:
             if not name:
                 return None
             if b"_" in name:
-                # In the environ it would be taken for the header with hyphens, which a proxy may have set or checked.
+                # Its environ key would be that of the name with hyphens, which a proxy may have set or checked.
                 received.append((name.decode("ascii"), raw.decode("latin-1")))
                 continue
             key = "HTTP_" + name.decode("ascii").upper().replace("-", "_")

@@ -1,4 +1,4 @@
-"""One response: from what a WSGI application returns to buffers on the socket.
+"""One response: sends what a WSGI application returns.
 
 Source: PEP 3333; RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
 """
@@ -23,21 +23,20 @@ _BODY_KEYS = (BODY_KEY, "wsgi.input")
 
 
 class Outlet(Protocol):
-    """Where a response goes."""
+    """The connection, as a response sees it."""
 
     def is_closing(self) -> bool:
-        """Whether this response is the last one, because the server stops. Asked when the head is sent."""
+        """Whether this response is the last one because the server stops. Called when the head is sent."""
 
     def send(self, parts: list[Buffer], size: int) -> None:
-        """Send all parts, `size` bytes together; the list is the outlet's then. Raises ClientGone when nobody takes
-        them any more."""
+        """Send all parts, `size` bytes together. Takes over the list. Raises ClientGone if the client has left."""
 
 
 class Response:
-    """The response to one request. `keep_alive` says afterwards whether the connection may carry another one.
+    """The response to one request. `keep_alive` tells afterwards whether the connection may carry another one.
 
-    A list or tuple of buffers is sent at once, with its length; any other iterable is streamed, chunked where the
-    application did not declare the length. The parts may be any contiguous buffers.
+    A list or tuple of buffers is sent at once, with its length. Any other iterable is streamed, in chunks if the
+    application does not declare the length. The parts may be any contiguous buffers.
     """
 
     __slots__ = (
@@ -65,18 +64,18 @@ class Response:
         self._is_http_1_0 = not head.minor_version
         self._omits_body = head.is_head_request
         self._chunked = False
-        self._left: int | None = None  # bytes that the declared Content-Length still promises
+        self._left: int | None = None  # bytes that are missing for the declared Content-Length
         self.status = ""
         self.keep_alive = head.keep_alive
         self.started = False
 
     def run(self, application: WSGIApplication, environ: dict[str, Any]) -> None:
-        """Ask the application and send what it returns. Raises what it raises, and ClientGone."""
+        """Call the application and send what it returns. Raises the application's exceptions, and ClientGone."""
         parts = application(environ, self.start_response)
         if isinstance(parts, (list, tuple)) and not self.started:
             whole, size = self._whole(parts)
-            # They, and the request's body, may lie in memory that others wait for, and the client may be slow: but for
-            # `whole`, which is the outlet's now, nothing here holds on to them.
+            # The parts and the request's body may lie in shared memory, and the client may be slow. So no reference may
+            # remain here, except in `whole`, which the outlet takes over.
             del parts
             for name in _BODY_KEYS:
                 environ.pop(name, None)
@@ -104,7 +103,7 @@ class Response:
         return self.write
 
     def write(self, part: Buffer) -> None:
-        """Send one part of a streamed body, the head before the first one."""
+        """Send one part of a streamed body, with the head before the first part."""
         size = size_of(part)
         if not size:
             return
@@ -129,7 +128,7 @@ class Response:
         elif self._chunked:
             self._outlet.send([b"0\r\n\r\n"], 5)
         if self._left and not self._omits_body:
-            self.keep_alive = False  # the client waits for bytes that do not come: only the end can tell it
+            self.keep_alive = False  # bytes are missing: only the end of the connection tells the client
 
     def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
         """The whole response, and its size in bytes."""
@@ -145,9 +144,9 @@ class Response:
         return ([head], len(head)) if self._omits_body else (filled, size + len(head))
 
     def _head_bytes(self, size: int | None) -> bytes:
-        """The head before a body of `size` bytes, None if that is not known. Raises ValueError for a head that is none.
+        """The head of a body of `size` bytes; None: the size is unknown. Raises ValueError for an invalid head.
 
-        Decides how the body ends, where the application did not.
+        Chooses the framing of the body if the application did not declare its length.
         """
         head = self._heads.head_for(self.status, self._headers)
         self._omits_body = self._omits_body or head.omits_body

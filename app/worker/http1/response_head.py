@@ -1,4 +1,4 @@
-"""Response heads: checked and written once for equal headers.
+"""Response heads: checked and rendered once for equal headers.
 
 Source: PEP 3333; RFC 9110 sections 6.4.1 and 8.6; RFC 9112 section 6.
 """
@@ -16,16 +16,15 @@ Headers = list[tuple[str, str]]
 
 
 class ResponseHead:
-    """The status line and headers of an application, ready to send but for framing, connection and date.
+    """The status line and headers of an application, rendered except for framing, connection and date.
 
-    `declared` is the Content-Length that the application set, None if it set none. `omits_body` holds for the statuses
-    that have none.
+    `declared` is the application's Content-Length, or None. `omits_body` is true for the statuses without a body.
     """
 
     __slots__ = ("closes", "declared", "omits_body", "start")
 
     def __init__(self, status: str, headers: Headers) -> None:
-        """Raises ValueError for what cannot be a head."""
+        """Raises ValueError for an invalid status or header."""
         if not status[:3].isdecimal() or status[3:4] not in (" ", ""):
             raise ValueError(f"invalid response status {status!r}")
         self.omits_body = status.startswith(("1", "204", "304"))
@@ -43,13 +42,13 @@ class ResponseHead:
                     continue
             lines.append(f"{name}: {value}\r\n")
         self.start = "".join(lines).encode("latin-1")
-        # One count for all: a line break inside a value would begin a header of the client's making.
+        # One count for all lines: a line break inside a value would let a client forge a header.
         if self.start.count(b"\n") != len(lines) or self.start.count(b"\r") != len(lines):
             raise ValueError("a response header contains a line break")
 
 
 class ResponseHeads:
-    """Remembers the heads made last: applications repeat themselves. Hub thread only."""
+    """Remembers the latest heads, because applications repeat themselves. Hub thread only."""
 
     __slots__ = ("_known",)
 
@@ -57,7 +56,7 @@ class ResponseHeads:
         self._known: Memo[tuple[object, ...], ResponseHead] = Memo(512)
 
     def head_for(self, status: str, headers: Headers) -> ResponseHead:
-        """The head of this status and these headers. Raises ValueError for what cannot be one."""
+        """The head of this status and these headers. Raises ValueError as `ResponseHead` does."""
         key = (status, *headers)
         head = self._known.get(key)
         if head is None:

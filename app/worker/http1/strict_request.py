@@ -1,4 +1,4 @@
-"""Requests that are not plain: read by gunicorn's own parser, so that what is refused is gunicorn's decision.
+"""Requests that are not plain: gunicorn's own parser reads them, and decides what is refused.
 
 Source: gunicorn's `AsyncWorker.handle` and `http/body.py`; docs/spec/http.md section 7 for chunks.
 """
@@ -21,14 +21,14 @@ MAX_CHUNKS = 65536
 
 
 class Source(Protocol):
-    """Where the bytes come from: a connection that waits on the hub."""
+    """The connection, which waits on the hub."""
 
     def recv(self, size: int) -> bytes:
-        """At least one byte, or none at the end."""
+        """At least one byte, or none at the end of the connection."""
 
 
 class BoundedChunks(ChunkedReader):  # type: ignore[misc]
-    """A chunked body with a limit on the number of chunks and on their sum in bytes."""
+    """A chunked body with limits on the number of chunks and on their total size in bytes."""
 
     def __init__(self, request: Any, unreader: Any, max_size: int) -> None:
         super().__init__(request, unreader)
@@ -58,8 +58,9 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
 class StrictRequest:
     """One request, read from `source`.
 
-    Raises Refusal for what gunicorn refuses, ClientGone if the source ends early. After the head is read, `head` and
-    `is_chunked` tell how the body comes; `rest()` are the bytes taken from the source beyond what has been read.
+    Raises Refusal for a request that gunicorn refuses, and ClientGone if the source ends early. The constructor reads
+    the head. `head()` and `is_chunked` tell how the body is framed. `rest()` returns the bytes after the request that
+    were taken from the source.
     """
 
     def __init__(self, source: Source, cfg: Any, peer: Any) -> None:
@@ -72,13 +73,13 @@ class StrictRequest:
             raise Refusal.of(error) from error
         self.is_chunked = isinstance(self._request.body.reader, ChunkedReader)
         self.expects_continue = self._request._expected_100_continue
-        self._request._expected_100_continue = False  # the connection answers it, once the length is accepted
+        self._request._expected_100_continue = False  # the connection answers it after it has accepted the length
         self._cfg = cfg
 
     def head(self, sock: Any, peer: Any, address: Any) -> RequestHead:
-        """The head, with gunicorn's environ. A chunked body has length 0 until it is read."""
+        """The head, with gunicorn's environ. The length of a chunked body is 0 until it is read."""
         received = self._request.headers
-        # As for the plain heads: `A_B` and `A-B` have one key in the environ, so only the latter may have it.
+        # `A_B` and `A-B` have the same key in the environ, which is for the latter only, as in plain heads.
         self._request.headers = [(name, value) for name, value in received if "_" not in name]
         try:
             _, environ = wsgi.create(self._request, sock, peer, address, self._cfg)
@@ -92,7 +93,7 @@ class StrictRequest:
         return RequestHead(environ, length, keep_alive=keep_alive, minor_version=self._request.version[1])
 
     def chunked_body(self, max_size: int) -> bytes:
-        """The whole body of a chunked request. Raises Refusal if it is malformed or over a limit."""
+        """The whole body of a chunked request. Raises Refusal if it is malformed or exceeds a limit."""
         try:
             return bytes(BoundedChunks(self._request, self._unreader, max_size).collect())
         except errors.NoMoreData:

@@ -1,6 +1,6 @@
-"""The process of the engine: a real one, before a front end that is this process.
+"""A real engine process; the test is its front end.
 
-What it does when it is killed, and with a real main process, is under test in tests/contract/test_remote_*.
+Contract tests in tests/contract/remote kill it, and run it under a real main process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
 
 pytestmark = pytest.mark.slow
 
-# The parent is this process, which it must not take for gone.
+# The engine process must find its parent, which is this process, alive.
 PROGRAM = """
 import logging, os, sys
 from pathlib import Path

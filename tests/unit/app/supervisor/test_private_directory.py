@@ -31,7 +31,7 @@ def test_only_this_user_can_enter_it(made: PrivateDirectory, tmp_path: Path) -> 
 def test_two_servers_have_different_directories(made: PrivateDirectory, tmp_path: Path) -> None:
     other = PrivateDirectory.make(tmp_path)
     assert other.path != made.path
-    assert made.metrics.is_dir()  # that of a server that lives is not taken for abandoned
+    assert made.metrics.is_dir()  # the server lives, so its directory is not abandoned
     other.remove()
     assert made.metrics.is_dir()
 

@@ -12,7 +12,7 @@ import app.supervisor.temporary_directory
 from app.supervisor.temporary_directory import NoTemporaryDirectory, temporary_directory
 from tests.project import ROOT
 
-# Where every folder that the library would take is none.
+# Every directory that the library would try is missing.
 NOWHERE = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere/at/all']; "
 
 

@@ -1,11 +1,9 @@
-"""The coarse clock."""
-
 from __future__ import annotations
 
 from app.worker.clock import CoarseClock
 
 
-def test_time_moves_with_a_tick_only() -> None:
+def test_only_a_tick_changes_the_time() -> None:
     clock = CoarseClock()
     before = clock.now
     assert clock.now == before
@@ -13,7 +11,7 @@ def test_time_moves_with_a_tick_only() -> None:
     assert clock.now > before
 
 
-def test_date_ends_the_head() -> None:
+def test_the_date_ends_the_head() -> None:
     end = CoarseClock().date_end
     assert end.startswith(b"Date: ")
     assert end.endswith(b" GMT\r\n\r\n")

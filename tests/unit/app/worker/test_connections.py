@@ -1,5 +1,3 @@
-"""The sweep over open connections."""
-
 from __future__ import annotations
 
 import socket
@@ -17,7 +15,7 @@ from app.worker.phase import Phase
 
 
 class Crowd:
-    """Connections over socket pairs, on a clock that the test moves."""
+    """Connections over socket pairs, on the test's clock."""
 
     def __init__(self, places: int) -> None:
         self.clock = CoarseClock()
@@ -52,7 +50,7 @@ def crowd() -> Iterator[Crowd]:
 @pytest.mark.parametrize(
     ("phase", "seconds"), [(Phase.IDLE, 600), (Phase.HEAD, 60), (Phase.BODY, 60), (Phase.SEND, 60), (Phase.LINGER, 2)]
 )
-def test_patience_ends(crowd: Crowd, phase: Phase, seconds: float) -> None:
+def test_a_phase_that_takes_too_long_ends_the_connection(crowd: Crowd, phase: Phase, seconds: float) -> None:
     connection, _ = crowd.join(phase)
     crowd.clock.now = seconds
     crowd.connections.sweep()
@@ -63,21 +61,21 @@ def test_patience_ends(crowd: Crowd, phase: Phase, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("phase", "begin"), [(Phase.BODY, b"HTTP/1.1 408 "), (Phase.IDLE, b""), (Phase.SEND, b"")])
-def test_only_an_unfinished_request_is_answered(crowd: Crowd, phase: Phase, begin: bytes) -> None:
+def test_only_an_unfinished_request_is_answered_with_408(crowd: Crowd, phase: Phase, begin: bytes) -> None:
     _, client = crowd.join(phase)
     crowd.clock.now = 1000
     crowd.connections.sweep()
     assert client.recv(1000).startswith(begin)
 
 
-def test_application_may_take_its_time(crowd: Crowd) -> None:
+def test_the_application_has_no_timeout(crowd: Crowd) -> None:
     connection, _ = crowd.join(Phase.APPLICATION)
     crowd.clock.now = 1e6
     crowd.connections.sweep()
     assert connection.phase is Phase.APPLICATION
 
 
-def test_longest_idle_make_room(crowd: Crowd) -> None:
+def test_the_longest_idle_connections_make_room(crowd: Crowd) -> None:
     idle = [crowd.join(Phase.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
     busy = [crowd.join(Phase.APPLICATION)[0] for _ in range(8)]
     crowd.connections.sweep()
@@ -85,7 +83,7 @@ def test_longest_idle_make_room(crowd: Crowd) -> None:
     assert {connection.phase for connection in busy} == {Phase.APPLICATION}
 
 
-def test_idle_ones_make_room_for_others_elsewhere(crowd: Crowd) -> None:
+def test_idle_connections_make_room_for_those_of_other_listeners(crowd: Crowd) -> None:
     idle = [crowd.join(Phase.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
     crowd.connections.sweep(others=6)
     assert [connection.phase for connection in idle] == [Phase.IDLE] * 3
@@ -93,7 +91,7 @@ def test_idle_ones_make_room_for_others_elsewhere(crowd: Crowd) -> None:
     assert [connection.phase for connection in idle] == [Phase.IDLE, Phase.ENDED, Phase.ENDED]
 
 
-def test_stop_closes_those_that_wait_for_a_request(crowd: Crowd) -> None:
+def test_a_stop_closes_connections_that_wait_for_a_request(crowd: Crowd) -> None:
     idle, _ = crowd.join(Phase.IDLE)
     half, _ = crowd.join(Phase.HEAD)
     asking, client = crowd.join(Phase.IDLE)

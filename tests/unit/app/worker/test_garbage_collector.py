@@ -1,5 +1,3 @@
-"""What there is at the start is left alone by the collector; what requests make it still finds."""
-
 from __future__ import annotations
 
 import gc
@@ -16,7 +14,7 @@ def _as_before() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
-    # What was frozen at the start of all tests is so again, and what this one left is collected first.
+    # Restore the frozen objects of the test session, without the garbage of this test.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -27,23 +25,23 @@ class Cycle:
         self.itself = self
 
 
-def test_what_is_there_is_not_looked_at_again() -> None:
+def test_present_objects_are_exempt_from_collection() -> None:
     kept = Cycle()
     settle_collector()
     assert gc.get_freeze_count() > 0
     assert all(each is not kept for each in gc.get_objects())
 
 
-def test_what_is_garbage_already_goes_first() -> None:
+def test_present_garbage_is_collected_first() -> None:
     gone = weakref.ref(Cycle())
     settle_collector()
     assert gone() is None
 
 
-def test_the_cycles_of_requests_are_still_collected() -> None:
+def test_later_cycles_are_still_collected() -> None:
     settle_collector()
     assert gc.isenabled()
     gone = weakref.ref(Cycle())
-    kept: list[list[int]] = [[] for _ in range(gc.get_threshold()[0] + 1)]  # enough for the collector to come by itself
+    kept: list[list[int]] = [[] for _ in range(gc.get_threshold()[0] + 1)]  # enough to trigger a collection
     assert gone() is None
     assert kept

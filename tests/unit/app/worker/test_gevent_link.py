@@ -16,7 +16,7 @@ from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 
 
 class Engine:
-    """What the link drives: notes what it is called for, and on which thread."""
+    """The connection that the link drives. It records its calls."""
 
     def __init__(self) -> None:
         self.sock, self.peer = socket.socketpair()
@@ -48,7 +48,7 @@ class Engine:
 
 
 def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
-    """Run `test` as a greenlet of a new hub, with a link that drives an engine; fail if it hangs or raises."""
+    """Run `test` in a greenlet of a new hub, with a link that drives an engine; fail if it hangs or raises."""
 
     def run(hub: object) -> None:
         engine = Engine()
@@ -64,10 +64,10 @@ def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
     run_on_hub(run)
 
 
-# --- what is driven
+# --- reading
 
 
-def test_it_looks_at_once_and_again_and_again() -> None:
+def test_the_link_looks_at_once_and_periodically() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         assert engine.calls == ["look"]
         until(lambda: engine.calls.count("look") >= 3)
@@ -75,7 +75,7 @@ def test_it_looks_at_once_and_again_and_again() -> None:
     on_a_hub(test)
 
 
-def test_what_comes_is_read() -> None:
+def test_arriving_bytes_are_read() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         engine.peer.send(b"one")
         until(lambda: engine.received == b"one")
@@ -85,7 +85,7 @@ def test_what_comes_is_read() -> None:
     on_a_hub(test)
 
 
-def test_it_follows_to_another_socket_and_to_none() -> None:
+def test_the_link_follows_the_connection_to_another_socket() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         lost, lost_peer = engine.sock, engine.peer
         engine.sock = None  # type: ignore[assignment]
@@ -94,15 +94,15 @@ def test_it_follows_to_another_socket_and_to_none() -> None:
         lost_peer.send(b"to nobody")
         lost.close()
         lost_peer.close()
-        engine.sock, engine.peer = socket.socketpair()  # perhaps with the same number
+        engine.sock, engine.peer = socket.socketpair()  # perhaps with the same descriptor
         engine.peer.send(b"new")
         until(lambda: engine.received == b"new")
 
     on_a_hub(test)
 
 
-def test_the_engine_is_heard_before_the_clients() -> None:
-    """Both have something at the same time: what the engine says of its models is known when a client asks."""
+def test_the_engine_is_read_before_the_clients() -> None:
+    """If bytes of both arrive at the same time, the engine's state is known when a client asks for it."""
 
     def test(link: GeventLink, engine: Engine) -> None:
         loop = gevent.get_hub().loop
@@ -119,7 +119,7 @@ def test_the_engine_is_heard_before_the_clients() -> None:
 
             watcher.start(hear)
             watchers.append(watcher)
-        gevent.sleep(0)  # the loop knows of all of them
+        gevent.sleep(0)  # the loop watches all of them
         for _, peer in pairs[:10]:
             peer.send(b"?")
         engine.peer.send(b"!")
@@ -135,14 +135,14 @@ def test_the_engine_is_heard_before_the_clients() -> None:
     on_a_hub(test)
 
 
-# --- what is sent
+# --- sending
 
 
-def test_many_wakes_are_one_flush() -> None:
+def test_many_wakes_cause_one_flush() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         for _ in range(100):
             link.wake()
-        assert "flush" not in engine.calls  # not before the greenlets of this turn have collected theirs
+        assert "flush" not in engine.calls  # only after the other greenlets of this iteration
         until(lambda: "flush" in engine.calls)
         gevent.sleep(0)
         assert engine.calls.count("flush") == 1
@@ -152,7 +152,7 @@ def test_many_wakes_are_one_flush() -> None:
     on_a_hub(test)
 
 
-def test_any_thread_may_wake_it() -> None:
+def test_a_native_thread_may_wake_the_link() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         thread = threading.Thread(target=link.wake)
         thread.start()
@@ -162,7 +162,7 @@ def test_any_thread_may_wake_it() -> None:
     on_a_hub(test)
 
 
-def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
+def test_a_full_socket_is_flushed_when_it_is_writable() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         engine.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         with suppress(BlockingIOError):
@@ -173,7 +173,7 @@ def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
         until(lambda: "flush" in engine.calls)
         looks = engine.calls.count("look")
         until(lambda: engine.calls.count("look") > looks + 1)
-        assert engine.calls.count("flush") == 1  # it is full: nobody asks in vain
+        assert engine.calls.count("flush") == 1  # the socket is full: no flush in vain
         engine.peer.setblocking(False)
         with suppress(BlockingIOError):
             while True:
@@ -190,10 +190,10 @@ def test_what_the_socket_does_not_take_is_sent_when_it_does() -> None:
     on_a_hub(test)
 
 
-# --- who waits
+# --- waiting
 
 
-def test_a_greenlet_waits_for_what_the_engine_answers() -> None:
+def test_a_greenlet_waits_for_the_answer_of_the_engine() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         waiter = link.waiter()
         waiting = gevent.spawn(waiter.wait, LIMIT_S)
@@ -213,7 +213,7 @@ def test_a_native_thread_gets_a_waiter_for_threads() -> None:
     on_a_hub(test)
 
 
-def test_once_closed_nothing_is_driven() -> None:
+def test_a_closed_link_drives_nothing() -> None:
     def run() -> None:
         engine = Engine()
         link = GeventLink()

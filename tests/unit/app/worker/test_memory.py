@@ -1,5 +1,3 @@
-"""The allocator's options."""
-
 from __future__ import annotations
 
 import platform
@@ -7,15 +5,15 @@ import platform
 from app.worker.memory import IdleTrim, keep_freed_memory
 
 
-def test_options_are_taken_by_glibc() -> None:
+def test_glibc_accepts_the_options() -> None:
     assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
 
 
-def test_memory_is_given_back_once_after_a_rest() -> None:
+def test_memory_is_returned_once_after_each_idle_time() -> None:
     trims: list[int] = []
     idle = IdleTrim(lambda: trims.append(1), rest_s=5)
     idle.tick(10.0, 0.0)
-    assert trims == []  # no work yet, nothing to give back
+    assert trims == []  # no work yet, so nothing to return
     idle.tick(11.0, 11.0)
     idle.tick(15.0, 14.0)
     idle.tick(19.0, 14.0)

@@ -9,7 +9,7 @@ from app.worker.read_watch import ReadWatch
 LIMIT_S = 10
 
 
-def test_wakes_for_each_arrival_and_stays_quiet_between() -> None:
+def test_the_watch_wakes_its_greenlet_for_each_arrival_and_is_quiet_between() -> None:
     ours, theirs = socket.socketpair()
     hub = gevent.get_hub()
     watch = ReadWatch(hub, ours.fileno())
@@ -19,7 +19,7 @@ def test_wakes_for_each_arrival_and_stays_quiet_between() -> None:
         for _ in range(3):
             watch.wait()
             received.append(ours.recv(10))
-            gevent.sleep(0)  # what comes now comes while nobody waits
+            gevent.sleep(0)  # the next bytes arrive while no greenlet waits
 
     with ours, theirs:
         reader = gevent.spawn(read_three)
@@ -32,14 +32,14 @@ def test_wakes_for_each_arrival_and_stays_quiet_between() -> None:
         assert received == [b"a", b"b", b"c"]
         theirs.send(b"d")
         gevent.sleep(0.01)
-        assert not watch._is_on, "a watcher that nobody waits for must not keep the loop busy"
+        assert not watch._is_on, "a watcher without a waiting greenlet must not keep the loop busy"
         again = gevent.spawn(watch.wait)
         gevent.joinall([again], timeout=LIMIT_S)
         assert again.successful()
         watch.close()
 
 
-def test_the_end_of_the_other_side_wakes_too() -> None:
+def test_the_end_of_the_connection_wakes_the_greenlet() -> None:
     ours, theirs = socket.socketpair()
     watch = ReadWatch(gevent.get_hub(), ours.fileno())
     with ours:

@@ -7,7 +7,7 @@ from app.worker.send_batching import SendBatching
 LIMIT_S = 10
 
 
-def test_all_make_their_responses_before_the_first_one_is_sent() -> None:
+def test_all_responses_are_made_before_the_first_one_is_sent() -> None:
     turns = SendBatching(gevent.get_hub())
     events: list[str] = []
 
@@ -20,7 +20,7 @@ def test_all_make_their_responses_before_the_first_one_is_sent() -> None:
     assert events == ["made a", "made b", "made c", "sent a", "sent b", "sent c"]
 
 
-def test_who_waits_again_at_once_gets_another_turn() -> None:
+def test_a_greenlet_that_waits_again_gets_another_turn() -> None:
     turns = SendBatching(gevent.get_hub())
     sent: list[str] = []
 
@@ -33,7 +33,7 @@ def test_who_waits_again_at_once_gets_another_turn() -> None:
     assert sent == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
-def test_one_that_is_killed_is_not_woken_from_what_it_does_next() -> None:
+def test_a_killed_greenlet_is_not_woken_from_its_next_wait() -> None:
     turns = SendBatching(gevent.get_hub())
     events: list[str] = []
 

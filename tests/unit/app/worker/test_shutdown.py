@@ -1,5 +1,3 @@
-"""The graceful stop, without a process around it."""
-
 from __future__ import annotations
 
 import threading
@@ -15,13 +13,13 @@ from app.worker.shutdown import Ports, Shutdown, StopTimes
 
 
 class Busy:
-    """A connection whose request the application has not answered."""
+    """A connection whose application has not answered yet."""
 
     phase = Phase.APPLICATION
 
 
 class Parts:
-    """A site and two listeners that note what is asked of them."""
+    """A site and two listeners that record their calls."""
 
     failure: str | None = None
 
@@ -54,7 +52,7 @@ class Parts:
 
 
 @pytest.mark.parametrize("drains", [True, False])
-def test_order_of_a_stop(drains: bool) -> None:
+def test_a_stop_closes_the_ports_finishes_the_site_and_closes_the_last_ports(drains: bool) -> None:
     parts = Parts(drains)
     ports, last_ports = (Ports([], Connections(CoarseClock(), ConnectionLimits(), 10)) for _ in range(2))
     ports.listeners.append(parts)
@@ -67,7 +65,7 @@ def test_order_of_a_stop(drains: bool) -> None:
     assert parts.finished_in is not threading.main_thread()
 
 
-def test_what_models_have_in_flight_is_said_while_connections_wait_for_it() -> None:
+def test_the_requests_of_models_are_logged_while_connections_wait_for_them() -> None:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
     busy = Busy()
     connections.open.add(busy)  # type: ignore[arg-type]

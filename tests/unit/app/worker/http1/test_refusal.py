@@ -1,5 +1,3 @@
-"""The worker's own answers."""
-
 from __future__ import annotations
 
 import json
@@ -20,14 +18,14 @@ from app.worker.http1.refusal import Refusal, check_length
         (errors.InvalidHeader("X"), 400),
     ],
 )
-def test_errors_of_the_parser_have_their_status(error: Exception, status: int) -> None:
+def test_an_error_of_the_parser_has_its_status(error: Exception, status: int) -> None:
     head, body = Refusal.of(error).response().split(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode())
     assert f"Content-Length: {len(body)}".encode() in head
     assert list(json.loads(body)) == ["error"]
 
 
-def test_lengths_up_to_the_limit_are_accepted() -> None:
+def test_a_length_above_the_limit_is_refused() -> None:
     check_length(10, 10)
     with pytest.raises(Refusal, match="maximum allowed size of 10 bytes"):
         check_length(11, 10)

@@ -1,4 +1,4 @@
-"""Request heads: a plain head means what gunicorn's own parser says it means."""
+"""Request heads: plain ones are parsed as gunicorn's own parser parses them."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def assert_agrees(raw: bytes) -> None:
 
 
 @given(st.lists(TOKENS | BREAKS, max_size=25))
-def test_what_is_plain_is_valid_for_gunicorn(tokens: list[bytes]) -> None:
+def test_a_plain_head_is_valid_for_gunicorn(tokens: list[bytes]) -> None:
     assert_agrees(b"".join(tokens) + b"\r\n\r\n")
 
 
 @given(FIRST, st.lists(LINES, max_size=5))
 @example(b"GET / HTTP/1.1", [b"Content-Length: 5", b"Content-Length: 5"])
 @example(b"GET / HTTP/1.1", [b"X-Y: 1", b"X_Y: 2"])
-def test_plain_head_means_what_gunicorn_says(first: bytes, lines: list[bytes]) -> None:
+def test_a_plain_head_is_parsed_as_gunicorn_parses_it(first: bytes, lines: list[bytes]) -> None:
     assert_agrees(b"\r\n".join([first, *lines]) + b"\r\n\r\n")
 
 
-def test_usual_head_is_plain() -> None:
+def test_a_usual_head_is_plain() -> None:
     raw = b"POST /v2/models/m/infer?a=b HTTP/1.1\r\nHost: h\r\nContent-Length: 7\r\nX-A: 1\r\nX-A: 2\r\n\r\n"
     head = parser().parse(raw)
     assert head is not None
@@ -91,18 +91,18 @@ def test_usual_head_is_plain() -> None:
     "line",
     [b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Upgrade: h2c", b"X-Forwarded-Proto: s"],
 )
-def test_unusual_head_is_not_plain(line: bytes) -> None:
+def test_an_unusual_head_is_not_plain(line: bytes) -> None:
     assert parser().parse(b"GET / HTTP/1.1\r\n" + line + b"\r\n\r\n") is None
 
 
-def test_a_name_with_an_underscore_is_not_taken_for_the_one_with_a_hyphen() -> None:
+def test_a_name_with_an_underscore_is_not_the_one_with_a_hyphen() -> None:
     head = parser().parse(b"GET / HTTP/1.1\r\nA_B: 1\r\nA-b: 2\r\nContent_Length: 3\r\n\r\n")
     assert head is not None
     assert (head.environ["HTTP_A_B"], head.length) == ("2", 0)
     assert head.environ["trident.headers"] == [("A_B", "1"), ("A-b", "2"), ("Content_Length", "3")]
 
 
-def test_equal_heads_are_parsed_once_and_few_are_kept() -> None:
+def test_equal_heads_are_parsed_once_and_few_are_remembered() -> None:
     heads = parser()
     first = heads.parse(b"GET / HTTP/1.1\r\n\r\n")
     assert heads.known == {b"GET / HTTP/1.1\r\n\r\n": first}
@@ -113,18 +113,18 @@ def test_equal_heads_are_parsed_once_and_few_are_kept() -> None:
     assert max(map(len, heads.known)) <= 2048
 
 
-def test_body_over_the_limit_is_refused_each_time() -> None:
+def test_a_body_over_the_limit_is_refused_each_time() -> None:
     heads = parser(max_body_size=10)
     for _ in range(2):
         with pytest.raises(Refusal, match="10 bytes"):
             heads.parse(b"POST / HTTP/1.1\r\nContent-Length: 11\r\n\r\n")
 
 
-def test_part_of_a_head_is_incomplete() -> None:
+def test_a_part_of_a_head_is_incomplete() -> None:
     assert parser().is_incomplete(b"GET / HT")
     assert not parser().is_incomplete(b"GET / HTTP/1.1\nHost: a\n\n")
 
 
-def test_part_that_cannot_become_a_head_is_an_error_of_the_parser() -> None:
+def test_a_part_that_no_bytes_can_complete_is_an_error_of_the_parser() -> None:
     with pytest.raises(ValueError, match="Invalid HTTP request"):
         parser().is_incomplete(b"\x16\x03\x01")

@@ -1,5 +1,3 @@
-"""One response, from a WSGI application to bytes."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from core.inference.tensors import Buffer
 
 
 class Sink:
-    """Collects what is sent."""
+    """Collects the sent bytes."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -33,7 +31,7 @@ class Sink:
 def answer(
     status: str, headers: list[tuple[str, str]], parts: Any, *, method: str = "GET", minor_version: int = 1
 ) -> tuple[list[bytes], bool]:
-    """What is sent, without the Date header, and whether the connection goes on."""
+    """The sent bytes, without the Date header, and whether the connection continues."""
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
         start_response(status, headers)
@@ -48,13 +46,13 @@ def answer(
     return [part.replace(clock.date_end, b"\r\n") for part in sink.sent], response.keep_alive
 
 
-def test_list_is_sent_at_once_with_its_length() -> None:
+def test_a_list_is_sent_at_once_with_its_length() -> None:
     sent, keep_alive = answer("200 OK", [("A", "b")], [b"one", memoryview(b"two"), b""])
     assert sent == [b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 6\r\n\r\nonetwo"]
     assert keep_alive
 
 
-def test_declared_length_must_be_true() -> None:
+def test_a_wrong_declared_length_is_refused() -> None:
     sent, _ = answer("200 OK", [("Content-Length", "3")], [b"one"])
     assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"]
     with pytest.raises(ValueError, match="Content-Length of 4 and returned 3"):
@@ -63,7 +61,7 @@ def test_declared_length_must_be_true() -> None:
         answer("200 OK", [("Content-Length", "4")], iter([b"one", b"two"]))
 
 
-def test_stream_is_chunked_part_by_part() -> None:
+def test_a_stream_is_sent_in_chunks_part_by_part() -> None:
     sent, keep_alive = answer("200 OK", [], iter([b"one", b"", b"four"]))
     assert sent == [
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n",
@@ -73,33 +71,33 @@ def test_stream_is_chunked_part_by_part() -> None:
     assert keep_alive
 
 
-def test_stream_for_1_0_ends_with_the_connection() -> None:
+def test_a_stream_over_http_1_0_ends_with_the_connection() -> None:
     sent, keep_alive = answer("200 OK", [], iter([b"one"]), minor_version=0)
     assert sent == [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\none"]
     assert not keep_alive
 
 
-def test_empty_stream_has_length_0() -> None:
+def test_an_empty_stream_has_length_0() -> None:
     assert answer("200 OK", [], iter([]))[0] == [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
 
 
-def test_stream_that_ends_early_ends_the_connection() -> None:
+def test_a_stream_that_ends_early_ends_the_connection() -> None:
     assert not answer("200 OK", [("Content-Length", "9")], iter([b"one"]))[1]
 
 
 @pytest.mark.parametrize("parts", [[b"body"], iter([b"body"])])
-def test_head_request_gets_no_body(parts: Any) -> None:
+def test_a_head_request_gets_no_body(parts: Any) -> None:
     sent, keep_alive = answer("200 OK", [("Content-Length", "4")], parts, method="HEAD")
     assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"]
     assert keep_alive
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-def test_status_without_body_gets_none(status: str) -> None:
+def test_a_status_without_a_body_gets_none(status: str) -> None:
     assert answer(status, [], [b"body"])[0] == [f"HTTP/1.1 {status}\r\n\r\n".encode()]
 
 
-def test_stream_is_closed_even_if_it_fails() -> None:
+def test_a_stream_that_fails_is_closed() -> None:
     closed = []
 
     def failing() -> Iterator[bytes]:
@@ -114,7 +112,7 @@ def test_stream_is_closed_even_if_it_fails() -> None:
     assert closed == [True]
 
 
-def test_last_response_says_so() -> None:
+def test_the_last_response_closes_the_connection() -> None:
     sink = Sink()
 
     def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -130,7 +128,7 @@ def test_last_response_says_so() -> None:
     assert not response.keep_alive
 
 
-def test_written_parts_come_before_the_returned_ones() -> None:
+def test_written_parts_are_sent_before_the_returned_ones() -> None:
     sink = Sink()
 
     def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -142,7 +140,7 @@ def test_written_parts_come_before_the_returned_ones() -> None:
     assert b"".join(sink.sent).endswith(b"\r\n\r\nonetwo")
 
 
-def test_start_response_may_be_repeated_for_an_error_only() -> None:
+def test_start_response_may_be_repeated_only_for_an_error() -> None:
     head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
     response = Response(Sink(), head, ResponseHeads(), CoarseClock())
     response.start_response("200 OK", [])

@@ -1,5 +1,3 @@
-"""Requests read by gunicorn's parser."""
-
 from __future__ import annotations
 
 import pytest
@@ -13,7 +11,7 @@ PEER = ("1.2.3.4", 5)
 
 
 class Source:
-    """Gives out its bytes, at most `step` at a time."""
+    """Returns its bytes, at most `step` at a time."""
 
     def __init__(self, rest: bytes, step: int) -> None:
         self._rest = rest
@@ -32,7 +30,7 @@ def strict(buffer: bytes, rest: bytes = b"", step: int = 1 << 16) -> StrictReque
     return StrictRequest(Source(buffer + rest, step), cfg, PEER)
 
 
-def test_head_carries_gunicorns_environ() -> None:
+def test_the_head_has_gunicorns_environ() -> None:
     request = strict(b"POST /a HTTP/1.0\r\nA_B: 1\r\nA-C: 2\r\nContent-Length: 4\r\n\r\nbody")
     head = request.head(None, PEER, ("h", 80))
     assert (head.length, head.keep_alive, head.minor_version, request.is_chunked) == (4, False, 0, False)
@@ -44,7 +42,7 @@ def test_head_carries_gunicorns_environ() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
-def test_chunks_are_collected_and_the_rest_is_left(step: int) -> None:
+def test_chunks_are_collected_and_the_rest_is_returned(step: int) -> None:
     head = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     request = strict(head, b"3\r\none\r\n4;x=y\r\nfour\r\n0\r\n\r\nnext", step=step)
     assert request.is_chunked
@@ -66,7 +64,7 @@ def test_chunks_over_a_limit_are_refused(chunks: bytes, message: str) -> None:
         request.chunked_body(100 if message == "100 bytes" else 1 << 20)
 
 
-def test_end_in_the_middle_is_the_client_leaving() -> None:
+def test_an_early_end_raises_client_gone() -> None:
     with pytest.raises(ClientGone):
         strict(b"GET / HT")
     request = strict(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
@@ -74,7 +72,7 @@ def test_end_in_the_middle_is_the_client_leaving() -> None:
         request.chunked_body(100)
 
 
-def test_malformed_head_is_refused() -> None:
+def test_a_malformed_head_is_refused() -> None:
     with pytest.raises(Refusal) as refusal:
         strict(b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n")
     assert refusal.value.status == 400
