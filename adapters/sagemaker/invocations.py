@@ -11,7 +11,7 @@ from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.application import V2Application
-from core.http.payloads.body_format import BodyKind, body_kind, is_plainly_v2
+from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
 from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
 from core.http.payloads.line_inference import infer_lines

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from core.errors import ConfigInvalid, InvalidRequest
-from core.http.payloads.body_format import OCTETS, BodyKind
+from core.http.payloads.body_kind import OCTETS, BodyKind
 from core.http.payloads.formats import CSV, FORMATS, JSON, JSONLINES, format_for
 from core.http.payloads.media_type import choose
 from core.http.v2.binary_type import BinaryType

@@ -17,7 +17,7 @@ from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_tar
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, Unsupported
 from core.http.application import V2Application
-from core.http.payloads.body_format import BodyKind, body_kind, is_plainly_v2, known_format, starts_as_v2
+from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, format_for, is_json
 from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from core.http.payloads.json.document_form import DocumentForm, document_form

@@ -1,4 +1,4 @@
-"""Numbers of a wide type as a model's datatype: nothing wraps, nothing is cut off, nothing overflows unseen."""
+"""Conversion of numbers to a model's datatype without wrapping, truncation or silent overflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BF16_NAN = np.uint16(0x7FC0)
 
 
 def expected_text(datatype: Datatype) -> str:
-    """What an element of the datatype should be, for a message."""
+    """A description of the elements of the datatype, for an error text."""
     if datatype is BYTES:
         return 'a string or {"b64": "..."}'
     if is_floating(datatype):
@@ -27,9 +27,9 @@ def expected_text(datatype: Datatype) -> str:
 
 
 def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
-    """`wide` (booleans or numbers, in its shape) as the datatype; bit patterns for BF16.
+    """Convert `wide`, booleans or numbers of any shape, to the datatype; BF16 becomes bit patterns.
 
-    Fractions round to the nearest for the floating datatypes, and are refused for integers. A finite number that would
+    Fractions are rounded to nearest for floating-point datatypes and refused for integers. A finite number that would
     become infinite is refused. Raises InvalidRequest that names the first element that does not fit.
     """
     kind = wide.dtype.kind
@@ -42,12 +42,12 @@ def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Arr
     limits = np.iinfo(datatype.dtype)
     if kind == "f":
         wide = wide.astype(np.float64, copy=False)
-        # The upper limit as a power of two, which a double can hold where it cannot hold the limit itself.
+        # The upper limit plus one is a power of two, which a double holds exactly; the limit itself may not be.
         fits = (np.trunc(wide) == wide) & (wide >= float(limits.min)) & (wide < float(limits.max + 1))
     elif not wide.size or (int(wide.min()) >= limits.min and int(wide.max()) <= limits.max):
         return wide.astype(datatype.dtype, copy=False)
     else:
-        # As objects, because numpy compares mixed integers of 64 bits as doubles.
+        # As objects, because numpy compares int64 with uint64 as doubles.
         exact = wide.astype(object)
         fits = ((exact >= limits.min) & (exact <= limits.max)).astype(bool)
     if not fits.all():
@@ -62,7 +62,7 @@ def wrong_element(values: Array, index: int, datatype: Datatype, location: Error
 
 
 def wide_integers(values: list[int]) -> Array | None:
-    """A flat array of Python's integers in a type of 64 bits; None if there is none that holds them all."""
+    """A flat array of Python integers as int64 or uint64; None if neither holds all of them."""
     for dtype in (np.int64, np.uint64):
         try:
             return np.array(values, dtype)
@@ -72,7 +72,7 @@ def wide_integers(values: list[int]) -> Array | None:
 
 
 def string_array(array: Array) -> Array:
-    """An array of numpy's fixed-width text or bytes as one of `bytes` objects; text becomes UTF-8."""
+    """Convert an array of numpy's fixed-width text or bytes to `bytes` objects; text becomes UTF-8."""
     elements = array.reshape(-1).tolist()
     if array.dtype.kind == "U":
         elements = [element.encode() for element in elements]
@@ -94,8 +94,8 @@ def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Ar
 
 
 def _rounded_to_bf16(numbers: Array) -> Array:
-    """FP32 to the nearest BF16, ties to even: half of the lowest bit that stays, less one if that bit is even."""
+    """Round FP32 to the nearest BF16, ties to even: add half of the lowest kept bit, less one if that bit is even."""
     bits = numbers.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    # A NaN whose bits are all set would round into a number.
+    # Rounding would turn a NaN whose bits are all set into a number.
     return np.where(np.isnan(numbers), _BF16_NAN, rounded.astype(np.uint16))

@@ -1,4 +1,4 @@
-"""Where in a body something stands, in the words of its sender: instances from 0, lines, rows and columns from 1."""
+"""The location of an error in a body: instances count from 0; lines, rows and columns count from 1."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def line_name(index: int) -> str:
 
 
 class ErrorLocation:
-    """The values of one input, whose rows are called what `row_name` calls them; None where there are no rows."""
+    """Locations in the values of one input. `row_name` names its rows; None if there are no rows."""
 
     def __init__(self, row_name: RowName | None, input_name: str) -> None:
         self.row_name = row_name
         self.input_name = input_name
 
     def at(self, *indices: int) -> str:
-        """The place of the value at `indices` of nested lists; the first is the row, unless there are no rows."""
+        """The location of the value at `indices` of nested lists; the first index is the row, if there are rows."""
         inner = indices
         text = f"input '{self.input_name}'"
         if self.row_name is not None and indices:
@@ -34,12 +34,12 @@ class ErrorLocation:
         return f"{text}, element {shape_text(inner)}" if inner else text
 
     def element(self, index: int, shape: Shape) -> str:
-        """The place of the element that is `index` in the row-major order of `shape`."""
+        """The location of the element at position `index` in the row-major order of `shape`."""
         return self.at(*unravelled(index, shape))
 
 
 class CsvErrorLocation(ErrorLocation):
-    """The columns of one input, `first_column` (from 0) and those after it."""
+    """Locations in the columns of one input, which begin at `first_column` (from 0)."""
 
     def __init__(self, input_name: str, first_column: int) -> None:
         super().__init__(None, input_name)
@@ -51,7 +51,7 @@ class CsvErrorLocation(ErrorLocation):
 
 
 def unravelled(index: int, shape: Shape) -> tuple[int, ...]:
-    """The indices of the element that is `index` in the row-major order of `shape`."""
+    """The indices of the element at position `index` in the row-major order of `shape`."""
     indices: list[int] = []
     for dim in reversed(shape):
         index, rest = divmod(index, dim)

@@ -1,4 +1,4 @@
-"""The table of formats: which media types are read and written, and by what.
+"""The table of formats: their media types, decoders and encoders.
 
 Source: docs/spec/sagemaker.md section C "Content types".
 """
@@ -29,16 +29,16 @@ _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """No decoder for the body's Content-Type."""
+    """There is no decoder for the body's Content-Type."""
 
 
 class NotAcceptable(InvalidRequest):
-    """No encoder for anything that Accept names."""
+    """There is no encoder for any type that Accept names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`media_types`: the first is the one that responses carry. `text`: it may be in UTF-8 only."""
+    """Responses have the first of `media_types`. `text`: the format is text, which must be UTF-8."""
 
     media_types: tuple[str, ...]
     decode: Decode
@@ -62,13 +62,13 @@ JSONLINES = Format(
 NPY = Format(("application/x-npy",), decode_npy, encode_npy, text=False)
 NPZ = Format(("application/x-npz",), decode_npz, encode_npz, text=False)
 
-# In the order in which `*/*` takes them.
+# In the order of preference for `*/*`.
 FORMATS = (JSON, CSV, JSONLINES, NPY, NPZ)
 _BY_MEDIA_TYPE = {media_type: row for row in FORMATS for media_type in row.media_types}
 
 
 def format_of(content_type: str) -> Format:
-    """The format of a body. Raises UnsupportedMediaType that lists the known ones, InvalidRequest for garbage."""
+    """The format of a body. Raises UnsupportedMediaType that lists the known types, InvalidRequest if malformed."""
     media_type = parse_media_type(content_type)
     found = _BY_MEDIA_TYPE.get(media_type.essence)
     if found is None:
@@ -81,7 +81,7 @@ def format_of(content_type: str) -> Format:
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a body of this type is JSON; also where it has no type."""
+    """Whether a body of this type is JSON; true for a missing type."""
     try:
         return not content_type or parse_media_type(content_type).essence in JSON.media_types
     except InvalidRequest:
@@ -89,9 +89,9 @@ def is_json(content_type: str) -> bool:
 
 
 def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: int = 1) -> str:
-    """The media type for a response with so many outputs: `default` where the header leaves the choice.
+    """The media type for a response with `outputs` outputs; `default` if the header accepts anything.
 
-    Its encoder is `FORMATS`' by `encoder_of`. Raises NotAcceptable that lists those that can hold the outputs.
+    `encoder_of` gives its encoder. Raises NotAcceptable that lists the types that can hold the outputs.
     """
     known = [essence for essence, row in _BY_MEDIA_TYPE.items() if outputs == 1 or row is not NPY]
     chosen = choose(accept, [default, *known] if default in known else known)
@@ -101,12 +101,12 @@ def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: 
 
 
 def encoder_of(media_type: str) -> Encode:
-    """The encoder of a media type that `format_for` chose out of the table."""
+    """The encoder of a media type that `format_for` returned."""
     return _BY_MEDIA_TYPE[media_type].encode
 
 
 def supported_types(also: Sequence[str] = ()) -> str:
-    """The media types of the table, for a text."""
+    """The media types of the table, for an error text."""
     return ", ".join([*also, *_BY_MEDIA_TYPE])
 
 

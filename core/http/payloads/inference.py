@@ -1,7 +1,7 @@
-"""Inference on bodies in other formats than the v2 protocol's, as the platforms' adapters have them.
+"""Inference on bodies in formats other than the v2 protocol's, for the platforms' adapters.
 
-A body is decoded to a payload by the model's inputs, the payload makes as many requests as it takes, and what they
-give is encoded as the client asked.
+A body is decoded to a payload by the model's inputs, the payload is split into requests, and their outputs are encoded
+as the client asks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
-from core.http.payloads.body_format import BodyKind
+from core.http.payloads.body_kind import BodyKind
 from core.http.payloads.formats import JSON, encoder_of, format_for
 from core.http.payloads.json.document_form import DocumentForm
 from core.http.payloads.json.encoder import encode_json
@@ -32,15 +32,15 @@ from core.inference.tensors import Buffer
 if TYPE_CHECKING:
     from core.http.application import V2Application
 
-# What a small npz may become.
+# How much larger the content of a small npz may be.
 _INFLATES_BY = 32
-# Numbers are read four times as fast as bytes are inflated, 240 KB of JSON in a millisecond.
+# Decoding numbers is four times as fast as inflating bytes: 240 KB of JSON in a millisecond.
 _READS_BY = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PayloadResult:
-    """`columns` are all outputs, with a row for each instance; `parameters` are those of the first response."""
+    """`columns` are the outputs, with a row for each instance; `parameters` are the first response's."""
 
     columns: list[OutputColumn]
     parameters: dict[str, Parameter] | None
@@ -53,9 +53,9 @@ def decode_payload(
     kind: BodyKind,
     ignored_fields: frozenset[str] = frozenset(),
 ) -> DecodedPayload:
-    """The payload in `body`, decoded off the hub where that takes long. Raises InvalidRequest.
+    """Decode `body`, off the hub if that takes long. Raises InvalidRequest.
 
-    `ignored_fields` are members of instances that are no inputs.
+    `ignored_fields` are members of instances that are not inputs.
     """
     check_size(application, len(body))
     size = len(body) * _INFLATES_BY if kind is BodyKind.NPZ else len(body) // _READS_BY
@@ -64,7 +64,7 @@ def decode_payload(
 
 
 def check_size(application: V2Application, size: int) -> None:
-    """Raises InvalidRequest for a body of more bytes than are allowed."""
+    """Raises InvalidRequest for a body over the limit on input size."""
     limit = application.options.max_input_size
     if size > limit:
         raise InvalidRequest(
@@ -80,10 +80,10 @@ def infer_payload(
     payload: DecodedPayload,
     pattern: InferenceRequest | None = None,
 ) -> PayloadResult:
-    """Run `payload` on the version of `spec`'s model that serves. Raises ServerError.
+    """Run `payload` on the serving version of `spec`'s model. Raises ServerError.
 
-    What the model takes at once is one request. Otherwise it is several, and a native thread waits for them. Each of
-    them has what `pattern` has, a request without inputs.
+    A payload that fits into one batch is one request. Otherwise it is several, and a native thread waits for them.
+    Every request is a copy of `pattern`, which has no inputs.
     """
     pattern = pattern or InferenceRequest(spec.name, [])
     if payload.parameters:
@@ -98,7 +98,7 @@ def infer_payload(
 def infer_converted(
     application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, media_type: str
 ) -> PayloadResult:
-    """Run a v2 JSON request whose outputs are wanted as another `media_type`. Raises ServerError."""
+    """Run a v2 JSON request whose response is to be in another `media_type`. Raises ServerError."""
     request, plan = decode_converted(application, body, spec, version, media_type)
     prepare(application, environ, request)
     return converted(request, run(application, environ, request), plan, spec)
@@ -107,7 +107,7 @@ def infer_converted(
 def decode_converted(
     application: V2Application, body: Buffer, spec: ModelSpec, version: int, media_type: str
 ) -> tuple[InferenceRequest, ResponsePlan]:
-    """Raises InvalidRequest; NotAcceptable for a type that cannot hold all the outputs."""
+    """Decode a v2 JSON request. Raises InvalidRequest, and NotAcceptable for a type that cannot hold the outputs."""
     request, plan = decode_request(body, None, version, spec, application.options.max_input_size)
     format_for(media_type, outputs=len(request.outputs or spec.outputs))
     return request, plan
@@ -116,9 +116,9 @@ def decode_converted(
 def converted(
     request: InferenceRequest, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec
 ) -> PayloadResult:
-    """What a v2 request gave, for another format: rows are those of its first input.
+    """The response to a v2 request, for another format. The first input gives the number of rows.
 
-    What it said of binary tensors has no meaning then; its classifications are strings in every format.
+    The request's settings of binary tensors are ignored. Classifications are strings in every format.
     """
     rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
     outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in response.outputs]
@@ -133,7 +133,7 @@ def payload_reply(
     media_type: str,
     form: DocumentForm | None = None,
 ) -> Reply:
-    """The outputs as `media_type`; `form` is that of the JSON document that is answered, if it is one."""
+    """The reply with the outputs as `media_type`; `form` is the form of the request if that was JSON."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
     content = off_hub(application, size, content_of, result.columns, media_type, form)
     return finish(application, environ, [content], [("Content-Type", media_type)], result.parameters)
@@ -161,12 +161,12 @@ def _infer_parts(
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
-    """The requests that the payload makes, each of them like `pattern`."""
+    """The requests of the payload, each a copy of `pattern` with inputs."""
     for inputs in split_instances(payload, spec):
         yield pattern.with_inputs(inputs, model_version=pattern.model_version, id=pattern.id)
 
 
 def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:
-    """The responses to the requests that `requests_of` made of the payload. Raises ServerError."""
+    """Join the responses to the requests of `requests_of`. Raises ServerError."""
     columns = output_columns([response.outputs for response in responses], payload)
     return PayloadResult(columns, responses[0].parameters)

@@ -1,4 +1,4 @@
-"""What one instance of a model looks like, and whether its rows go to the model as one batch."""
+"""The inputs of one instance of a model, and whether instances are stacked into a batch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from core.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSignature:
-    """`inputs` with the dims of one instance. `stacked`: rows are a batch; otherwise each is run alone."""
+    """`inputs` have the dims of one instance. `stacked`: instances are a batch; otherwise each is a request."""
 
     inputs: dict[str, InputSpec]
     stacked: bool
 
 
 def instance_signature(spec: ModelSpec, rank: int | None) -> InstanceSignature:
-    """The signature for instances whose first input's value has `rank` dimensions; None for rows that are flat.
+    """The signature for instances whose first input has `rank` dimensions; None for flat rows.
 
-    A model with `max_batch_size` 0 may still have a batch dimension of its own: where the first dimension of each input
-    and output is variable, instances that lack it are rows of it, and instances that have it are tensors of their own.
+    A model with `max_batch_size` 0 may still have a batch dimension: the first dimension of every input and output, if
+    all are variable. Instances without that dimension are rows of a batch. Instances with it are whole tensors.
     """
     if spec.max_batch_size > 0:
         return InstanceSignature(inputs=spec.inputs, stacked=True)
@@ -34,7 +34,7 @@ def instance_signature(spec: ModelSpec, rank: int | None) -> InstanceSignature:
 
 
 def single_input(spec: ModelSpec, what: str) -> InputSpec:
-    """The only input of the model; InvalidRequest says that `what` needs such a model."""
+    """The only input of the model. Raises InvalidRequest whose text says that `what` needs such a model."""
     if len(spec.inputs) != 1:
         raise InvalidRequest(f"{what} needs a model with one input, '{spec.name}' has {_listed(spec.inputs)}")
     return next(iter(spec.inputs.values()))

@@ -1,6 +1,6 @@
-"""Inference on a body of JSON documents, one on each line; each is answered as it would be alone, in their order.
+"""Inference on request lines: JSON documents, one on each line, each answered in order as if it were alone.
 
-All that they ask for is in the engine at once, as far as it takes it, so that lines become batches.
+All lines are submitted to the engine together, so that they form batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
-from core.http.payloads.body_format import starts_as_v2
+from core.http.payloads.body_kind import starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
 from core.http.payloads.inference import (
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from core.http.application import V2Application
 
 _LATEST = -1
-# A document by itself has no line break at its end, rows have.
+# An encoded document does not end with a line break; encoded rows do.
 _BREAK = b"\n"
 _ARRAYS = (*NPY.media_types, *NPZ.media_types)
 
 Answer = Callable[[list[InferenceResponse]], bytes]
-# The media type of the answer to a document, which is one of the v2 protocol or not; None for that protocol's own.
+# The media type of the answer to a line, given whether it is of the v2 protocol; None for a v2 response.
 AnswerType = Callable[[bool], str | None]
 
 
 def infer_lines(
     application: V2Application, environ: Environ, spec: ModelSpec, lines: list[bytes], answer_type: AnswerType
 ) -> Reply:
-    """Run the documents on the latest version. Raises ServerError: all are answered, or none.
+    """Run the documents on the latest version. Raises ServerError if any of them fails.
 
     `answer_type` is called on a native thread.
     """
@@ -60,7 +60,7 @@ def infer_lines(
 
 
 class _Lines:
-    """One body; its methods run on a native thread."""
+    """The lines of one body. Its methods run on a native thread."""
 
     def __init__(self, application: V2Application, environ: Environ, spec: ModelSpec, answer_type: AnswerType) -> None:
         self._application = application
@@ -68,11 +68,11 @@ class _Lines:
         self._spec = spec
         self._answer_type = answer_type
         self._limit = application.options.max_input_size
-        # How many requests each line made, and what makes its answer of the responses.
+        # For each line the number of its requests, and the function that makes its answer from their responses.
         self._answers: list[tuple[int, Answer]] = []
 
     def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None]:
-        """The body of the reply, its type, and the parameters of the first response."""
+        """The body of the reply, its media type, and the parameters of the first response."""
         client_gone = self._environ.get(CLIENT_GONE_KEY)
         responses = infer_many(self._application.engine, self._requests(lines), client_gone)
         content = bytearray()
@@ -105,14 +105,14 @@ class _Lines:
     def _type(self, is_v2: bool) -> str | None:
         chosen = self._answer_type(is_v2)
         if chosen in _ARRAYS:
-            raise NotAcceptable(f"answers in {chosen} cannot be put together line by line", hint="ask for JSON or CSV")
+            raise NotAcceptable(f"answers in {chosen} cannot be joined line by line", hint="ask for JSON or CSV")
         return chosen
 
     def _v2(self, line: bytes) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec
         request, plan = decode_request(line, None, _LATEST, spec, self._limit)
         if any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
-            raise InvalidRequest("binary outputs have no place in an answer of lines")
+            raise InvalidRequest("an answer of lines cannot have binary outputs")
         prepare(self._application, self._environ, request)
         return [request], lambda responses: bytes(encode_response(responses[0], plan, spec)[0][0])
 

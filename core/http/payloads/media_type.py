@@ -1,4 +1,4 @@
-"""Media types as `Content-Type` and `Accept` write them, and the choice among what is supported.
+"""Media types in `Content-Type` and `Accept` headers, and the choice of a supported one.
 
 Source: RFC 9110 sections 8.3.1 and 12.5.1; docs/spec/sagemaker.md section A3 (1024 characters at most).
 """
@@ -25,7 +25,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class MediaType:
-    """`essence` is `type/subtype` in lower case; names of parameters are in lower case, their values as they came."""
+    """`essence` is `type/subtype` in lower case. Names of parameters are in lower case, values as received."""
 
     essence: str
     parameters: dict[str, str] = field(default_factory=dict, hash=False)
@@ -39,7 +39,7 @@ class MediaRange:
     quality: float
 
     def specificity(self, essence: str) -> int:
-        """How closely this range names `essence`: 3 itself, 2 its type, 1 anything, 0 it does not match."""
+        """How closely the range matches `essence`: 3 exactly, 2 by its type, 1 by `*/*`, 0 not at all."""
         mine = self.media_type.essence
         if mine == essence:
             return 3
@@ -50,7 +50,7 @@ class MediaRange:
 
 @lru_cache(maxsize=256)
 def parse_media_type(text: str) -> MediaType:
-    """The value of a Content-Type header. Raises InvalidRequest for what is none, or is a range."""
+    """Parse the value of a Content-Type header. Raises InvalidRequest for a malformed value or a range."""
     _check_length(text, "Content-Type")
     found = _TYPE.match(text)
     if found:
@@ -62,9 +62,9 @@ def parse_media_type(text: str) -> MediaType:
 
 @lru_cache(maxsize=256)
 def parse_accept(text: str) -> tuple[MediaRange, ...]:
-    """The items of an Accept header, as written; an empty one accepts anything.
+    """Parse the items of an Accept header, in order; an empty header accepts anything.
 
-    What is not understood is skipped, as the preference of another server. Raises InvalidRequest where nothing is left.
+    Malformed items are skipped. Raises InvalidRequest if all of them are malformed.
     """
     _check_length(text, "Accept")
     ranges: list[MediaRange] = []
@@ -86,16 +86,16 @@ def parse_accept(text: str) -> tuple[MediaRange, ...]:
 
 
 def choose(accept: str | None, supported: Sequence[str]) -> str | None:
-    """The one of `supported` that the header likes best; None if it accepts none of them.
+    """The member of `supported` that the header prefers; None if it accepts none of them.
 
-    The highest quality wins, then what stands first in the header, then what stands first in `supported`. What a
-    closer range says of a type counts more than what a wider one says. No header accepts anything.
+    The highest quality wins, then the first in the header, then the first in `supported`. The quality of a type is that
+    of the closest range that matches it. A missing header accepts anything.
     """
     ranges = parse_accept(accept or "")
     best: str | None = None
     best_rank = (0.0, 0)
     for essence in supported:
-        # The first of the closest ranges is the one that counts for this type.
+        # The first of the closest ranges counts.
         position = max(range(len(ranges)), key=lambda i: ranges[i].specificity(essence))
         quality = ranges[position].quality if ranges[position].specificity(essence) else 0.0
         rank = (quality, -position)
@@ -105,7 +105,7 @@ def choose(accept: str | None, supported: Sequence[str]) -> str | None:
 
 
 def _media_range(text: str, position: int) -> tuple[MediaRange | None, int]:
-    """The item at `position`, None where it is not understood, and where the next one begins."""
+    """The item at `position`, None if it is malformed, and the position of the next item."""
     found = _TYPE.match(text, position) or _ANYTHING.match(text, position)
     if found:
         essence = f"{found[1]}/{found[2]}".lower() if found.re is _TYPE else "*/*"
@@ -119,7 +119,7 @@ def _media_range(text: str, position: int) -> tuple[MediaRange | None, int]:
 
 
 def _parameters(text: str, position: int) -> tuple[dict[str, str], int]:
-    """The parameters at `position`, and where they end."""
+    """The parameters at `position`, and the position after them."""
     parameters: dict[str, str] = {}
     while item := _PARAMETER.match(text, position):
         position = item.end()

@@ -1,4 +1,4 @@
-"""The outputs of one or more responses, put together by output: what all encoders read."""
+"""The outputs of one or more responses, joined by output; all encoders take them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from core.inference.tensors import BY_NAME, Array, Datatype
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputColumn:
-    """One output. `parts` one after the other are its rows; there are several only where their shapes differ.
+    """One output. `parts` in order are its rows; there are several parts only if their shapes differ.
 
-    Without rows (`whole`) there is one part, the tensor as it is. BF16 has become the FP32 numbers it stands for.
+    `whole`: the output has no rows, and its one part is the tensor. BF16 is converted to FP32.
     """
 
     name: str
@@ -27,7 +27,7 @@ class OutputColumn:
     whole: bool = False
 
     def array(self, format_name: str) -> Array:
-        """The only part; InvalidRequest for a format that cannot hold rows of different shapes."""
+        """The only part. Raises InvalidRequest that names the format, which cannot hold rows of different shapes."""
         if len(self.parts) > 1:
             shapes = f"{list(self.parts[0].shape[1:])} and {list(self.parts[1].shape[1:])}"
             raise InvalidRequest(
@@ -38,15 +38,15 @@ class OutputColumn:
 
 
 def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> list[OutputColumn]:
-    """The columns of the responses to the requests that `split_instances` made of the payload, in their order.
+    """The columns of the responses to the requests of `split_instances`, in their order.
 
-    Raises BackendFailed if the model gave not one row for each instance, or not the same outputs each time.
+    Raises BackendFailed if the model did not return one row for each instance, or the same outputs every time.
     """
     first = responses[0]
     names = [output.name for output in first]
     by_name = [{output.name: output for output in response} for response in responses]
     if not names or any(outputs.keys() != set(names) for outputs in by_name):
-        raise BackendFailed("the model gave no outputs, or different ones for the parts of one batch")
+        raise BackendFailed("the model returned no outputs, or different outputs for the parts of one batch")
     columns: list[OutputColumn] = []
     for output in first:
         datatype = BY_NAME[output.datatype]

@@ -1,4 +1,4 @@
-"""What a body was decoded to: arrays by input name, and the requests that they make."""
+"""A decoded body: arrays by input name, and their division into requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DEFAULT_MAX_SIZE = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRules:
-    """What an adapter allows. `max_input_size`: bytes that compressed content may have once it is inflated.
+    """An adapter's rules. `max_input_size` is the limit of compressed content in bytes after inflation.
 
-    `ignored_fields` are members of object instances that are no inputs (a key); an input of that name goes first.
+    `ignored_fields` are members of object instances that are not inputs, such as a key, unless an input has that name.
     """
 
     ignored_fields: frozenset[str] = frozenset()
@@ -26,11 +26,11 @@ class DecodeRules:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DecodedPayload:
-    """`arrays` are C-contiguous, of their datatypes' numpy types, all with `count` rows.
+    """`arrays` are C-contiguous, of their datatypes' numpy types, and have `count` rows each.
 
-    `stacked`: the rows are a batch that the model takes as it is. Otherwise each row is a request of its own, and where
-    they are of different shapes `rows` has them, without a dimension for their number, and `arrays` is empty.
-    `count` None: the arrays are whole tensors without rows, one request. `parameters` come with JSON documents only.
+    `stacked`: the rows are a batch. Otherwise each row is a separate request; if rows have different shapes, `rows`
+    has them, without a batch dimension, and `arrays` is empty. `count` None: the arrays are whole tensors of one
+    request. Only JSON documents have `form` and `parameters`.
     """
 
     arrays: dict[str, Array]
@@ -42,10 +42,10 @@ class DecodedPayload:
 
 
 def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[InputTensor]]:
-    """The inputs of each request that the payload makes, in order; views, nothing is copied.
+    """The inputs of each request of the payload, in order, as views of its arrays.
 
-    One request for a batch that the model takes at once, several of at most `max_batch_size` rows for a larger one,
-    one for each instance of a model that does not batch (docs/spec/vertex.md section D point 3).
+    A batch is one request, or several of at most `max_batch_size` rows. Of a model that does not batch, each instance
+    is one request (docs/spec/vertex.md section D point 3).
     """
     count = payload.count
     if payload.rows is not None:
@@ -59,7 +59,7 @@ def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[Input
             for start in range(0, count, size)
         ]
     return [
-        # A slice and not an index: that of a flat array would be a number, not an array.
+        # A slice, because an index into a flat array gives a number.
         [_tensor(spec, name, array[i : i + 1].reshape(array.shape[1:])) for name, array in payload.arrays.items()]
         for i in range(count)
     ]

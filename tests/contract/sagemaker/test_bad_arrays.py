@@ -58,7 +58,7 @@ PICKLE = b"\x80\x04cposix\nsystem\n(Vtouch sprung\ntR."
         (npy(described("[('a', '<f4')]")), "got a structured array"),
         (npy(described("'|V4'")), "got elements of type V4"),
         (npy(described("'<c8'"), 2 * TENSOR), "got elements of type c8"),
-        (npy(described(shape="(-1, 4)")), "has no 'shape', or one that is none"),
+        (npy(described(shape="(-1, 4)")), "has no 'shape', or an invalid one"),
         (npy(described(shape="(1000000000000, 4)")), "16000000000000 bytes, but there are 16"),
         (npy(described(shape=f"({'9' * 1000},)")), "no array can have the shape"),
         (npy(described(shape="(0, 99999999999)"), b""), "expected shape [-1,4]"),

@@ -51,7 +51,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeveralModel
         (JSON, 400, "failed to parse the request JSON buffer"),
         (LINES, 400, "line 1: failed to parse"),
         (NPY, 400, "does not begin with \\x93NUMPY"),
-        (NPZ, 400, "no archive of numpy's (application/x-npz)"),
+        (NPZ, 400, "not a numpy archive (application/x-npz)"),
         (BINARY, 400, "json-header-size=N"),
         ("image/png", 415, f"supported are: {BINARY};json-header-size=N, {JSON}, {CSV}"),
         ("text/csv; charset=latin-1", 415, "supported is: utf-8"),

@@ -1,0 +1,1 @@
+"""Binary bodies: numpy's npy and npz files, sparse matrices and raw bytes."""

@@ -1,4 +1,4 @@
-"""Arrays that came with their own types and shapes, as the inputs of a model."""
+"""Converts arrays with their own types and shapes to the inputs of a model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from core.inference.tensors import BYTES, Array, Shape, shape_text
 
 
 def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
-    """`[N, *dims]` for each input: a batch, or N instances of a model that does not batch.
+    """Arrays of shape `[N, *dims]` are a batch, or N instances of a model that does not batch.
 
-    Of the latter an array may also have the dims alone: then it is the whole tensor of one request.
+    For a model that does not batch all arrays may also have the shape `dims`: then they are one request.
     Raises InvalidRequest that names the input, its shape or its element.
     """
     check_names(arrays, spec, "the arrays")
@@ -33,7 +33,7 @@ def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
         return DecodedPayload(arrays=typed, count=None, stacked=False)
     count = common_count(typed)
     for name, array in typed.items():
-        if not array.size:  # then the number of rows is a mere claim, and each would be a request
+        if not array.size:  # no content backs the number of rows, and each row would be a request
             raise InvalidRequest(f"input '{name}' has {count} rows without an element: expected at least one in each")
     return DecodedPayload(arrays=typed, count=count, stacked=spec.max_batch_size > 0)
 
@@ -43,7 +43,7 @@ def fits_dims(shape: Shape, dims: Shape) -> bool:
 
 
 def common_count(arrays: dict[str, Array]) -> int:
-    """The number of rows that all arrays have. Raises InvalidRequest where they differ, or there are none."""
+    """The number of rows of all arrays. Raises InvalidRequest if they differ, or if there are no rows."""
     (first, count), *rest = [(name, len(array)) for name, array in arrays.items()]
     for name, length in rest:
         if length != count:

@@ -1,7 +1,7 @@
-"""numpy's array files, one array each: read as views of the body, never by unpickling.
+"""numpy's npy format, one array in each file: decoded as views of the body, never by unpickling.
 
-The header is a Python literal. It is read by patterns and not evaluated, and what it claims is compared with the bytes
-that are there before anything is made of it.
+The header is a Python literal. It is matched by patterns and not evaluated, and its claims are checked against the
+length of the body before memory is allocated.
 Source: numpy's NEP 1 (the format); docs/spec/sagemaker.md section C "Content types".
 """
 
@@ -26,21 +26,21 @@ _MAX_RANK = 32
 _DESCR = re.compile(rb"""['"]descr['"]\s*:\s*['"]([<>|=]?)([a-zA-Z])(\d{0,6})['"]""")
 _ORDER = re.compile(rb"""['"]fortran_order['"]\s*:\s*(True|False)""")
 _SHAPE = re.compile(rb"""['"]shape['"]\s*:\s*\(([\d,\sL]*)\)""")
-# Booleans, numbers, fixed-width bytes and text, with the sizes that they come in (of text: any).
+# The sizes of booleans and numbers by kind; fixed-width bytes and text may have any size.
 _SIZES = {"b": {1}, "i": {1, 2, 4, 8}, "u": {1, 2, 4, 8}, "f": {2, 4, 8}}
 _NUMPY = "one array of booleans, numbers or fixed-width strings"
-# Fixed-width strings are all as long as the longest.
+# Every fixed-width string takes the space of the longest one.
 _MOST_STRING_BYTES = 256 << 20
 
 
 def decode_npy(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """The only input of a model from one array. Raises InvalidRequest."""
+    """Decode one array as the only input of a model. Raises InvalidRequest."""
     expected = single_input(spec, "a body in application/x-npy")
     return decode_arrays({expected.name: read_npy(body, "the body")}, spec)
 
 
 def encode_npy(columns: list[OutputColumn]) -> bytes:
-    """The only output. Raises InvalidRequest if there are several."""
+    """Encode the only output. Raises InvalidRequest if there are several."""
     if len(columns) > 1:
         names = ", ".join(f"'{column.name}'" for column in columns)
         raise InvalidRequest(
@@ -51,10 +51,10 @@ def encode_npy(columns: list[OutputColumn]) -> bytes:
 
 
 def read_npy(content: Buffer, location: str) -> Array:
-    """The array of a file in memory: a view where its byte order is ours. Raises InvalidRequest, after `location`."""
+    """Read an array; a view if it has the machine's byte order. Raises InvalidRequest that begins with `location`."""
     view = memoryview(content)
     if bytes(view[:6]) != _MAGIC or len(view) < 12:
-        raise InvalidRequest(f"{location} is no array in numpy's format: it does not begin with \\x93NUMPY")
+        raise InvalidRequest(f"{location} is not an array in numpy's format: it does not begin with \\x93NUMPY")
     version = view[6]
     start = 10 if version == 1 else 12
     length = int.from_bytes(view[8:start], "little")
@@ -66,7 +66,7 @@ def read_npy(content: Buffer, location: str) -> Array:
         raise InvalidRequest(f"{location}: the header of numpy's format has no 'fortran_order'")
     elements = view[start + length :]
     count = element_count(shape)
-    # A dimension of 0 does not make a shape of the others: numpy multiplies them all.
+    # numpy refuses a shape whose other dimensions overflow, even if one dimension is 0.
     if element_count(dim or 1 for dim in shape) * dtype.itemsize > MAX_ELEMENTS:
         raise InvalidRequest(f"{location}: no array can have the shape {shape_text(shape)}")
     if count * dtype.itemsize != len(elements):
@@ -86,7 +86,7 @@ def write_npy(array: Array) -> bytes:
 
 
 def storable(column: OutputColumn, format_name: str) -> Array:
-    """The output as an array that needs no pickling: strings in fixed width. Raises InvalidRequest if it cannot be."""
+    """The output as an array that needs no pickling: strings get a fixed width. Raises InvalidRequest if impossible."""
     array = column.array(format_name)
     if column.datatype is not BYTES:
         return array
@@ -124,5 +124,5 @@ def _shape(header: bytes, location: str) -> tuple[int, ...]:
     except ValueError:
         found = None
     if not found or len(shape) > _MAX_RANK:
-        raise InvalidRequest(f"{location}: the header of numpy's format has no 'shape', or one that is none")
+        raise InvalidRequest(f"{location}: the header of numpy's format has no 'shape', or an invalid one")
     return shape

@@ -1,4 +1,4 @@
-"""numpy's archives: a zip file with an array for each input or output. Sizes are checked before anything is inflated.
+"""numpy's npz format: a zip file with an npy file for each input or output. Sizes are checked before inflation.
 
 Source: numpy's NEP 1; APPNOTE.TXT of the zip format, section 4.3.16 (the end of the directory).
 """
@@ -26,17 +26,17 @@ _END_SIGNATURE = b"PK\x05\x06"
 _LONGEST_COMMENT = 65535
 _ZIP64_LOCATOR = b"PK\x06\x07"
 _LOCATOR_SIZE = 20
-# A member takes about 100 bytes of the directory and a hundred times that in memory.
+# A member takes about 100 bytes of the directory, and 100 times as much memory once it is parsed.
 _LARGEST_DIRECTORY = 1 << 20
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 1
-_NO_ARCHIVE = "the body is no archive of numpy's (application/x-npz)"
+_NO_ARCHIVE = "the body is not a numpy archive (application/x-npz)"
 
 
 def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """An array by input name, or the sparse matrix of the only input.
+    """Decode an array for each input, or a sparse matrix as the only input.
 
-    Raises InvalidRequest, also for more than `rules.max_input_size` bytes in all.
+    Raises InvalidRequest, also if the arrays have more than `rules.max_input_size` bytes in all.
     """
     content = bytes(body)
     _check_directory(content)
@@ -57,18 +57,18 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
 
 
 def encode_npz(columns: list[OutputColumn]) -> bytes:
-    """An array by output name, not compressed. Raises InvalidRequest for rows of different shapes."""
+    """Encode an uncompressed array for each output. Raises InvalidRequest for rows of different shapes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for column in columns:
-            # Not by name alone, which would put the time of day into the file.
+            # A ZipInfo, because a plain name would put the time of day into the file.
             member = zipfile.ZipInfo(column.name + _SUFFIX)
             archive.writestr(member, write_npy(storable(column, "application/x-npz")))
     return file.getvalue()
 
 
 def _check_directory(content: bytes) -> None:
-    """Refuse a directory that would take much memory to read, as the end of the file tells its size."""
+    """Refuse a directory that takes much memory to parse; the end of the file gives its size."""
     end = content.rfind(_END_SIGNATURE, max(0, len(content) - _LONGEST_COMMENT - _END.size))
     if end < 0 or len(content) - end < _END.size:
         raise InvalidRequest(f"{_NO_ARCHIVE}: it has no directory at its end")
@@ -79,7 +79,7 @@ def _check_directory(content: bytes) -> None:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members by the names of their arrays."""
+    """The members by array name."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(_SUFFIX)
@@ -99,6 +99,6 @@ def _check_members(members: dict[str, zipfile.ZipInfo], limit: int) -> None:
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
-    # No more than the directory says is inflated, and the checksum shows where it said too little.
+    # Inflates at most the size in the directory; the checksum fails if that size is too small.
     with archive.open(member) as file:
         return read_npy(file.read(member.file_size + 1), f"array '{name[:60]}'")

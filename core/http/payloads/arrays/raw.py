@@ -1,6 +1,7 @@
-"""Raw bytes as the only input of a model: instances one after the other, or one string. Not in the table of formats:
+"""Raw bytes as the only input of a model: concatenated instances, or one string.
 
-`application/octet-stream` says nothing of its content, so an adapter asks for this where nothing else fits.
+They are not in the table of formats, because `application/octet-stream` does not describe its content: adapters try all
+formats first.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from core.inference.tensors import BYTES, Buffer, bytes_array, element_count
 
 
 def decode_octets(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """JSON, which many clients send without saying so, where it is that; else `decode_raw`. Raises InvalidRequest.
+    """Decode JSON, which many clients send under this type, or else raw bytes as `decode_raw`. Raises InvalidRequest.
 
-    A string is taken as it is, unless it is an object with instances or inputs: it may well be JSON for the model.
+    For a string input only an object with instances or inputs counts as JSON, because other JSON may be the string.
     """
     (expected,) = spec.inputs.values()
     if expected.datatype is BYTES and document_form(body) is DocumentForm.BARE:
@@ -32,16 +33,16 @@ def decode_octets(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedP
     try:
         return decode_json(body, spec, rules)
     except InvalidRequest:
-        # Bytes of numbers can begin with a bracket; only a document is told what is wrong with it.
+        # Raw numbers can begin with the byte of a bracket, so only valid JSON gets the JSON decoder's error.
         if _is_meant(body):
             raise
     return decode_raw(body, spec, rules)
 
 
 def decode_raw(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Little-endian row-major elements of one or more instances; of one if a dim is variable; a string for BYTES.
+    """Decode little-endian, row-major elements: one or more instances, one if a dim is variable, one string for BYTES.
 
-    Raises InvalidRequest where the number of bytes cannot be.
+    Raises InvalidRequest for a number of bytes that does not fit.
     """
     single_input(spec, "a body of raw bytes")
     signature = instance_signature(spec, None)
@@ -65,7 +66,7 @@ def decode_raw(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
 
 
 def _is_meant(text: Buffer) -> bool:
-    """Whether it is a document, and one that a request can be."""
+    """Whether the text is valid JSON in one of the forms of a request."""
     try:
         document = parse_json(text)
     except InvalidRequest:

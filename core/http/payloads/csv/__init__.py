@@ -1,0 +1,1 @@
+"""CSV bodies: one instance or prediction on each row."""

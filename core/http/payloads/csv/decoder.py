@@ -1,8 +1,8 @@
-"""CSV rows to the arrays of a model's inputs: a row is an instance, its columns are the elements, row-major.
+"""Decodes CSV: a row is an instance, and its columns are the elements in row-major order.
 
-Several inputs stand beside each other in the order of the model configuration. There is no header row. Plain numbers
-are read by the JSON parser, whose grammar they share (1,000 rows of 30: a third of the time of numpy's own reader);
-whatever that does not read, right or wrong, goes field by field through `csv`.
+Several inputs follow each other in the order of the model configuration. There is no header row. Plain numbers are
+parsed by the JSON parser, whose grammar they share (1,000 rows of 30: a third of the time of numpy's own reader). Any
+other text is read field by field with `csv`.
 Source: RFC 4180; docs/spec/sagemaker.md section C "Content types".
 """
 
@@ -29,14 +29,14 @@ from core.inference.tensors import BYTES, Array, Buffer, Shape, bytes_array
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
-# Beyond this a double no longer tells neighbouring integers apart.
+# From this number on a double cannot represent every integer.
 _EXACT = 2.0**53
 
 _Row = list[str]
 
 
 def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Lines end with LF or CRLF; the last one may. Raises InvalidRequest that names row and column, counted from 1."""
+    """Lines end with LF or CRLF, optional on the last. Raises InvalidRequest that names row and column, from 1."""
     text = bytes(body).removeprefix(_BYTE_ORDER_MARK)
     if not text:
         raise InvalidRequest("the CSV has no rows: expected at least one")
@@ -49,9 +49,9 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
 
 
 def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array] | None:
-    """The arrays of rows that are plain numbers of one length; None for all else."""
+    """The arrays of rows of plain numbers with the same length; None for any other text."""
     kinds = {wide_kind(i.datatype) for i in signature.inputs.values()}
-    # A bracket would be a list to the parser; quotes and words it refuses itself.
+    # The parser would take a bracket for a list; it refuses quotes and words itself.
     if None in kinds or b"[" in text:
         return None
     kind = next(iter(kinds)) if len(kinds) == 1 else "f"
@@ -60,7 +60,7 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
     text = text.removesuffix(b"\n")
     if not text or text.isspace():
         return None
-    # A NaN is the usual reason why that parser refuses a row; it has the one letter that no number has.
+    # The parser refuses NaN, the most frequent reason for a refusal; no number has its letter `a`.
     found = (
         parse_number_array(b"[[" + text.replace(b"\n", b"],[") + b"]]", None, kind or "f") if b"a" not in text else None
     )
@@ -81,9 +81,9 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
 
 
 def _loaded(text: bytes) -> Array | None:
-    """What numpy's own reader makes of rows that hold a NaN or a number such as `.5`; None for what it does not read.
+    """The rows as numpy's own reader reads them, with NaN and numbers such as `.5`; None if it refuses them.
 
-    Blank lines are nothing to it, and 1e999 is an infinity: both are left to those who refuse them.
+    It skips blank lines and reads 1e999 as infinity. Both give None here, so that the slow path refuses them.
     """
     if b'"' in text:
         return None
@@ -112,7 +112,7 @@ def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
 
 
 def _rows(text: bytes) -> list[_Row]:
-    """The fields of all rows. Latin-1 keeps each byte as it is, whatever the encoding of the text is."""
+    """The fields of all rows. Decoding as Latin-1 keeps each byte, whatever the encoding of the text is."""
     reader = csv.reader(io.StringIO(text.decode("latin-1"), newline=""), strict=True)
     rows: list[_Row] = []
     try:
@@ -126,14 +126,14 @@ def _rows(text: bytes) -> list[_Row]:
 
 
 class _Fields:
-    """The fields of one input in all rows, row-major, on their way to the array of `shape`."""
+    """The fields of one input in all rows, in row-major order, and their conversion to an array of `shape`."""
 
     def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, location: CsvErrorLocation) -> None:
         self._fields = fields
         self._shape = shape
         self._datatype = spec.datatype
         self._location = location
-        # Python's readers let digits be grouped by underscores, which no writer of CSV means.
+        # Python's `int` and `float` accept underscores between digits, which are not numbers in CSV.
         self._grouped = "_" in "".join(fields)
 
     def array(self) -> Array:
@@ -163,7 +163,7 @@ class _Fields:
         doubles = np.array(self._each(_double if self._grouped else float), np.float64)
         if np.isinf(doubles).any():
             for index in np.flatnonzero(np.isinf(doubles)).tolist():
-                if "n" not in self._fields[index].lower():  # digits that say more than a double holds
+                if "n" not in self._fields[index].lower():  # digits of a number that is too large for a double
                     raise self._wrong(index)
         return doubles
 

@@ -1,6 +1,7 @@
-"""Outputs as CSV: a row per instance, the elements of each output row-major, outputs beside each other; no header.
+"""Encodes outputs as CSV: one row per instance, the elements of each output in row-major order, without a header.
 
-Numbers are written by the JSON writer (the fewest digits that read back the same); NaN and the infinities as words.
+Numbers are written by the JSON encoder with the fewest digits that read back as the same number; NaN and the
+infinities are words.
 Source: RFC 4180; docs/spec/sagemaker.md section C "Content types".
 """
 
@@ -19,7 +20,7 @@ _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 
 def encode_csv(columns: list[OutputColumn]) -> bytes:
-    """Raises InvalidRequest where whole tensors have no rows in common."""
+    """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
     lines = [_column_lines(column) for column in columns]
     if len({len(own) for own in lines}) > 1:
         raise InvalidRequest(
@@ -39,7 +40,7 @@ def _lines(array: Array, datatype: Datatype) -> list[bytes]:
     matrix = array.reshape(len(array), -1)
     if datatype is BYTES:
         return [b",".join(map(_field, row)) for row in matrix.tolist()]
-    # The text is [[1,2],[3,4]]: numbers hold no brackets, so that these are the ends of the rows.
+    # The text is [[1,2],[3,4]], and numbers have no brackets, so the brackets are the ends of rows.
     text = write_json(json_value(matrix, datatype))
     return text[2:-2].replace(b'"', b"").split(b"],[")
 

@@ -1,4 +1,4 @@
-"""Which columns of a CSV row belong to which input."""
+"""The layout of a CSV row: the columns of each input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.inference.tensors import Shape, element_count
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The columns of one input, and the dims of its instances: as configured, with the variable one told."""
+    """The columns of one input, and the dims of its instances with the variable dim resolved."""
 
     spec: InputSpec
     columns: slice
@@ -20,9 +20,9 @@ class Block:
 
 
 class CsvLayout:
-    """The blocks of rows with `column_count` columns: all inputs, or all that are required.
+    """The blocks of rows with `column_count` columns: for all inputs, or for all required inputs.
 
-    One variable dim in all is told by the number of columns. Raises InvalidRequest if that number cannot be.
+    The number of columns resolves one variable dim in all. Raises InvalidRequest for a number that does not fit.
     """
 
     def __init__(self, signature: InstanceSignature, column_count: int) -> None:
@@ -38,11 +38,12 @@ class CsvLayout:
 
 
 def _shapes(inputs: list[InputSpec], column_count: int) -> list[Shape] | None:
-    """The dims of each input, all known; None if they do not make that many columns."""
+    """The resolved dims of each input; None if they do not fit `column_count` columns."""
     variable = sum(i.dims.count(-1) for i in inputs)
     if variable > 1:
         raise InvalidRequest(
-            "CSV rows cannot tell several variable dimensions; send JSON, or arrays of the inputs as application/x-npz"
+            "CSV rows cannot determine several variable dimensions; send JSON, "
+            "or arrays of the inputs as application/x-npz"
         )
     if not variable:
         shapes = [i.dims for i in inputs]
@@ -66,7 +67,7 @@ def _blocks(inputs: list[InputSpec], shapes: list[Shape]) -> list[Block]:
 
 
 def _expected(inputs: list[InputSpec]) -> str:
-    """How many columns there should be, for a message: all, and those of each input where there are several."""
+    """The expected number of columns, for an error text: in all, and of each input if there are several."""
     widths = [
         f"{'a multiple of ' if -1 in i.dims else ''}{element_count(d for d in i.dims if d != -1)} for '{i.name}'"
         for i in inputs

@@ -1,0 +1,1 @@
+"""JSON bodies: documents with instances, JSON Lines, and lines that are requests."""

@@ -1,6 +1,6 @@
-"""JSON documents with instances to the arrays of a model's inputs.
+"""Decodes JSON documents with instances.
 
-Numbers of a model with one input go straight from the text into an array; all else goes through Python's values.
+Numbers for a model with one input are parsed directly into an array; other documents are parsed into Python values.
 Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
 """
 
@@ -23,9 +23,9 @@ from core.http.payloads.json.values import column_array, rank_of
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.inference.tensors import Array, Buffer
 
-# From this size on the parser made for numbers wins.
+# From this number of bytes on the parser for number arrays is faster.
 _LARGE = 1024
-# `signature_name` is TensorFlow Serving's; our models have one signature.
+# `signature_name` is TensorFlow Serving's and is ignored: a model here has one signature.
 _MEMBERS = {
     DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
     DocumentForm.COLUMNS: ("inputs", "parameters", "signature_name"),
@@ -33,7 +33,7 @@ _MEMBERS = {
 
 
 def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Raises InvalidRequest that names the instance, the input and the element."""
+    """Decode a document. Raises InvalidRequest that names the instance, the input and the element."""
     form = document_form(body)
     payload = _decode_numbers(body, spec, form) if len(body) > _LARGE else None
     if payload is None:
@@ -43,7 +43,7 @@ def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPay
 
 
 def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of plain numbers for a model with one input; None for all else, right or wrong."""
+    """The payload of plain numbers for a model with one input; None for any other document, valid or not."""
     kind = only_numbers(spec)
     if kind is None or form not in (DocumentForm.INSTANCES, DocumentForm.BARE):
         return None
@@ -61,13 +61,13 @@ def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> Decode
 
 
 def only_numbers(spec: ModelSpec) -> str | None:
-    """The kind of wide type for the numbers of the only input; None if there are more inputs, or it has no numbers."""
+    """The wide kind of the only input; None if there are several inputs, or if its datatype is not numeric."""
     datatypes = [i.datatype for i in spec.inputs.values()]
     return wide_kind(datatypes[0]) if len(datatypes) == 1 else None
 
 
 def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
-    """The payload of the only input's instances, `wide[0]` and so on; None if they are not of the input's shape."""
+    """The payload of `wide`, whose rows are instances of the only input; None if they do not fit its shape."""
     (name,) = spec.inputs
     signature = instance_signature(spec, wide.ndim - 1)
     expected = signature.inputs[name]
@@ -80,7 +80,7 @@ def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPa
 
 
 def _is_one_instance(rank: int, spec: ModelSpec) -> bool:
-    """Whether a bare array is an instance itself, for which its nesting speaks, and not a list of instances."""
+    """Whether the nesting of a bare array shows that it is one instance and not a list of instances."""
     if len(spec.inputs) != 1:
         return False
     (row,) = instance_signature(spec, None).inputs.values()
@@ -121,9 +121,8 @@ def _parameters(others: dict[str, Any], form: DocumentForm) -> dict[str, Any]:
 
 
 def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
-    """Whole tensors by input name, with the batch dimension where the model has one (TensorFlow Serving's columns).
-
-    The tensor of an only input may stand there without its name.
+    """Decode whole tensors by input name (TensorFlow Serving's columnar format), with a batch dimension if the model
+    has one. The tensor of an only input may be given without its name.
     """
     if type(content) is list:
         content = {single_input(spec, "a tensor without a name under 'inputs'").name: content}

@@ -1,4 +1,4 @@
-"""The forms of JSON documents, told apart by a look at the text.
+"""The form of a JSON document, found by a search of its text.
 
 Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
 """
@@ -15,13 +15,13 @@ from core.inference.tensors import Buffer
 _FIRST = re.compile(rb'\s*(?:(\[)|\{\s*("instances"\s*:)?)')
 _INSTANCES = re.compile(rb'"instances"')
 _INPUTS_KEY = re.compile(rb'"inputs"')
-# What is in the list are objects, or nothing is, or the text ends.
+# The list has objects or is empty, or the text ends.
 V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[\s*(?:[{\]]|\Z)')
 _COLUMNS = re.compile(rb'"inputs"\s*:\s*(?:\{|(\[)\s*[^\s{\]])')
 
 
 class DocumentForm(Enum):
-    """What a JSON document is, seen from its outermost level. The value says it in words."""
+    """The form of a document at its outermost level. The value describes it."""
 
     INSTANCES = "an object with 'instances': one value or object for each"
     BARE = "an array of instances, or one instance that is an array"
@@ -30,7 +30,7 @@ class DocumentForm(Enum):
 
 
 def document_form(body: Buffer) -> DocumentForm:
-    """What the JSON document is, from a look at its text. `instances` counts before `inputs`."""
+    """The form of the document, from a search of its text. `instances` takes precedence over `inputs`."""
     first = _FIRST.match(body)
     if not first:
         return DocumentForm.V2

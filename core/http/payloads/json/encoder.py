@@ -1,7 +1,7 @@
-"""Outputs as JSON predictions: a value per instance, or an object of them by output name.
+"""Encodes outputs as JSON predictions: a value per instance, or an object of values by output name.
 
-Numbers have the fewest digits that read back as the same number. NaN and the infinities, for which JSON has no
-numbers, are the strings "NaN", "Infinity" and "-Infinity"; bytes that are not UTF-8 are `{"b64": "..."}`.
+Numbers have the fewest digits that read back as the same number. NaN and the infinities, which JSON does not have, are
+the strings "NaN", "Infinity" and "-Infinity". Bytes that are not UTF-8 are `{"b64": "..."}`.
 Source: docs/spec/vertex.md section D point 5.
 """
 
@@ -22,12 +22,12 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def encode_predictions(columns: list[OutputColumn]) -> bytes:
-    """`{"predictions": [...]}`, one value per instance, in order."""
+    """Encode as `{"predictions": [...]}`, one value per instance, in order."""
     return write_json({"predictions": _predictions(columns)})
 
 
 def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> bytes:
-    """The document that answers one of `form`: predictions, the bare array of them, or TensorFlow Serving's outputs."""
+    """Encode the answer to a document of `form`: predictions, a bare array, or TensorFlow Serving's outputs."""
     if form is DocumentForm.BARE:
         return write_json(_predictions(columns))
     if form is DocumentForm.COLUMNS:
@@ -37,7 +37,7 @@ def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -
 
 
 def prediction_rows(columns: list[OutputColumn]) -> list[Any]:
-    """What JSON should say for each instance. Whole tensors are rows along their first dimension if all agree in it."""
+    """The value of each instance. Whole tensors are split along their first dimension if all agree in it."""
     if columns[0].whole:
         arrays = [column.parts[0] for column in columns]
         if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
@@ -56,7 +56,7 @@ def prediction_rows(columns: list[OutputColumn]) -> list[Any]:
 
 
 def json_value(array: Array, datatype: Datatype) -> Any:
-    """What the JSON writer should write for an array: itself, or nested lists where it would not be right."""
+    """The array as the JSON writer takes it: itself, or nested lists if the writer would write it wrong."""
     if datatype is BYTES:
         flat = np.empty(array.size, dtype=object)
         flat[:] = [_text(element) for element in array.reshape(-1).tolist()]
@@ -66,7 +66,7 @@ def json_value(array: Array, datatype: Datatype) -> Any:
     finite = np.isfinite(array)
     if finite.all():
         return array
-    # The digits of FP16 and FP32 are their own, not those of the double that `tolist` makes: 0.1 stays 0.1.
+    # FP16 and FP32 keep their own shortest digits: `tolist` would convert them to doubles, and 0.1 would not stay 0.1.
     values = array.astype(object) if array.dtype.itemsize == 8 else _shortest(array)
     for name in _NOT_FINITE:
         number = float(name)
@@ -79,7 +79,7 @@ def write_json(value: Any) -> bytes:
 
 
 def _predictions(columns: list[OutputColumn]) -> Any:
-    """The rows; as one array where they are one, which is written at once."""
+    """The rows, as one array if possible, which is written faster."""
     if len(columns) == 1 and len(columns[0].parts) == 1 and columns[0].parts[0].ndim:
         return json_value(columns[0].parts[0], columns[0].datatype)
     return prediction_rows(columns)

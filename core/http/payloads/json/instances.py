@@ -1,4 +1,4 @@
-"""A list of instances, as JSON values, to the arrays of a model's inputs.
+"""Decodes a list of instances, given as JSON values.
 
 An instance is the value of the only input, or an object with a value by input name.
 Source: docs/spec/vertex.md section D points 2 and 3.
@@ -22,7 +22,7 @@ _Row = dict[str, Any]
 
 
 def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedPayload:
-    """Raises InvalidRequest that names the instance, as `row_name` calls it, and the input."""
+    """Decode instances. Raises InvalidRequest that names the input, and the instance by `row_name`."""
     if not instances:
         raise InvalidRequest("there are no instances: expected at least one")
     columns = _columns(instances, spec, rules, row_name)
@@ -32,7 +32,7 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
     try:
         payload.arrays = _arrays(columns, signature, row_name)
     except InvalidRequest:
-        # Rows that are run one by one need not be of one shape; what is wrong with a row by itself is found again.
+        # Instances that are run one by one may have different shapes; an error within an instance is raised again.
         if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
             raise
         payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
@@ -55,17 +55,17 @@ def _row_arrays(
 
 
 def _rank_at(value: Any, expected: InputSpec) -> int:
-    # Raw bytes have no lists to count: they are what the dims say.
+    # Raw bytes have no nesting; their rank is that of the dims.
     return len(expected.dims) if is_b64(value) and expected.datatype.size else rank_of(value)
 
 
 def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
-    """The values of each input that is given, in the order of the instances."""
+    """The values of each given input, in the order of the instances."""
     if dict in set(map(type, instances)) and any(_is_named(value, spec) for value in instances):
         if not all(_is_named(value, spec) for value in instances):
             index = next(i for i, value in enumerate(instances) if not _is_named(value, spec))
             got = shown(instances[index])
-            raise mismatch(row_name(index), "an object with a value by input name, as others are", got)
+            raise mismatch(row_name(index), "an object with a value by input name, like the others", got)
         return _named_columns(instances, spec, rules, row_name)
     if len(spec.inputs) != 1:
         names = ", ".join(f"'{name}'" for name in spec.inputs)
@@ -95,7 +95,7 @@ def _named_columns(rows: list[_Row], spec: ModelSpec, rules: DecodeRules, row_na
 
 
 def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> InvalidRequest:
-    """The error for the first row that has other inputs than the first one."""
+    """The error for the first row whose inputs differ from the first row's."""
     index = next(i for i, row in enumerate(rows) if row.keys() != rows[0].keys())
     check_names(rows[index], spec, row_name(index))
     name = sorted(rows[index].keys() ^ rows[0].keys())[0]

@@ -1,4 +1,4 @@
-"""JSON lines: one instance, or one prediction, on each line, in order.
+"""JSON Lines: one instance or one prediction on each line, in order.
 
 Source: docs/spec/sagemaker.md section A6 (one record per line).
 """
@@ -19,7 +19,7 @@ from core.inference.tensors import Buffer
 
 
 def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Lines end with LF or CRLF; the last one may. Raises InvalidRequest that names the line, counted from 1."""
+    """Decode lines, ended by LF or CRLF, optional on the last. Raises InvalidRequest that names the line, from 1."""
     text = bytes(body)
     payload = _decode_numbers(text, spec)
     if payload is not None:
@@ -35,12 +35,12 @@ def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> Decod
 
 
 def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
-    """The payload of lines that are flat arrays of plain numbers, for a model with one input; None for all else."""
+    """The payload of lines that are flat arrays of numbers, for a model with one input; None for any other text."""
     kind = only_numbers(spec)
     text = text.removesuffix(b"\n")
     if kind is None or not text.startswith(b"["):
         return None
-    # Exactly one array on each line, because there are no more brackets than a regular array of two dimensions has.
+    # If this parses as an array of two dimensions with one row for each line, every line is exactly one array.
     joined = text.replace(b"]\n[", b"],[")
     if b"\n" in joined:
         return None

@@ -1,6 +1,6 @@
-"""Bodies of several JSON documents, one on each line: batch transform packs as many lines of a file as fit.
+"""Request lines: a body with one JSON document on each line, each a request. Batch transform packs lines so.
 
-A line is what it would be alone, whatever stands beside it. Source: docs/spec/sagemaker.md section A6.
+A line means the same as it would alone in a body. Source: docs/spec/sagemaker.md section A6.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Container
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.body_format import known_format, starts_as_v2
+from core.http.payloads.body_kind import known_format, starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES
 from core.http.payloads.json.text import parse_json
@@ -20,24 +20,24 @@ _OBJECT = re.compile(rb"\s*\{")
 _ENDS = (b"}", b"]")
 _BEGINS = (b"{", b"[")
 _MEMBERS = ("instances", "inputs")
-# Of a large body, whose only line is as long as itself, so much is copied at a time.
+# Bytes that are copied at a time to search a large body for a line break.
 _CHUNK = 1 << 16
 
 
 def may_be_request_lines(content_type: str, body: Buffer) -> bool:
-    """Whether `request_lines` is to look closer at the body; quick, whatever its size."""
+    """Whether the body may have request lines, which `request_lines` then finds out; quick for any size."""
     known = known_format(content_type)
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
-    # In one document no bracket that closes is followed by a line that begins with one that opens.
+    # Within one document no line that ends with a closing bracket precedes one that begins with an opening bracket.
     return known in (None, JSON) and _is_between(body, _end_of_line(body))
 
 
 def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
-    """The documents of a body that may be some, each a request of the v2 protocol or one with instances; else None.
+    """The documents of the body, each a request of the v2 protocol or with instances; None if the body has none.
 
-    Of JSON lines a document is told from an instance by its members, unless an input is called so. A request of the v2
-    protocol that is alone in its body is none either: it is read as such under all types. Raises InvalidRequest.
+    In JSON Lines the members `instances` and `inputs` tell a request from an instance, unless an input has that name. A
+    single v2 request gives None, because it is read as one under all types. Raises InvalidRequest.
     """
     known = known_format(content_type)
     end = _end_of_line(body)
@@ -49,7 +49,7 @@ def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[byte
 
 
 def _end_of_line(body: Buffer) -> int:
-    """Where the first line ends, -1 if there is one only."""
+    """The position of the first line break, -1 if there is none."""
     view = memoryview(body)
     for start in range(0, len(view), _CHUNK):
         found = bytes(view[start : start + _CHUNK]).find(b"\n")
@@ -66,7 +66,7 @@ def _is_between(body: Buffer, end: int) -> bool:
 
 
 def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:
-    """Whether it is a request by itself. Members whose names are in `taken` are inputs; `bare`: arrays are requests."""
+    """Whether the line is a request. Members in `taken` are inputs; `bare`: an array is a request, too."""
     if not bare and not any(f'"{name}"'.encode() in line for name in _MEMBERS):
         return False
     try:

@@ -1,4 +1,4 @@
-"""JSON text to Python values, leniently where Python's own writer is lenient."""
+"""Parses JSON into Python values, including the NaN and Infinity that Python's `json` writes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from core.inference.tensors import Buffer
 
 
 def parse_json(text: Buffer, location: str = "") -> Any:
-    """The value. The bare words NaN and Infinity, which Python's `json` writes, are read as numbers.
+    """Parse `text`. The bare words NaN and Infinity are numbers.
 
-    Raises InvalidRequest with the reason and the offset, after `location` where there is one.
+    Raises InvalidRequest with the reason and the offset; the text begins with `location` if that is given.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason, offset = error.msg.partition(":")[0], error.pos
     prefix = f"{location}: " if location else ""
-    # orjson's memory is as much as a valid document of that length can need: only brackets left open need more.
+    # orjson allocates enough for any valid document of that length; only unclosed brackets need more.
     if "depth limit" in reason or "allocate memory" in reason:
         raise InvalidRequest(prefix + NESTED_TOO_DEEP)
     raw = bytes(text)

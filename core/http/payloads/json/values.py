@@ -1,4 +1,4 @@
-"""Python values of parsed JSON to the array of one input, level by level in C and not element by element in Python."""
+"""Converts Python values of one input to an array, level by level in C and not element by element in Python."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from core.http.payloads.error_location import ErrorLocation, mismatch, unravelle
 from core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count
 
 _B64 = frozenset({"b64"})
-# Beyond this a double no longer tells neighbouring integers apart.
+# From this number on a double cannot represent every integer.
 _EXACT = 2.0**53
 _LARGEST = int(np.finfo(np.float64).max)
 _LOWEST = -(2.0**63)
 
 
 def rank_of(value: Any) -> int:
-    """How deep lists are nested, as far as the first elements tell."""
+    """The nesting depth of lists, judged by their first elements."""
     rank = 0
     while type(value) is list:
         rank += 1
@@ -33,16 +33,16 @@ def rank_of(value: Any) -> int:
 
 
 def is_b64(value: Any) -> bool:
-    """Whether a value stands for bytes: `{"b64": "..."}`."""
+    """Whether a value represents bytes: `{"b64": "..."}`."""
     return type(value) is dict and value.keys() == _B64
 
 
 def column_array(values: list[Any], expected: InputSpec, location: ErrorLocation) -> Array:
-    """The array `[len(values), *dims]` of the values of one input, one per instance; in the input's numpy type.
+    """The array `[len(values), *dims]` of the values of one input, one per instance, in the input's numpy type.
 
-    Nested lists must agree with the dims, and with each other where a dim is variable. For dims that are all 1 the
-    lists may be left out; for numbers `{"b64": ...}` may stand for all of an instance, little-endian and row-major.
-    Raises InvalidRequest that names the first mistake.
+    Nested lists must match the dims, and each other if a dim is variable. If all dims are 1 the lists may be omitted.
+    For numbers `{"b64": ...}` may give a whole instance, little-endian and row-major. Raises InvalidRequest that names
+    the first error.
     """
     if expected.datatype is not BYTES and values and all(map(is_b64, values)):
         return _raw_rows(values, expected, location)
@@ -58,13 +58,13 @@ def column_array(values: list[Any], expected: InputSpec, location: ErrorLocation
 
 
 def decode_b64(value: dict[str, Any], location: str) -> bytes:
-    """The bytes of `{"b64": "..."}`: standard base64 with its padding. Raises InvalidRequest."""
+    """The bytes of `{"b64": "..."}`: standard base64 with padding. Raises InvalidRequest."""
     text = value["b64"]
     if type(text) is not str:
         raise mismatch(f"{location}, 'b64'", "a string of base64", shown(text))
     if len(text) % 4:
-        # Said here, because "AAAA=" passes what follows.
-        raise InvalidRequest(f"{location}, 'b64': invalid base64: its length, {len(text)}, is no multiple of 4")
+        # Checked here, because the decoder accepts "AAAA=".
+        raise InvalidRequest(f"{location}, 'b64': invalid base64: its length, {len(text)}, is not a multiple of 4")
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
@@ -72,7 +72,7 @@ def decode_b64(value: dict[str, Any], location: str) -> bytes:
 
 
 def _common_length(level: list[Any], dim: int, shape: list[int], location: ErrorLocation) -> int:
-    """The length that all of `level` have, which is `dim` if that is not variable."""
+    """The common length of the lists of `level`, which must be `dim` unless that is variable."""
     if set(map(type, level)) <= {list}:
         lengths = set(map(len, level))
         if len(lengths) <= 1 and (dim == -1 or lengths <= {dim}):
@@ -81,7 +81,7 @@ def _common_length(level: list[Any], dim: int, shape: list[int], location: Error
 
 
 def _wrong_length(level: list[Any], dim: int, shape: Shape, location: ErrorLocation) -> InvalidRequest:
-    """The error for the first of `level` that is no list, or not of the length `dim` or of the first list."""
+    """The error for the first value that is not a list of length `dim`, or of the first list's length."""
     wanted = dim if dim != -1 else next((len(value) for value in level if type(value) is list), -1)
     index = next(i for i, value in enumerate(level) if type(value) is not list or len(value) != wanted)
     where, value = location.at(*unravelled(index, shape)), level[index]
@@ -108,25 +108,25 @@ def _elements(flat: list[Any], shape: Shape, datatype: Datatype, location: Error
 def _doubles(flat: list[Any], shape: Shape, datatype: Datatype, location: ErrorLocation) -> Array:
     types = set(map(type, flat))
     if str in types:
-        # NaN and the infinities have no numbers in JSON. Only such a column pays for this loop.
+        # JSON has no NaN and no infinities, so they are strings. Only a column with strings pays for this loop.
         flat = [NOT_FINITE.get(value, value) if type(value) is str else value for value in flat]
     if not types <= {int, float}:
         _check_types(flat, {int, float}, shape, datatype, location)
     try:
         return np.array(flat, np.float64)
-    except OverflowError:  # an integer that only the lenient parser reads
+    except OverflowError:  # an integer that only the parser of `json` accepts
         index = next(i for i, value in enumerate(flat) if abs(value) > _LARGEST)
         raise _wrong(flat, index, shape, datatype, location) from None
 
 
 def _integers(flat: list[Any], shape: Shape, datatype: Datatype, location: ErrorLocation) -> Array:
-    """The numbers in a type of 64 bits that holds them exactly; doubles where all have the value of an integer."""
+    """The numbers as int64 or uint64, or as doubles if some are written as such and all have exact integer values."""
     types = _check_types(flat, {int, float}, shape, datatype, location)
     if float in types:
         numbers = np.array(flat, np.float64)
         if np.abs(numbers).max() < _EXACT:
             return numbers
-        # Integers that 64 bits cannot hold come as doubles, and those next to the lowest one as that itself.
+        # orjson parses integers beyond 64 bits as doubles; those just below the lowest int64 become exactly that.
         flat = [
             int(value) if type(value) is float and value.is_integer() and value > _LOWEST else value for value in flat
         ]
@@ -157,7 +157,7 @@ def _strings(flat: list[Any], shape: Shape, location: ErrorLocation) -> Array:
 def _utf8(text: str, index: int, shape: Shape, location: ErrorLocation) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError:  # JSON can write half of a surrogate pair
+    except UnicodeEncodeError:  # JSON can have half of a surrogate pair
         raise mismatch(location.element(index, shape), "Unicode text", "half of a surrogate pair") from None
 
 
@@ -170,12 +170,12 @@ def _raw_rows(values: list[Any], expected: InputSpec, location: ErrorLocation) -
 
 
 def raw_row(content: bytes | memoryview, expected: InputSpec, location: str) -> Array:
-    """The tensor of one instance from its little-endian row-major bytes; one variable dim is told by their number."""
+    """One instance from its little-endian, row-major bytes; their number resolves one variable dim."""
     datatype, dims = expected.datatype, expected.dims
     fixed = element_count(dim for dim in dims if dim != -1) * datatype.size
     given = len(content)
     if dims.count(-1) > 1:
-        raise InvalidRequest(f"{location}: raw bytes cannot tell {dims.count(-1)} variable dimensions, send lists")
+        raise InvalidRequest(f"{location}: raw bytes cannot determine {dims.count(-1)} variable dimensions, send lists")
     if -1 in dims:
         if not fixed or given % fixed:
             raise mismatch(location, f"a multiple of {fixed} bytes", str(given))
@@ -191,7 +191,7 @@ def raw_row(content: bytes | memoryview, expected: InputSpec, location: str) -> 
 def _check_types(
     flat: list[Any], allowed: set[type], shape: Shape, datatype: Datatype, location: ErrorLocation
 ) -> set[type]:
-    """The types of the elements. Raises InvalidRequest for the first that is of another type than those allowed."""
+    """The types of the elements. Raises InvalidRequest for the first element whose type is not in `allowed`."""
     types = set(map(type, flat))
     if not types <= allowed:
         index = next(i for i, value in enumerate(flat) if type(value) not in allowed)

@@ -5,7 +5,7 @@ import pytest
 from adapters.sagemaker.response_type import ResponseTypes, other_than_v2
 from adapters.sagemaker.settings import SageMakerSettings
 from core.errors import ConfigInvalid
-from core.http.payloads.body_format import BodyKind
+from core.http.payloads.body_kind import BodyKind
 from core.http.payloads.formats import NotAcceptable
 
 

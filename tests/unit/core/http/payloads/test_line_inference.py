@@ -98,7 +98,7 @@ def test_a_document_has_its_parameters_and_the_headers_of_all() -> None:
         (instances([1]), "line 2: instance 0, input 'IN': expected a list of 2, got one of 1"),
         (b'{"inputs":[{"name":"IN"}]}', "line 2: Input must set only one of "),
         (b"{", "line 2: failed to parse the request JSON buffer: "),
-        (v2([1, 2], parameters={"binary_data_output": True}), "line 2: binary outputs have no place"),
+        (v2([1, 2], parameters={"binary_data_output": True}), "line 2: an answer of lines cannot have binary outputs"),
     ],
 )
 def test_a_document_that_cannot_be_is_named(line: bytes, message: str) -> None:
@@ -115,7 +115,7 @@ def test_all_are_answered_or_none() -> None:
 
 
 def test_arrays_are_no_lines() -> None:
-    with pytest.raises(NotAcceptable, match="answers in application/x-npy cannot be put together line by line"):
+    with pytest.raises(NotAcceptable, match="answers in application/x-npy cannot be joined line by line"):
         Bench().infer(v2([1, 2]), answer_type=lambda is_v2: "application/x-npy")
 
 

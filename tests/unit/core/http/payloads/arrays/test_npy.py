@@ -72,9 +72,9 @@ HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "it is no array in numpy's format"),
-        (b"[1,2]", "it is no array in numpy's format"),
-        (b"\x93NUMPY\x01\x00", "it is no array in numpy's format"),
+        (b"", "it is not an array in numpy's format"),
+        (b"[1,2]", "it is not an array in numpy's format"),
+        (b"\x93NUMPY\x01\x00", "it is not an array in numpy's format"),
         (saved(np.ones(3))[:-1], "3 elements of 8 bytes for shape \\[3\\] are 24 bytes, but there are 23"),
         (saved(np.ones(3)) + b"x", "24 bytes, but there are 25"),
         (saved(np.ones(3))[:60], "too long or cut off"),
@@ -82,10 +82,10 @@ HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
         (with_header(HEADER.replace(b"(1,)", b"(999999999999999999,)")), "bytes, but there are 0"),
         (
             with_header(HEADER.replace(b"(1,)", b"(" + b"1," * 33 + b")"), b"1234"),
-            "has no 'shape', or one that is none",
+            "has no 'shape', or an invalid one",
         ),
-        (with_header(HEADER.replace(b"(1,)", b"(1 1,)")), "has no 'shape', or one that is none"),
-        (with_header(HEADER.replace(b"(1,)", b"(-1,)")), "has no 'shape', or one that is none"),
+        (with_header(HEADER.replace(b"(1,)", b"(1 1,)")), "has no 'shape', or an invalid one"),
+        (with_header(HEADER.replace(b"(1,)", b"(-1,)")), "has no 'shape', or an invalid one"),
         (with_header(HEADER.replace(b"shape", b"sharp")), "has no 'shape'"),
         (with_header(HEADER.replace(b"fortran", b"cobol")), "has no 'fortran_order'"),
         (with_header(HEADER.replace(b"descr", b"type")), "no 'descr'"),
@@ -112,7 +112,7 @@ def test_objects_are_never_unpickled() -> None:
     for body in (saved(np.array([Explosive()], object), allow_pickle=True), saved(np.array([1, "a"], object))):
         with pytest.raises(InvalidRequest, match="nothing is ever unpickled here"):
             read_npy(body, "it")
-    with pytest.raises(InvalidRequest, match="no array in numpy's format"):
+    with pytest.raises(InvalidRequest, match="not an array in numpy's format"):
         read_npy(pickle.dumps([1, 2, 3]), "it")
 
 

@@ -67,7 +67,7 @@ def test_strings_in_a_document() -> None:
         (b"", one("FP32", 2), "the body is empty"),
         (b"123", one("FP32", 2), "input 'IN': expected a multiple of 8 bytes, got 3"),
         (b"123", one("FP32", -1), "input 'IN': expected a multiple of 4 bytes, got 3"),
-        (b"1234", one("FP32", -1, -1), "raw bytes cannot tell 2 variable dimensions"),
+        (b"1234", one("FP32", -1, -1), "raw bytes cannot determine 2 variable dimensions"),
         (b"\1\2", one("BOOL", 2), "expected bytes that are 0 or 1"),
         (b"12", one("BYTES", 2), "raw bytes are one string, input 'IN' needs 2"),
         (b"12", one("FP32", 0), "expected a multiple of 0 bytes"),

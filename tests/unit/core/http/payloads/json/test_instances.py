@@ -88,8 +88,11 @@ def test_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> 
     [
         ([], "there are no instances"),
         ([[1, 2]], "instance 0: expected an object with the inputs 'A', 'B', got a list"),
-        ([{"A": [1, 2]}, [1, 2]], "instance 1: expected an object with a value by input name, as others are, got a li"),
-        ([1, {"A": [1, 2]}], "instance 0: expected an object with a value by input name, as others are, got 1"),
+        (
+            [{"A": [1, 2]}, [1, 2]],
+            "instance 1: expected an object with a value by input name, like the others, got a list",
+        ),
+        ([1, {"A": [1, 2]}], "instance 0: expected an object with a value by input name, like the others, got 1"),
         ([{"b64": ""}], "instance 0: 'b64' is not an input of model 'm', whose inputs are 'A', 'B'"),
         ([{"A": [1, 2]}, {"A": [1, 2], "C": 1}], "instance 1: 'C' is not an input"),
         ([{"A": [1, 2]}, {"A": [1, 2], "B": "x"}], "instance 1 has 'B' and instance 0 has not"),

@@ -1,8 +1,8 @@
-"""What the body of a platform's request is: by its Content-Type, and by its text where that type may be wrong.
+"""The kind of a platform's request body, by its Content-Type, and by its text if that type may be wrong.
 
-The v2 protocol's JSON is taken under `application/json` and under everything that is no format of ours, as Triton does
-and AWS's own examples rely on, and so are objects with instances or inputs by column; a bare array only where the type
-is that of octets, or there is none. Source: docs/spec/sagemaker.md sections B5 and C.
+JSON of the v2 protocol is accepted under `application/json` and under every unknown type, as in Triton; AWS's examples
+rely on that. The same is true for objects with instances or with inputs by column. A bare array is accepted under an
+unknown type only if that is `application/octet-stream` or missing. Source: docs/spec/sagemaker.md sections B5 and C.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from core.http.payloads.media_type import parse_media_type
 from core.inference.tensors import Buffer
 
 OCTETS = "application/octet-stream"
-# How nearly all clients of the v2 protocol begin; to look for that costs 2 µs less than the pattern.
+# Nearly all bodies of the v2 protocol begin so; this check is 2 µs faster than the pattern.
 _V2_STARTS = (b'{"inputs":[{', b'{"inputs": [{')
 _LONGEST_START = max(map(len, _V2_STARTS))
 _V2_START = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?' + V2_INPUTS.pattern)
@@ -40,7 +40,7 @@ _OBJECTS = (DocumentForm.INSTANCES, DocumentForm.COLUMNS)
 
 
 class BodyKind(Enum):
-    """The formats of bodies. V2 is JSON of the v2 protocol, right or wrong: its codec reads it."""
+    """The formats of bodies. V2 is JSON for the v2 protocol's codec, which also reports errors in it."""
 
     V2 = "v2"
     JSON = "json"
@@ -53,7 +53,7 @@ class BodyKind(Enum):
 
     @property
     def decode(self) -> Decode:
-        """The decoder of every kind but V2."""
+        """The decoder of every kind except V2."""
         return _DECODERS[self]
 
 
@@ -74,7 +74,7 @@ _DECODERS: dict[BodyKind, Decode] = {
 def body_kind(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> BodyKind:
     """The kind of a body for the model of `spec`.
 
-    Raises UnsupportedMediaType that lists what is supported, `also` among it: what the platform itself reads.
+    Raises UnsupportedMediaType that lists the supported types; `also` is the platform's own type for that list.
     """
     is_v2 = starts_as_v2(body)
     known = known_format(content_type)
@@ -88,7 +88,7 @@ def body_kind(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Bo
         return BodyKind.V2
     essence = _essence(content_type)
     if known_format(essence) is not None:
-        format_of(content_type)  # raises: it is the charset that is wrong
+        format_of(content_type)  # raises, because the charset is wrong
     form = document_form(body)
     if essence == OCTETS and len(spec.inputs) == 1:
         return BodyKind.TENSOR if form is DocumentForm.V2 else BodyKind.OCTETS
@@ -99,18 +99,18 @@ def body_kind(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Bo
 
 
 def is_plainly_v2(content_type: str, body: Buffer) -> bool:
-    """Whether one look tells, as of nearly all requests of the v2 protocol; `body_kind` finds the others."""
+    """Whether a quick check shows that the body is V2. It does for nearly all; `body_kind` finds the others."""
     return content_type == JSON.media_types[0] and starts_as_v2(body)
 
 
 def starts_as_v2(body: Buffer) -> bool:
-    """Whether the first members of a JSON document are those of the v2 protocol; its other members may still be."""
+    """Whether a JSON document begins with members of the v2 protocol. If not, later members may still be of it."""
     return bytes(body[:_LONGEST_START]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
 
 
 @lru_cache(maxsize=256)
 def known_format(content_type: str) -> Format | None:
-    """The format of a body of this type; None where it is none of ours, or no type at all. Never raises."""
+    """The format of a body of this type; None for an unknown, malformed or missing type. Never raises."""
     try:
         return format_of(content_type)
     except InvalidRequest:
@@ -118,10 +118,10 @@ def known_format(content_type: str) -> Format | None:
 
 
 def _essence(content_type: str) -> str:
-    """No type means octets (RFC 9110 section 8.3). Raises InvalidRequest for garbage."""
+    """The media type; a missing one means octets (RFC 9110 section 8.3). Raises InvalidRequest if malformed."""
     return parse_media_type(content_type).essence if content_type else OCTETS
 
 
 def _is_one_line(body: Buffer) -> bool:
-    """Whether it is one record: batch transform sends each line of a file under the type of the file."""
+    """Whether the body is one line: batch transform sends each line of a file under the type of the file."""
     return b"\n" not in bytes(body).strip()
