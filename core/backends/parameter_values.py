@@ -1,18 +1,24 @@
-"""Values of model parameters and backend settings, which are all text. Errors have Triton's texts.
+"""The values of model parameters and backend settings, which are all text. Errors have Triton's texts.
 
 Source: docs/spec/onnxruntime-backend.md section 5.2.
 """
 
 from __future__ import annotations
 
+from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 
 
+def parameters_of(config: ModelConfig) -> dict[str, str]:
+    """The `parameters` of a configuration by name."""
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
 def boolean(text: str) -> bool:
-    """Raises ConfigInvalid for what is neither true, on, 1 nor false, off, 0, in any case of letters."""
+    """True for true, on and 1; False for false, off and 0; in upper or lower case. Otherwise raises ConfigInvalid."""
     lowered = text.lower()
     if lowered in _TRUE:
         return True
@@ -22,7 +28,7 @@ def boolean(text: str) -> bool:
 
 
 def integer(text: str) -> int:
-    """Raises ConfigInvalid for what is no whole number."""
+    """Raises ConfigInvalid if `text` is not a whole number."""
     try:
         return int(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""How many cores this container may use, and how many threads each session gets of them.
+"""The cores that this container may use, and the threads that each session gets of them.
 
-The host's core count is wrong inside a container: 16 threads that share a quota of 2 cores are throttled in every
-period. Source: Linux `cgroup-v2` (cpu.max) and the scheduler's bandwidth control (cpu.cfs_quota_us) documentation.
+The host's number of cores is wrong inside a container: 16 threads that share a quota of 2 cores are throttled in every
+period. Source: Linux documentation of `cgroup-v2` (cpu.max) and of bandwidth control (cpu.cfs_quota_us).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 
 from core.observability.hardware.cgroup import MEMBERSHIPS, ROOT, cgroup_folders, text_of
 
-# A thread that spins while it waits takes a core from somebody; with this many cores it can be spared.
+# A thread that spins while it waits occupies a core, which is affordable from this number of cores on.
 SPINNING_FROM_CORES = 8
-# With fewer, threads of a large model spin for a moment: between two operators one is needed again within microseconds,
-# and to wake it takes as long (a 50-layer ResNet, 2 threads on 2 virtual cores, served to 16 connections: an eighth
-# more images a second than where they sleep at once if they spin for 100 µs, and a tenth more again for 1 ms). Small
-# models are done by then, and the front end wants the core (a digit classifier at 16 and 64 connections: 4 and 5 %
-# fewer requests/s if its threads spin).
+# With fewer cores the threads of a large model spin briefly: the next operator needs a thread within microseconds, and
+# waking one takes as long. (A 50-layer ResNet with 2 threads on 2 virtual cores, serving 16 connections: compared with
+# threads that sleep at once, an eighth more images a second with 100 µs of spinning, and a tenth more again with 1 ms.)
+# A small model has finished by then, and the front end needs the core. (A digit classifier at 16 and 64 connections: 4
+# and 5 % fewer requests/s if its threads spin.)
 LARGE_MODEL_BYTES = 1 << 20
-# No session is planned fewer threads than this, if there are as many cores. On 2 cores a share for the front end would
-# take half of a compute-bound model's speed (11.9 images a second with 1 thread, 22.5 with 2), far more than a front
-# end needs meanwhile; and threads that do not spin cost nothing while their session is idle.
+# The fewest threads that a session is planned, given as many cores. On 2 cores, one core for the front end would halve
+# the speed of a compute-bound model (11.9 images a second with 1 thread, 22.5 with 2), and the front end needs far less
+# than a core meanwhile. Threads that do not spin cost nothing while their session is idle.
 SHARE_AT_LEAST = 2
 
 
 class Spinning(Enum):
-    """What a thread does that waits for the next operator, instead of sleeping at once."""
+    """What a thread does while it waits for the next operator."""
 
     FREELY = "spins until there is one"
     BRIEFLY = "spins for a millisecond"
@@ -37,7 +37,7 @@ class Spinning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """`cores` as found, `sessions` as expected; `intra_op_threads` for each session, and whether all of them spin."""
+    """`intra_op_threads` is for each of the expected `sessions`. `spinning` tells whether threads always spin."""
 
     cores: float
     sessions: int
@@ -45,7 +45,7 @@ class ThreadPlan:
     spinning: bool
 
     def __str__(self) -> str:
-        """The plan as the start prints it."""
+        """The plan as the log shows it."""
         return (
             f"{self.cores:g} cores, {self.sessions} sessions: {self.intra_op_threads} threads each, "
             f"{'spinning' if self.spinning else 'spinning but briefly'} while they wait"
@@ -53,28 +53,29 @@ class ThreadPlan:
 
 
 def plan_threads(cores: float, sessions: int) -> ThreadPlan:
-    """Divide `cores` over `sessions` (one for each model and device), with one core kept for the front end."""
+    """Divide `cores` among `sessions` (one for each model and device), and keep one core for the front end."""
     whole = max(1, int(cores))
     share = (whole - 1) // max(1, sessions)
     return ThreadPlan(cores, sessions, max(share, min(SHARE_AT_LEAST, whole)), may_spin(cores))
 
 
 def may_spin(cores: float) -> bool:
-    """Whether threads may spin for as long as they wait."""
+    """Whether threads may spin all the time that they wait."""
     return cores >= SPINNING_FROM_CORES
 
 
 def spinning_of(cores: float, model_bytes: int) -> Spinning:
-    """How the threads of a model wait whose files take so many bytes."""
+    """How the threads of a model wait, given the size of its files in bytes."""
     if may_spin(cores):
         return Spinning.FREELY
     return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER
 
 
 def available_cores(cgroup_root: Path = ROOT, memberships: Path = MEMBERSHIPS, affinity: int = 0) -> float:
-    """The cores that this process may use: the least of its affinity and the quotas of its cgroup and those above it.
+    """The cores that this process may use, above 0: the least of its affinity and the quotas of its cgroups.
 
-    `memberships` names the process's cgroups as /proc/self/cgroup does. `affinity` 0 asks the system. Above 0.
+    The cgroups are the process's own and those above it. `memberships` is a file like /proc/self/cgroup. `affinity` 0
+    asks the system.
     """
     allowed = affinity or len(os.sched_getaffinity(0))
     folders = cgroup_folders("cpu", "cpu", "cpu,cpuacct", root=cgroup_root, memberships=memberships)
@@ -83,7 +84,7 @@ def available_cores(cgroup_root: Path = ROOT, memberships: Path = MEMBERSHIPS, a
 
 
 def _quota(folder: Path) -> float | None:
-    """The quota of one cgroup in cores; None where there is no limit, or no such file."""
+    """The quota of one cgroup in cores; None without a limit or without such a file."""
     fields = text_of(folder / "cpu.max").split()
     if not fields:
         fields = [text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us")]

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's exceptions mean: out of memory, a GPU that is lost, or a failure with a code.
+"""The meaning of ONNX Runtime's exceptions: out of memory, a lost GPU, or a failure with a code.
 
 Source: docs/spec/onnxruntime-backend.md section 5 (text), NVIDIA's CUDA runtime API reference (codes).
 """
@@ -9,12 +9,12 @@ import re
 
 from core.errors import BackendFailed, OutOfMemory, ServerError
 
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what happened"
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the text"
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
 _FAIL = "1"
 
-# " ; GPU=0 ; hostname=" ends what the CUDA provider reports. It is asked for because a message may also repeat text of
-# a client, and nobody may bring the server down by sending an error message.
+# The CUDA provider ends its reports with " ; GPU=0 ; hostname=". The patterns require that, because a message may also
+# repeat a client's text, and no client may bring the server down by sending an error message.
 _OUT_OF_MEMORY = re.compile(
     r"Failed to allocate memory for requested buffer"  # the arena, on any device
     r"|std::bad_alloc"
@@ -22,9 +22,9 @@ _OUT_OF_MEMORY = re.compile(
     r"|(?:CUBLAS|CUDNN) (?:error|failure) \d+: \w*_ALLOC_FAILED[^;]* ; GPU=\d"
 )
 
-# After one of these every call in the process's CUDA context fails: 214 an uncorrectable memory error, 700 an illegal
-# address, 702 a kernel that was stopped for its time, 709 a context destroyed, 710 an assertion on the device,
-# 714 to 719 faults of a kernel. cuDNN and cuBLAS report the same as a failed execution.
+# After one of these errors every call in the process's CUDA context fails. 214 is an uncorrectable memory error, 700 an
+# illegal address, 702 a kernel stopped at its time limit, 709 a destroyed context, 710 an assertion on the device, 714
+# to 719 are faults of a kernel. cuDNN and cuBLAS report them as a failed execution.
 _POISONED = re.compile(
     r"(?:CUDA (?:error|failure) (?:214|700|702|709|710|71[4-9]):"
     r"|(?:CUDNN|CUBLAS) (?:error|failure) \d+: \w*_EXECUTION_FAILED)[^;]* ; GPU=\d"
@@ -32,12 +32,12 @@ _POISONED = re.compile(
 
 
 def is_poison(exc: BaseException) -> bool:
-    """Whether the CUDA context is lost with this, so that nothing can run on its GPU until the process is replaced."""
+    """Whether the CUDA context is lost, so that nothing can run on its GPU until the process is replaced."""
     return _POISONED.search(str(exc)) is not None
 
 
 def failure_of(exc: Exception, model_name: str, failed: type[ServerError] = BackendFailed) -> ServerError:
-    """The error that an exception of ONNX Runtime is for a client: OutOfMemory, or `failed`, with Triton's text."""
+    """The server's error for an exception of ONNX Runtime: OutOfMemory or `failed`, with Triton's text."""
     whole = str(exc)
     match = _MESSAGE.match(whole)
     code, text = (match["code"], match["text"]) if match else (_FAIL, whole)

@@ -13,14 +13,15 @@ import onnxruntime
 from core.backends.base import BackendInstance
 from core.backends.devices.pinned_memory import PinnedMemory
 from core.backends.onnxruntime.bounded_graph import has_bounded_graph
-from core.backends.onnxruntime.instance import OnnxInstance, Run, TextRun
+from core.backends.onnxruntime.instance import OnnxInstance, Run
 from core.backends.onnxruntime.model_file import model_path
 from core.backends.onnxruntime.session import FAILURES, run_options
 from core.backends.onnxruntime.session_options import SessionSettings
-from core.backends.onnxruntime.values import BF16, ValueRun, strings_work
+from core.backends.onnxruntime.text_run import TextRun
+from core.backends.onnxruntime.value_run import BF16, ValueRun, strings_work
 from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.gather import Gatherer
-from core.backends.tensors.split import Splitter, scattered_outputs
+from core.backends.tensors.gatherer import Gatherer
+from core.backends.tensors.splitter import Splitter, scattered_outputs
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig

@@ -1,4 +1,4 @@
-"""Where the files of an ONNX model are.
+"""Finds the files of an ONNX model.
 
 Source: docs/spec/onnxruntime-backend.md section 5.1, docs/spec/model-config.md section 2.2.
 """
@@ -19,8 +19,9 @@ DEFAULT_FILE = "model.onnx"
 def model_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
     """The model file in the directory of a version, for a GPU of compute `capability` (`7.5`), or "" for a CPU.
 
-    Where the name is a directory it is the file `model.onnx` in it. Links are followed wherever they lead: versions
-    share weights, and snapshots of a hub are made of links. Raises RepositoryUnavailable with Triton's text.
+    If the configured name is a directory, the file is `model.onnx` in it. Links are followed wherever they lead,
+    because versions may share weights and the snapshots of a hub consist of links. Raises RepositoryUnavailable with
+    Triton's text.
     """
     name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
     path = version / name
@@ -36,9 +37,9 @@ def model_path(version: Path, config: ModelConfig, capability: str = "") -> Path
 
 
 def library_path(version: Path, name: str) -> str:
-    """A custom operator library: from the model's own directory if it is there, otherwise wherever the system finds it.
+    """The path of a custom operator library: in the model's directory, or else `name` for the system to find.
 
-    Such libraries belong to the server's installation more often than to a model, so any path may be named.
+    Such libraries often belong to the server's installation, so `name` may be any path.
     """
     for folder in (version, version.parent):
         path = folder / name

@@ -1,4 +1,4 @@
-"""What a session is made with, decided from the model's configuration, the server's settings and the thread plan.
+"""The options of a model's sessions, from its configuration, the backend's settings and the thread plan.
 
 Source: docs/spec/onnxruntime-backend.md section 5.2.
 """
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.backends.devices.cpu_budget import Spinning
-from core.backends.parameter_values import boolean, integer
+from core.backends.parameter_values import boolean, integer, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
 _GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
-# Parameters of a model that are entries of ONNX Runtime's session or run options, under the same name.
+# Model parameters that are entries of ONNX Runtime's session or run options under the same name.
 _SESSION_ENTRIES = (
     "session.use_device_allocator_for_initializers",
     "session.intra_op.allow_spinning",
@@ -26,7 +26,7 @@ _RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """`graph_level` and `execution_mode` are names of ONNX Runtime's enums; 0 threads and None are its defaults."""
+    """`graph_level` and `execution_mode` are names in ONNX Runtime's enums. 0 threads and None mean its defaults."""
 
     graph_level: str = "ORT_ENABLE_ALL"
     execution_mode: str = "ORT_SEQUENTIAL"
@@ -40,7 +40,7 @@ class SessionSettings:
 
     @property
     def thread_plan(self) -> str:
-        """How the session computes, as the start table shows it."""
+        """The session's threads, as the start table shows them."""
         if self.global_thread_pool:
             return "the global pool"
         return f"{self.intra_op_threads or 'default'} intra-op, {self.inter_op_threads or 'default'} inter-op"
@@ -48,7 +48,7 @@ class SessionSettings:
 
 _SPIN_ENTRIES = {
     Spinning.FREELY: {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
-    # Versions of ONNX Runtime that do not know the duration have them stop at the end of a run.
+    # With a version of ONNX Runtime that does not know the duration, the threads stop spinning at the end of a run.
     Spinning.BRIEFLY: {
         "session.intra_op.allow_spinning": "1",
         "session.intra_op.spin_duration_us": "1000",
@@ -64,12 +64,12 @@ def session_settings(
 ) -> SessionSettings:
     """The settings for the sessions of one model.
 
-    `threads` is what the thread plan grants, for a model that sets no count of its own; `spinning`: whether threads
-    spin while they wait. `settings` are the backend's (--backend-config). Raises ConfigInvalid.
+    `threads` is the number that the thread plan grants to a model that does not set one. `spinning` is what threads do
+    while they wait. `settings` are the backend's, from --backend-config. Raises ConfigInvalid.
     """
     parameters = parameters_of(config)
     global_pool = boolean(settings.get("enable-global-threadpool", "0"))
-    # Read in any case, so that a bad value is refused; a session on the global pool has no threads of its own.
+    # Sessions on the global pool have no threads of their own, but a bad value is refused all the same.
     intra_op = _thread_count(parameters, "intra_op_thread_count")
     inter_op = _thread_count(parameters, "inter_op_thread_count")
     return SessionSettings(
@@ -86,13 +86,8 @@ def session_settings(
 
 
 def global_pool_sizes(settings: Mapping[str, str]) -> tuple[int, int]:
-    """Intra-op and inter-op threads of the process-wide pool; 0 is ONNX Runtime's default. Raises ConfigInvalid."""
+    """Intra-op and inter-op threads of the process-wide pool; 0 means ONNX Runtime's default. Raises ConfigInvalid."""
     return _thread_count(settings, "intra_op_thread_count"), _thread_count(settings, "inter_op_thread_count")
-
-
-def parameters_of(config: ModelConfig) -> dict[str, str]:
-    """The `parameters` of a configuration as plain text."""
-    return {name: value.string_value for name, value in config.parameters.items()}
 
 
 def _execution_mode(parameters: Mapping[str, str]) -> str:

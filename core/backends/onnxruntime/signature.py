@@ -1,4 +1,4 @@
-"""What a session says its graph takes and gives, in the server's terms.
+"""The inputs and outputs of a session's graph, in the server's terms.
 
 Source: docs/spec/onnxruntime-backend.md sections 5.3 and 5.4.
 """
@@ -12,7 +12,7 @@ from core.config.signature import ModelSignature, TensorSignature
 from core.errors import Unsupported
 from core.inference.tensors import BY_ONNX_NAME, Shape
 
-# How ONNX Runtime begins the type of what is not a tensor, and the name that its C interface has for it.
+# The beginnings of ONNX Runtime's types that are not tensors, and their names in its C interface.
 _NOT_TENSORS = {
     "seq(": "ONNX_TYPE_SEQUENCE",
     "map(": "ONNX_TYPE_MAP",
@@ -23,7 +23,7 @@ _NOT_TENSORS = {
 
 
 def signature_of(session: Any, model_name: str) -> ModelSignature:
-    """The signature of a session's graph, in the session's order. Raises Unsupported for what is not a tensor."""
+    """The signature of a session's graph, in the session's order. Raises Unsupported if not all are tensors."""
     return ModelSignature(
         inputs=_tensors(session.get_inputs(), model_name),
         outputs=_tensors(session.get_outputs(), model_name),
@@ -32,7 +32,7 @@ def signature_of(session: Any, model_name: str) -> ModelSignature:
 
 
 def shape_of(argument: Any) -> Shape:
-    """The dimensions of an argument of a graph; those with a name, or without a number, are -1."""
+    """The dimensions of an input or output of a graph. A dimension with a name, or without a number, is -1."""
     return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in argument.shape)
 
 

@@ -1,9 +1,9 @@
-"""BYTES tensors on their way into ONNX Runtime and out of it.
+"""Converts BYTES tensors into the forms that ONNX Runtime takes, and back.
 
-Its Python interface takes and gives text. Bytes that are UTF-8 pass as text, NUL included. Others pass as the C++
-objects that ONNX Runtime itself keeps: an array of `std::string`, laid out here for the inputs and read here from the
-outputs. The layout is that of GNU's C++ library (pointer, size, capacity or in-place buffer: 32 bytes); it is tried
-out before it is trusted (`core/backends/onnxruntime/values.py`).
+ONNX Runtime's Python interface takes and returns text. Bytes that are UTF-8 are passed as text, including NUL. Other
+bytes are passed as the C++ objects that ONNX Runtime itself uses, an array of `std::string`: inputs are laid out here,
+and outputs are read here. The layout is that of GNU's C++ library (pointer, size, capacity or in-place buffer: 32
+bytes). `strings_work` in `value_run.py` tests it before it is used.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def to_bytes(array: Array) -> Array:
 
 
 class StringObjects:
-    """BYTES elements laid out as C++ strings in memory that Python owns. ONNX Runtime must only read them.
+    """BYTES elements as C++ strings in memory that Python owns. ONNX Runtime must only read them.
 
-    `array` holds one string object per element, in the tensor's shape. Both it and its owner must outlive their use.
+    `array` has one string object for each element, in the tensor's shape. Keep this object alive while `array` is used.
     """
 
     def __init__(self, elements: Array) -> None:
         flat: list[bytes] = elements.ravel().tolist()
-        # Each one is followed by a NUL, which C++ promises behind a string.
+        # C++ guarantees a NUL after each string.
         self._text = np.frombuffer(b"\0".join(flat) + b"\0", np.uint8)
         sizes = np.fromiter(map(len, flat), np.uint64, len(flat))
         words: npt.NDArray[np.uint64] = np.zeros((len(flat), _WORDS), np.uint64)
@@ -51,7 +51,7 @@ class StringObjects:
 
 
 def read_strings(address: int, shape: Shape) -> Array:
-    """The BYTES tensor of `shape` whose C++ strings lie at `address`, copied."""
+    """A copy of the BYTES tensor of `shape` whose C++ strings are at `address`."""
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return bytes_array([], shape)

@@ -20,7 +20,7 @@ from core.inference.tensors import Array, Shape, element_count
 
 @dataclass(frozen=True, slots=True)
 class BatchInputSpec:
-    """One batch input: the tensor is made of the shapes of `source` and fed to all of `target_names`."""
+    """One batch input. Its tensor is made from the shapes of the input `source` and fed to all of `target_names`."""
 
     kind: int
     source: str
@@ -28,13 +28,13 @@ class BatchInputSpec:
     dtype: np.dtype[Any]
 
     def array(self, requests: Sequence[InferenceRequest]) -> Array:
-        """The tensor for a batch. R requests: [R] or [R+1] counts, [largest count], or a row for every batch item."""
+        """The tensor for a batch of R requests: R or R+1 counts, [largest count], or one row for each item."""
         shapes = [input_named(request, self.source).array.shape for request in requests]
         return np.asarray(_values(self.kind, shapes), self.dtype)
 
 
 def batch_inputs(config: ModelConfig, model_name: str) -> tuple[BatchInputSpec, ...]:
-    """The batch inputs of a validated configuration. Raises ConfigInvalid for a kind that is not known."""
+    """The batch inputs of a validated configuration. Raises ConfigInvalid for an unknown kind."""
     specs = []
     for entry in config.batch_input:
         datatype = datatype_of(entry.data_type)
@@ -59,7 +59,7 @@ def _values(kind: int, shapes: Sequence[Shape]) -> Array | list[int]:
 
 
 def input_named(request: InferenceRequest, name: str) -> InputTensor:
-    """Raises BackendFailed where the request has no such input: it should not have been put into this batch."""
+    """Raises BackendFailed if the request has no such input; then it should not be in this batch."""
     for tensor in request.inputs:
         if tensor.name == name:
             return tensor

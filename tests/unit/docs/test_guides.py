@@ -28,7 +28,7 @@ from app.settings.reading import read_settings
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
 from core.backends.devices.cpu_budget import plan_threads
-from core.backends.onnxruntime.execution_providers import tensorrt_options
+from core.backends.onnxruntime.provider_options import tensorrt_options
 from core.config.schema import ModelConfig
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application

@@ -1,4 +1,4 @@
-"""Parameters are text: what is taken for a boolean and for a number."""
+"""Booleans and numbers in the text of parameters."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from core.errors import ConfigInvalid
 
 
 @pytest.mark.parametrize("text", ["true", "ON", "1", "True"])
-def test_true(text: str) -> None:
+def test_boolean_accepts_texts_for_true(text: str) -> None:
     assert boolean(text)
 
 
 @pytest.mark.parametrize("text", ["false", "Off", "0", "FALSE"])
-def test_false(text: str) -> None:
+def test_boolean_accepts_texts_for_false(text: str) -> None:
     assert not boolean(text)
 
 
 @pytest.mark.parametrize("text", ["", "yes", "2"])
-def test_neither(text: str) -> None:
+def test_boolean_refuses_other_texts(text: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         boolean(text)
     assert caught.value.message == f"failed to convert '{text}' to boolean"
 
 
-def test_numbers() -> None:
+def test_integer_accepts_whole_numbers_only() -> None:
     assert [integer(text) for text in ("0", "-1", "12")] == [0, -1, 12]
     for text in ("", "1.5", "many"):
         with pytest.raises(ConfigInvalid) as caught:

@@ -1,4 +1,4 @@
-"""A scheduler on stub instances, for tests: what was executed in which batch, and who was answered when."""
+"""A dynamic batcher on stub instances, for tests: records batches and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler: batches as instances become free, no lost wake-up, one answer per request, an orderly end."""
+"""The dynamic batcher: batches, wake-ups, one response for each request, and the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, 
 from tests.waiting import until
 
 
-def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBench) -> None:
+def test_a_model_without_batching_executes_one_request_at_a_time(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.submit(*"abc")
     bench.scheduler.start()
@@ -24,7 +24,7 @@ def test_the_default_scheduler_runs_one_request_per_execution(make_bench: MakeBe
     assert bench.backend.batches == [["a"], ["b"], ["c"]]
 
 
-def test_what_queues_up_behind_an_execution_is_the_next_batch(make_bench: MakeBench) -> None:
+def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8))
     bench.scheduler.start()
     bench.backend.gate.clear()
@@ -37,7 +37,7 @@ def test_what_queues_up_behind_an_execution_is_the_next_batch(make_bench: MakeBe
     assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
 
 
-def test_every_free_instance_takes_part(make_bench: MakeBench) -> None:
+def test_every_idle_instance_takes_a_request(make_bench: MakeBench) -> None:
     bench = make_bench(instances=3)
     for backend in bench.backends:
         backend.gate.clear()
@@ -51,7 +51,7 @@ def test_every_free_instance_takes_part(make_bench: MakeBench) -> None:
     assert sorted(bench.wait(3)) == ["a", "b", "c"]
 
 
-def test_what_a_batch_leaves_behind_wakes_another_instance(make_bench: MakeBench) -> None:
+def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
     bench = make_bench(batching(4, 6), instances=2)
     for backend in bench.backends:
         backend.gate.clear()
@@ -62,7 +62,7 @@ def test_what_a_batch_leaves_behind_wakes_another_instance(make_bench: MakeBench
     assert sorted(len(backend.batches[0]) for backend in bench.backends) == [1, 4]
 
 
-def test_a_queue_delay_holds_until_a_preferred_size(make_bench: MakeBench) -> None:
+def test_a_queue_delay_ends_at_a_preferred_size(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
     bench.scheduler.start()
     bench.submit("a")
@@ -75,7 +75,7 @@ def test_a_queue_delay_holds_until_a_preferred_size(make_bench: MakeBench) -> No
     assert sum(len(backend.batches) for backend in bench.backends) == 2
 
 
-def test_a_queue_delay_ends(make_bench: MakeBench) -> None:
+def test_a_queue_delay_ends_in_time(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8, delay_ns=1_000_000))
     bench.scheduler.start()
     bench.submit("a")
@@ -84,7 +84,7 @@ def test_a_queue_delay_ends(make_bench: MakeBench) -> None:
     assert bench.wait(3) == ["a", "b", "c"]
 
 
-def test_the_longest_delay_that_can_be_configured_is_no_trouble(make_bench: MakeBench) -> None:
+def test_the_longest_configurable_delay_works(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, delay_ns=(2**64 - 1) * 1000))
     bench.scheduler.start()
     bench.submit("a")
@@ -102,7 +102,7 @@ def test_another_batch_key_ends_the_wait(make_bench: MakeBench) -> None:
     assert bench.wait(1) == ["a"]
 
 
-def test_a_wait_is_decided_anew_for_a_higher_priority(make_bench: MakeBench) -> None:
+def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBench) -> None:
     levels = BatchingSpec(
         preferred_batch_sizes=(2, 8),
         max_queue_delay_ns=LONG_NS,
@@ -122,7 +122,7 @@ def test_a_wait_is_decided_anew_for_a_higher_priority(make_bench: MakeBench) -> 
     assert bench.backend.batches == [["high"], ["low", "last"]]
 
 
-def test_a_wait_is_decided_anew_for_what_goes_ahead_of_a_delayed_request(make_bench: MakeBench) -> None:
+def test_a_request_ahead_of_a_delayed_one_forms_the_batch_again(make_bench: MakeBench) -> None:
     now_ns = [0]
     timeout_ns = LONG_NS * 3 // 5  # more than half of the delay: the new one's own ends after the wait
     policy = QueuePolicy(default_timeout_ns=timeout_ns, delay_on_timeout=True)
@@ -136,7 +136,7 @@ def test_a_wait_is_decided_anew_for_what_goes_ahead_of_a_delayed_request(make_be
     assert bench.scheduler.queued == 1
 
 
-def test_a_wait_is_decided_anew_after_another_instance_took_a_batch(make_bench: MakeBench) -> None:
+def test_a_batch_of_another_instance_forms_the_held_batch_again(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
     bench.scheduler.start()
     for first in range(0, 400, 2):
@@ -144,7 +144,7 @@ def test_a_wait_is_decided_anew_after_another_instance_took_a_batch(make_bench: 
     assert len(bench.wait(400)) == 400
 
 
-def test_an_expired_request_is_answered_while_the_batch_waits(make_bench: MakeBench) -> None:
+def test_an_expired_request_is_answered_while_a_batch_waits(make_bench: MakeBench) -> None:
     policy = QueuePolicy(default_timeout_ns=LONG_NS // 2, allow_timeout_override=True)
     bench = make_bench(batching(8, delay_ns=LONG_NS, policy=policy))
     bench.scheduler.start()
@@ -158,7 +158,7 @@ def test_an_expired_request_is_answered_while_the_batch_waits(make_bench: MakeBe
     assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 1
 
 
-def test_expired_and_cancelled_requests_leave_the_queue_unrun(make_bench: MakeBench) -> None:
+def test_expired_and_cancelled_requests_are_not_executed(make_bench: MakeBench) -> None:
     now_ns = [1000]
     policy = QueuePolicy(default_timeout_ns=100)
     bench = make_bench(batching(8, policy=policy), clock=lambda: now_ns[0])
@@ -175,7 +175,7 @@ def test_expired_and_cancelled_requests_leave_the_queue_unrun(make_bench: MakeBe
     assert failures[FailureReason.REJECTED] == failures[FailureReason.CANCELED] == 1
 
 
-def test_a_full_queue_refuses_and_answers_nothing(make_bench: MakeBench) -> None:
+def test_a_full_queue_refuses_without_a_response(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8, policy=QueuePolicy(max_queue_size=2)))
     bench.submit(*"ab")
     with pytest.raises(QueueFull, match=r"^\[request id: c\] Exceeds maximum queue size$"):
@@ -200,7 +200,7 @@ def test_delay_until_holds_the_first_requests_once(make_bench: MakeBench) -> Non
     assert bench.backend.batches == [list("abcd"), ["e"]]
 
 
-def test_times_are_noted_and_a_start_of_the_engine_s_is_kept(make_bench: MakeBench) -> None:
+def test_submit_sets_times_and_keeps_an_earlier_start(make_bench: MakeBench) -> None:
     bench = make_bench(clock=lambda: 77)
     bench.scheduler.submit(first := bench.request("a"))
     bench.scheduler.submit(second := bench.request("b", start_ns=70))
@@ -226,7 +226,7 @@ def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBe
     assert bench.wait(4) == ["a", "b", "c", "d"]
 
 
-def test_stop_refuses_and_runs_what_is_queued_without_delay(make_bench: MakeBench) -> None:
+def test_stop_refuses_requests_and_executes_queued_ones_without_delay(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8, delay_ns=LONG_NS))
     bench.scheduler.start()
     bench.submit(*"abc")
@@ -241,7 +241,7 @@ def test_stop_refuses_and_runs_what_is_queued_without_delay(make_bench: MakeBenc
     assert sorted(bench.wait(3)) == ["a", "b", "c"]
 
 
-def test_stop_ends_the_hold_of_delay_until(make_bench: MakeBench) -> None:
+def test_stop_ends_the_wait_of_delay_until(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2, delay_until=100)
     bench.scheduler.start()
     bench.submit(*"abc")
@@ -262,7 +262,7 @@ def test_drain_waits_for_executions_and_gives_up_in_time(make_bench: MakeBench) 
     assert bench.wait(1) == ["a"]
 
 
-def test_close_answers_what_never_ran(make_bench: MakeBench) -> None:
+def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8, delay_ns=LONG_NS, ordered=True))
     bench.submit(*"ab")
     assert bench.scheduler.close(LIMIT_S)
@@ -272,7 +272,7 @@ def test_close_answers_what_never_ran(make_bench: MakeBench) -> None:
     assert bench.scheduler.close(LIMIT_S)
 
 
-def test_close_lets_an_execution_finish(make_bench: MakeBench) -> None:
+def test_close_waits_for_an_execution(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.scheduler.start()
     bench.backend.gate.clear()
@@ -285,7 +285,7 @@ def test_close_lets_an_execution_finish(make_bench: MakeBench) -> None:
     assert bench.error("a") is None
 
 
-def test_a_callback_may_submit(make_bench: MakeBench) -> None:
+def test_a_callback_may_submit_a_request(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.scheduler.start()
     request = bench.request("a")
@@ -294,7 +294,7 @@ def test_a_callback_may_submit(make_bench: MakeBench) -> None:
     assert bench.wait(1) == ["b"]
 
 
-def test_threads_bear_the_names_of_their_instances(make_bench: MakeBench) -> None:
+def test_threads_have_the_names_of_their_instances(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     bench.scheduler.start()
     names = {thread.name for thread in threading.enumerate()}
@@ -303,7 +303,7 @@ def test_threads_bear_the_names_of_their_instances(make_bench: MakeBench) -> Non
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("max_batch_size", "delay_ns"), [(1, 0), (8, 0), (8, 200_000)])
-def test_many_threads_many_faults_one_answer_each(
+def test_each_request_gets_one_response_under_load_and_faults(
     make_bench: MakeBench, ordered: bool, max_batch_size: int, delay_ns: int
 ) -> None:
     policy = QueuePolicy(default_timeout_ns=LONG_NS, allow_timeout_override=True)
@@ -352,7 +352,7 @@ def check_counts(bench: Bench, total: int) -> None:
     assert sum(size * times for size, times in sizes.items()) == counted.inference_count
 
 
-def test_a_thread_that_rests_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
+def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
     bench = make_bench(batching())
     request = bench.request("a")
     request.cancelled = True

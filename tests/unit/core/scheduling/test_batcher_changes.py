@@ -1,4 +1,4 @@
-"""The scheduler's instances come and go while it serves: nothing is lost, nothing waits for it, no thread stays."""
+"""Adding and removing instances of the dynamic batcher while it serves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     assert thread.join(0)
 
 
-def test_an_added_instance_takes_what_waits_for_the_busy_ones(make_bench: MakeBench) -> None:
+def test_an_added_instance_takes_queued_requests(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.scheduler.start()
     bench.backend.gate.clear()
@@ -57,7 +57,7 @@ def test_an_added_instance_takes_what_waits_for_the_busy_ones(make_bench: MakeBe
     assert stub.batches == [["b"]]
 
 
-def test_a_removed_instance_finishes_what_it_runs_and_takes_no_more(make_bench: MakeBench) -> None:
+def test_a_removed_instance_finishes_its_batch_and_takes_no_other(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     for backend in bench.backends:
         backend.gate.clear()
@@ -79,7 +79,7 @@ def test_a_removed_instance_finishes_what_it_runs_and_takes_no_more(make_bench: 
     assert staying.batches[1] == ["c"]
 
 
-def test_idle_instances_go_at_once(make_bench: MakeBench) -> None:
+def test_idle_instances_are_removed_at_once(make_bench: MakeBench) -> None:
     bench = make_bench(instances=4)
     bench.scheduler.start()
     until(lambda: len(bench.scheduler._pool.idle) == 4)
@@ -91,7 +91,7 @@ def test_idle_instances_go_at_once(make_bench: MakeBench) -> None:
     assert bench.wait(3) == ["a", "b", "c"]
 
 
-def test_a_hold_passes_from_a_removed_instance_to_another(make_bench: MakeBench) -> None:
+def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
     scheduler = bench.scheduler
     scheduler.start()
@@ -108,7 +108,7 @@ def test_a_hold_passes_from_a_removed_instance_to_another(make_bench: MakeBench)
     assert other.batches == [["a", "b"]]
 
 
-def test_what_a_removed_instance_was_woken_for_wakes_another(make_bench: MakeBench) -> None:
+def test_a_request_that_woke_a_removed_instance_wakes_another(make_bench: MakeBench) -> None:
     bench = make_bench()
     scheduler = bench.scheduler
     scheduler.start()
@@ -123,7 +123,7 @@ def test_what_a_removed_instance_was_woken_for_wakes_another(make_bench: MakeBen
     assert (scheduler._pool.waking, scheduler.queued, scheduler.in_flight) == (0, 0, 0)
 
 
-def test_instances_change_before_the_start(make_bench: MakeBench) -> None:
+def test_instances_can_change_before_the_start(make_bench: MakeBench) -> None:
     bench = make_bench()
     stub = added(bench)
     bench.scheduler.remove(bench.backend)
@@ -134,7 +134,7 @@ def test_instances_change_before_the_start(make_bench: MakeBench) -> None:
     assert stub.batches == [["a"]]
 
 
-def test_changes_that_cannot_be_are_refused(make_bench: MakeBench) -> None:
+def test_impossible_changes_are_refused(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     first, second = bench.backends
     scheduler = bench.scheduler
@@ -239,7 +239,7 @@ class Caller:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("delay_ns", [0, 300_000])
-def test_instances_come_and_go_under_load(make_bench: MakeBench, delay_ns: int, ordered: bool) -> None:
+def test_instances_are_added_and_removed_under_load(make_bench: MakeBench, delay_ns: int, ordered: bool) -> None:
     bench = make_bench(batching(4, 8, delay_ns=delay_ns, ordered=ordered), instances=2)
     bench.scheduler.start()
     done = threading.Event()

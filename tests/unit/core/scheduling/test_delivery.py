@@ -1,4 +1,4 @@
-"""A response callback that fails is logged and stays without consequence; front ends are told of what was answered."""
+"""Callbacks that get the responses, and the flush that follows a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_callback_gets_the_response() -> None:
     assert answers == [response]
 
 
-def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     def on_response(response: InferenceResponse) -> None:
         raise RuntimeError("the socket is gone")
 
@@ -33,7 +33,7 @@ class FrontEnd:
         self.flushes += 1
 
 
-def test_each_front_end_of_a_batch_is_told_once() -> None:
+def test_flush_calls_each_caller_of_a_batch_once() -> None:
     requests = [pending_request() for _ in range(9)]
     first, second = FrontEnd(), FrontEnd()
     tell_first, tell_second = first.flush, second.flush
@@ -43,6 +43,6 @@ def test_each_front_end_of_a_batch_is_told_once() -> None:
     assert (first.flushes, second.flushes) == (1, 1)
 
 
-def test_requests_of_a_front_end_in_the_same_process_need_no_flush() -> None:
+def test_flush_skips_requests_without_one() -> None:
     flush([pending_request()])
     flush([])

@@ -112,7 +112,7 @@ def test_each_request_gets_its_own_outputs() -> None:
     )
 
 
-def test_an_error_of_one_request_stays_its_own() -> None:
+def test_an_error_of_one_request_fails_only_that_request() -> None:
     bench = Bench(Stub())
     bench.execute("aeb")
     assert bench.backend.batches == ["aeb"]
@@ -123,7 +123,7 @@ def test_an_error_of_one_request_stays_its_own() -> None:
     assert counted.batches[0].batch_size == 3
 
 
-def test_a_failed_batch_runs_again_split_and_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Stub())
     bench.execute("abcxdfgh")
     assert bench.backend.batches == ["abcxdfgh", "abcx", "ab", "cx", "c", "x", "dfgh"]
@@ -144,14 +144,14 @@ def test_an_unknown_exception_becomes_backend_failed() -> None:
     assert (error.message, error.model) == ("no such gather", "m")
 
 
-def test_a_server_error_is_passed_on_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_error_is_passed_on_unchanged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Stub(OutOfMemory))
     bench.execute("x")
     assert isinstance(bench.answers[0].error, OutOfMemory)
     assert not caplog.records
 
 
-def test_a_batch_that_is_too_large_for_the_device_succeeds_in_parts() -> None:
+def test_a_batch_too_large_for_the_device_succeeds_in_parts() -> None:
     class Small(Stub):
         def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
             if len(requests) > 2:
@@ -163,13 +163,13 @@ def test_a_batch_that_is_too_large_for_the_device_succeeds_in_parts() -> None:
     assert bench.outcomes() == {id: id for id in "abcd"}
 
 
-def test_a_backend_that_forgets_a_request_leaves_none_unanswered() -> None:
+def test_every_request_is_answered_if_the_backend_forgets_one() -> None:
     bench = Bench(Short())
     bench.execute("ab")
     assert bench.outcomes() == dict.fromkeys("ab", "the backend gave 0 outcomes for 1 requests")
 
 
-def test_a_failing_callback_does_not_keep_the_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_does_not_delay_the_other_responses(caplog: pytest.LogCaptureFixture) -> None:
     def on_response(response: InferenceResponse) -> None:
         raise RuntimeError("gone")
 
@@ -181,7 +181,7 @@ def test_a_failing_callback_does_not_keep_the_others_waiting(caplog: pytest.LogC
     assert "gone" in caplog.text
 
 
-def test_a_poisoned_instance_is_reported_once_and_not_tried_again() -> None:
+def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
     bench = Bench(Stub(poison=True))
     bench.execute("axb")
     assert bench.backend.batches == ["axb"]

@@ -1,4 +1,4 @@
-"""When batches run: the table of the dynamic batcher, complete, and what the configuration makes of it."""
+"""The decisions of the dynamic batcher, as complete tables, and the limits of a configuration."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_preferred_four_and_six_without_a_delay(sizes: list[int], counts: list[i
     ("sizes", "counts"),
     [([1], [1]), ([1] * 8, [8]), ([1] * 20, [8, 8, 4]), ([5, 4], [1, 1]), ([5, 3, 1], [2, 1]), ([8], [1])],
 )
-def test_no_preferred_size_takes_what_has_queued_up(sizes: list[int], counts: list[int]) -> None:
+def test_without_a_preferred_size_all_queued_requests_run(sizes: list[int], counts: list[int]) -> None:
     assert run_all(requests(*sizes), NONE_PREFERRED) == counts
 
 
@@ -111,11 +111,11 @@ def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[int]:
 
 
 @pytest.mark.parametrize("sizes", [[1, 1, 1], [8, 8], [3]])
-def test_unbatched_runs_one_request_whatever_its_size(sizes: list[int]) -> None:
+def test_unbatched_runs_one_request_of_any_size(sizes: list[int]) -> None:
     assert form_batch(requests(*sizes), UNBATCHED, 2 * S) == Run(1)
 
 
-def test_another_batch_key_seals_the_batch() -> None:
+def test_another_batch_key_ends_the_batch() -> None:
     queue = requests(1, 1, 1)
     queue[0].batch_key = queue[1].batch_key = ("a",)
     queue[2].batch_key = ("b",)
@@ -124,13 +124,13 @@ def test_another_batch_key_seals_the_batch() -> None:
     assert form_batch(queue[2:], DELAYED, 2 * S) == Wait(11 * S, 2, ("b",))
 
 
-def test_a_sealed_batch_still_prefers_a_preferred_size() -> None:
+def test_an_ended_batch_still_prefers_a_preferred_size() -> None:
     queue = requests(1, 1, 1, 1)
     queue[3].batch_key = ("b",)
     assert form_batch(queue, DELAYED, 2 * S) == Run(2)
 
 
-def test_the_oldest_request_sets_the_delay_wherever_it_stands() -> None:
+def test_the_oldest_request_sets_the_delay() -> None:
     queue = requests(1) + requests(2, enqueue_ns=S // 2)
     assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 2, 6, None)
 
@@ -163,5 +163,7 @@ def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:
         (8, BatchingSpec(preferred_batch_sizes=(2, 6), max_queue_delay_ns=10 * S), DELAYED),
     ],
 )
-def test_limits_of_a_configuration(max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits) -> None:
+def test_limits_follow_the_configuration(
+    max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits
+) -> None:
     assert limits_of(spec(max_batch_size, batching)) == limits

@@ -1,4 +1,4 @@
-"""The request queue: order of levels, and what each queue policy does to a request."""
+"""The request queue: the order of its levels, and their queue policies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ids(requests: list[PendingRequest]) -> str:
     return "".join(request.request.id for request in requests)
 
 
-def test_first_in_first_out_and_counts() -> None:
+def test_a_level_is_first_in_first_out() -> None:
     queue = RequestQueue()
     for id in "abcd":
         queue.push(request(id))
@@ -49,7 +49,7 @@ def test_items_count_batch_sizes_and_zero_as_one() -> None:
     assert queue.items == 3
 
 
-def test_levels_go_by_number_and_unknown_priorities_to_the_default() -> None:
+def test_unknown_priorities_go_to_the_default_level() -> None:
     queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
     for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
         queue.push(request(id, priority=priority))
@@ -66,7 +66,7 @@ def test_priorities_are_ignored_without_levels() -> None:
     assert ids(queue.candidates(8, 0)) == "ab"
 
 
-def test_a_cancelled_request_leaves_unrun_with_an_empty_text() -> None:
+def test_a_cancelled_request_is_rejected_with_an_empty_text() -> None:
     queue = queue_of()
     requests = [request(id) for id in "abc"]
     for made in requests:
@@ -81,7 +81,7 @@ def test_a_cancelled_request_leaves_unrun_with_an_empty_text() -> None:
     assert (queue.size, queue.items) == (2, 2)
 
 
-def test_rejections_taken_do_not_grow_afterwards() -> None:
+def test_taken_rejections_do_not_change_afterwards() -> None:
     queue = queue_of()
     queue.push(made := request("a"))
     taken = queue.take_rejections()
@@ -91,7 +91,7 @@ def test_rejections_taken_do_not_grow_afterwards() -> None:
     assert len(queue.take_rejections()) == 1
 
 
-def test_requests_behind_the_limit_take_the_place_of_rejected_ones() -> None:
+def test_requests_behind_the_limit_replace_rejected_ones() -> None:
     queue = queue_of()
     requests = [request(id) for id in "abcd"]
     for made in requests:
@@ -102,7 +102,7 @@ def test_requests_behind_the_limit_take_the_place_of_rejected_ones() -> None:
     assert queue.size == 3
 
 
-def test_reject_at_the_timeout() -> None:
+def test_the_reject_action_rejects_at_the_timeout() -> None:
     queue = queue_of(QueuePolicy(default_timeout_ns=100))
     queue.push(request("a", enqueue_ns=10))
     queue.push(request("b", enqueue_ns=20))
@@ -114,7 +114,7 @@ def test_reject_at_the_timeout() -> None:
     assert error.message == "Request timeout expired"
 
 
-def test_delay_moves_behind_the_level_and_never_expires_again() -> None:
+def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None:
     policy = QueuePolicy(default_timeout_ns=100, delay_on_timeout=True)
     queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
     queue.push(request("z", priority=2))
@@ -159,7 +159,7 @@ def test_a_request_may_only_shorten_the_default_timeout(
     assert made.expires_ns == expires_ns
 
 
-def test_a_full_level_refuses_and_others_do_not() -> None:
+def test_only_a_full_level_refuses() -> None:
     policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
     queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
     queue.push(request("a"))
@@ -175,7 +175,7 @@ def test_a_full_level_refuses_and_others_do_not() -> None:
     assert queue.size == 3
 
 
-def test_an_arrival_of_a_higher_level_is_not_last() -> None:
+def test_a_request_of_a_higher_level_is_not_last() -> None:
     queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
     assert not queue.is_in_order
     for priority, is_last in [(2, True), (2, True), (1, False), (3, True), (2, False)]:
@@ -184,7 +184,7 @@ def test_an_arrival_of_a_higher_level_is_not_last() -> None:
         assert queue.is_last(made) is is_last
 
 
-def test_an_arrival_goes_ahead_of_what_is_delayed() -> None:
+def test_a_request_goes_ahead_of_delayed_ones() -> None:
     queue = queue_of(QueuePolicy(default_timeout_ns=10, delay_on_timeout=True))
     assert not queue.is_in_order
     queue.push(request("a"))
@@ -195,6 +195,6 @@ def test_an_arrival_goes_ahead_of_what_is_delayed() -> None:
 
 
 @pytest.mark.parametrize("policy", [QueuePolicy(), QueuePolicy(default_timeout_ns=10, max_queue_size=4)])
-def test_one_level_that_delays_nothing_is_in_order(policy: QueuePolicy) -> None:
+def test_a_single_level_without_the_delay_action_is_in_order(policy: QueuePolicy) -> None:
     assert queue_of(policy).is_in_order
     assert RequestQueue().is_in_order

@@ -1,4 +1,4 @@
-"""Responses leave in the order of arrival, whatever thread completes them, and no lock is held meanwhile."""
+"""Responses are delivered in the order of arrival, without a lock held."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_order_holds_across_threads() -> None:
     assert left == list(range(2000))
 
 
-def test_front_ends_are_told_of_what_left_and_after_it_did() -> None:
+def test_callers_are_flushed_after_their_responses_are_delivered() -> None:
     """Of the requests of other batches, too, that had waited for this one."""
     events: list[str] = []
     order = ResponseOrder(lambda request, response: events.append(response.id))

@@ -1,4 +1,4 @@
-"""Cores from cgroups, and the division of cores over sessions."""
+"""The cores of cgroups, and their division among sessions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def cores(root: Path, memberships: str, affinity: int = 16) -> float:
     return available_cores(root, file, affinity)
 
 
-def test_the_quota_of_version_2_counts(tmp_path: Path) -> None:
+def test_available_cores_are_limited_by_a_version_2_quota(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("250000 100000\n")
     assert cores(tmp_path, "0::/\n") == 2.5
 
 
-def test_no_quota_leaves_the_affinity(tmp_path: Path) -> None:
+def test_available_cores_are_the_affinity_without_a_quota(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cores(tmp_path, "0::/\n", affinity=3) == 3
 
 
-def test_the_affinity_counts_when_it_is_less(tmp_path: Path) -> None:
+def test_available_cores_are_the_affinity_below_the_quota(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("800000 100000\n")
     assert cores(tmp_path, "0::/\n", affinity=2) == 2
 
 
-def test_the_least_quota_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_available_cores_are_limited_by_the_least_quota_of_the_parents(tmp_path: Path) -> None:
     inner = tmp_path / "pod" / "container"
     inner.mkdir(parents=True)
     (tmp_path / "pod" / "cpu.max").write_text("150000 100000")
@@ -39,13 +39,13 @@ def test_the_least_quota_on_the_way_up_counts(tmp_path: Path) -> None:
     assert cores(tmp_path, "0::/pod/container\n") == 1.5
 
 
-def test_a_path_of_the_host_falls_back_to_the_root(tmp_path: Path) -> None:
+def test_a_cgroup_path_of_the_host_falls_back_to_the_root(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("200000 100000")
     assert cores(tmp_path, "0::/../../not/here\n") == 2
 
 
 @pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-def test_the_quota_of_version_1_counts(tmp_path: Path, mount: str) -> None:
+def test_available_cores_are_limited_by_a_version_1_quota(tmp_path: Path, mount: str) -> None:
     folder = tmp_path / mount / "docker"
     folder.mkdir(parents=True)
     (folder / "cpu.cfs_quota_us").write_text("50000\n")
@@ -53,7 +53,7 @@ def test_the_quota_of_version_1_counts(tmp_path: Path, mount: str) -> None:
     assert cores(tmp_path, "5:memory:/docker\n4:cpu,cpuacct:/docker\n") == 0.5
 
 
-def test_version_1_without_a_quota(tmp_path: Path) -> None:
+def test_version_1_may_set_no_quota(tmp_path: Path) -> None:
     folder = tmp_path / "cpu"
     folder.mkdir()
     (folder / "cpu.cfs_quota_us").write_text("-1\n")
@@ -61,7 +61,7 @@ def test_version_1_without_a_quota(tmp_path: Path) -> None:
     assert cores(tmp_path, "4:cpu:/\n", affinity=4) == 4
 
 
-def test_nothing_to_read_leaves_the_affinity(tmp_path: Path) -> None:
+def test_available_cores_are_the_affinity_without_cgroup_files(tmp_path: Path) -> None:
     assert available_cores(tmp_path / "no", tmp_path / "none", 5) == 5
 
 
@@ -92,7 +92,7 @@ def test_each_session_gets_its_share(cores: float, sessions: int, threads: int) 
 
 
 @pytest.mark.parametrize(("cores", "spinning"), [(2, False), (7.9, False), (8, True)])
-def test_threads_spin_where_cores_can_be_spared(cores: float, spinning: bool) -> None:
+def test_threads_spin_freely_on_many_cores(cores: float, spinning: bool) -> None:
     assert plan_threads(cores, 1).spinning is spinning
 
 
@@ -105,11 +105,11 @@ def test_threads_spin_where_cores_can_be_spared(cores: float, spinning: bool) ->
         (8, 1000, Spinning.FREELY),
     ],
 )
-def test_with_few_cores_only_large_models_spin_and_briefly(cores: float, size: int, spinning: Spinning) -> None:
+def test_only_large_models_spin_briefly_on_few_cores(cores: float, size: int, spinning: Spinning) -> None:
     assert spinning_of(cores, size) is spinning
 
 
-def test_the_plan_says_what_it_is() -> None:
+def test_the_thread_plan_describes_itself() -> None:
     assert (
         str(ThreadPlan(2.5, 3, 2, False))
         == "2.5 cores, 3 sessions: 2 threads each, spinning but briefly while they wait"

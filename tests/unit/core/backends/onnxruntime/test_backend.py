@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend: loading, inspecting, refusing; on real models."""
+"""The ONNX Runtime backend on real models: it inspects, loads and refuses them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(folder: Path, config_text: str, placement: Placement = ON_CPU, settings
     OnnxRuntimeBackend(settings or {}).load(context).close()
 
 
-def test_inspecting_reads_the_graph(tmp_path: Path) -> None:
+def test_inspect_reads_the_graph(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     signature = OnnxRuntimeBackend().inspect(version, EMPTY)
     assert signature.inputs == (
@@ -59,29 +59,29 @@ def test_inspecting_reads_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("datatype", onnx_models.ELEMENT_TYPES)
-def test_inspecting_knows_every_datatype(tmp_path: Path, datatype: str) -> None:
+def test_inspect_knows_every_datatype(tmp_path: Path, datatype: str) -> None:
     version = onnx_models.write_version(onnx_models.identity(datatype), tmp_path, "model")
     assert OnnxRuntimeBackend().inspect(version, EMPTY).inputs[0].datatype == datatype
 
 
-def test_inspecting_tells_what_a_request_may_override(tmp_path: Path) -> None:
+def test_inspect_lists_inputs_with_a_default(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.with_default(), tmp_path, "model")
     signature = OnnxRuntimeBackend().inspect(version, EMPTY)
     assert [tensor.name for tensor in signature.inputs] == ["INPUT0"]
     assert signature.optional_inputs == (TensorSignature("OFFSET", "FP32", (4,)),)
 
 
-def test_inspecting_a_scalar(tmp_path: Path) -> None:
+def test_inspect_returns_no_dimensions_for_a_scalar(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.scalar(), tmp_path, "model")
     assert OnnxRuntimeBackend().inspect(version, EMPTY).inputs[0].shape == ()
 
 
-def test_an_element_type_that_the_protocol_lacks_has_no_name(tmp_path: Path) -> None:
+def test_inspect_gives_no_name_to_a_type_that_the_protocol_lacks(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.float8_input(), tmp_path, "model")
     assert OnnxRuntimeBackend().inspect(version, EMPTY).inputs[0].datatype == ""
 
 
-def test_links_that_lead_nowhere_do_not_keep_a_version_from_loading(tmp_path: Path) -> None:
+def test_a_version_with_dangling_links_loads(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     (version / "gone").symlink_to(tmp_path / "nothing")
     (version / "round").symlink_to(version / "round")
@@ -89,7 +89,7 @@ def test_links_that_lead_nowhere_do_not_keep_a_version_from_loading(tmp_path: Pa
     load(version, add_sub_config())
 
 
-def test_what_is_not_a_tensor_is_unsupported(tmp_path: Path) -> None:
+def test_a_graph_with_other_types_than_tensors_is_unsupported(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.sequence_output(), tmp_path, "model")
     with pytest.raises(Unsupported) as caught:
         OnnxRuntimeBackend().inspect(version, EMPTY)
@@ -106,7 +106,7 @@ def test_missing_model_file_is_named(tmp_path: Path) -> None:
         assert caught.value.reason == f"Unavailable: unable to find '{path}' for model instance 'model'"
 
 
-def test_a_file_that_is_no_model_fails_with_triton_s_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_fails_with_tritons_text(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"this is no model")
     with pytest.raises(ModelLoadFailed) as caught:
@@ -125,7 +125,7 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -
     assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
 
 
-def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
+def test_a_gpu_that_onnx_runtime_cannot_use_fails_the_load(tmp_path: Path) -> None:
     if usable_gpus():
         pytest.skip("this machine has one")
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
@@ -135,7 +135,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_no_cpu(tmp_path: Path) -> None:
     assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
 
 
-def test_what_instances_ask_for_can_be_checked_without_a_session() -> None:
+def test_check_finds_missing_providers_without_a_session() -> None:
     backend, on_cpu = OnnxRuntimeBackend(), "instance_group { kind: KIND_CPU count: 1 } "
     backend.check(config_of(on_cpu))
     accelerated = on_cpu + 'optimization { execution_accelerators { %s_execution_accelerator { name: "%s" } } }'
@@ -152,7 +152,7 @@ def test_an_unknown_accelerator_is_refused(tmp_path: Path) -> None:
         load(version, text)
 
 
-def test_a_library_of_operators_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_operator_library_is_named(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     text = add_sub_config() + 'model_operations { op_library_filename: "none.so" }'
     with pytest.raises(ModelLoadFailed, match=r"onnx runtime error 1: Failed to load library none.so"):
@@ -166,7 +166,7 @@ def test_a_bad_parameter_is_refused(tmp_path: Path) -> None:
         load(version, text)
 
 
-def test_every_option_is_taken_by_onnx_runtime(tmp_path: Path) -> None:
+def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
     parameters = {
         "execution_mode": "1",
         "intra_op_thread_count": "2",
@@ -188,7 +188,7 @@ def test_every_option_is_taken_by_onnx_runtime(tmp_path: Path) -> None:
         assert model.model.describe()["threads"] == "2 intra-op, 2 inter-op"
 
 
-def test_the_arena_may_be_shrunk_after_every_run(tmp_path: Path) -> None:
+def test_a_model_may_shrink_the_arena_after_every_run(tmp_path: Path) -> None:
     text = add_sub_config()
     text += 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }'
     with serving(onnx_models.add_sub(), text, tmp_path) as model:
@@ -196,7 +196,7 @@ def test_the_arena_may_be_shrunk_after_every_run(tmp_path: Path) -> None:
         assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT1"] == 0).all()
 
 
-def test_it_says_where_and_how_it_runs(tmp_path: Path) -> None:
+def test_describe_names_device_provider_and_threads(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path, threads=2) as model:
         assert model.model.describe() == {
             "device": "cpu",
@@ -205,13 +205,13 @@ def test_it_says_where_and_how_it_runs(tmp_path: Path) -> None:
         }
 
 
-def test_a_directory_that_is_named_like_the_file_holds_it(tmp_path: Path) -> None:
+def test_the_model_file_may_be_a_directory(tmp_path: Path) -> None:
     version = tmp_path / "model" / "1"
     onnx_models.write(onnx_models.add_sub(), version / "model.onnx" / "model.onnx")
     load(version, add_sub_config())
 
 
-def test_the_file_may_have_another_name(tmp_path: Path) -> None:
+def test_the_model_file_may_have_another_name(tmp_path: Path) -> None:
     onnx_models.write(onnx_models.add_sub(), tmp_path / "other.onnx")
     load(tmp_path, add_sub_config() + 'default_model_filename: "other.onnx"')
 
@@ -234,7 +234,7 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
     model.close()
 
 
-def test_a_device_that_has_no_session_gets_one_when_it_is_used(tmp_path: Path) -> None:
+def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         described = model.model.describe()
         model.model.retain(["cpu", "gpu:7"])
@@ -249,7 +249,7 @@ def test_a_device_that_has_no_session_gets_one_when_it_is_used(tmp_path: Path) -
         again.instance.close()
 
 
-def test_a_session_that_is_let_go_is_freed_with_its_last_instance(tmp_path: Path) -> None:
+def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         session = weakref.ref(model.model._sessions["cpu"])
         inner = weakref.ref(model.model._sessions["cpu"]._sess)
@@ -259,7 +259,7 @@ def test_a_session_that_is_let_go_is_freed_with_its_last_instance(tmp_path: Path
         assert inner() is None
 
 
-def test_of_many_threads_that_use_a_new_device_one_makes_its_session(tmp_path: Path) -> None:
+def test_one_of_many_threads_makes_the_session_of_a_new_device(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         model.model.retain([])
         made: list[Any] = []
@@ -322,7 +322,7 @@ for name in ("a", "b"):
     assert ran.stdout == "2 the global pool\n2 the global pool\n"
 
 
-def test_closing_twice_is_no_harm_and_a_closed_instance_does_not_run(tmp_path: Path) -> None:
+def test_a_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         request = model.request({"INPUT0": np.ones((1, 2), np.float32)})
         model.instance.close()
@@ -330,13 +330,13 @@ def test_closing_twice_is_no_harm_and_a_closed_instance_does_not_run(tmp_path: P
             model.run([request])
 
 
-def test_errors_have_triton_s_codes() -> None:
+def test_errors_have_tritons_codes() -> None:
     assert ModelLoadFailed.code is ErrorCode.INTERNAL
     assert RepositoryUnavailable.code is ErrorCode.UNAVAILABLE
 
 
 @pytest.mark.gpu
-def test_it_runs_on_a_gpu(tmp_path: Path) -> None:
+def test_a_model_runs_on_a_gpu(tmp_path: Path) -> None:
     if not usable_gpus():
         pytest.skip("no GPU, or an ONNX Runtime without CUDA")
     placement = Placement("model_0", DeviceKind.GPU, 0)
@@ -350,7 +350,7 @@ def test_it_runs_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_added_and_let_go_while_the_cpu_serves(tmp_path: Path) -> None:
+def test_a_gpu_is_added_and_released_while_the_cpu_serves(tmp_path: Path) -> None:
     if not usable_gpus():
         pytest.skip("no GPU, or an ONNX Runtime without CUDA")
     with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path) as model:

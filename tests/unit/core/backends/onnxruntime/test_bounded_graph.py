@@ -1,4 +1,4 @@
-"""Which graphs cannot be made to run longer by the values that a client sends."""
+"""Graphs whose running time depends on the values of their inputs, and others."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def test_a_plain_graph_is_bounded(tmp_path: Path, model: onnx.ModelProto) -> Non
 
 
 @pytest.mark.parametrize("model", [onnx_models.waiting(), onnx_models.allocating()])
-def test_one_that_repeats_or_allocates_by_a_value_is_not(tmp_path: Path, model: onnx.ModelProto) -> None:
+def test_a_graph_that_repeats_or_allocates_by_a_value_is_unbounded(tmp_path: Path, model: onnx.ModelProto) -> None:
     assert not has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
 
 
-def test_an_operator_counts_and_not_another_name(tmp_path: Path) -> None:
+def test_a_tensor_with_the_name_of_an_operator_does_not_count(tmp_path: Path) -> None:
     model = onnx_models.identity()
     model.graph.name = model.graph.node[0].name = "Loop"
     assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
 
 
 @pytest.mark.parametrize("name", ["model.ort", "ort_format.onnx", "empty.onnx", "large.onnx"])
-def test_what_is_not_looked_at_counts_as_unbounded(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_searched_counts_as_unbounded(tmp_path: Path, name: str) -> None:
     path = onnx_models.write(onnx_models.identity(), tmp_path / name)
     if name == "empty.onnx":
         path.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""What exceptions of ONNX Runtime become. The texts are those that it writes."""
+"""The errors for ONNX Runtime's exceptions, with texts that it really produces."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while ru
 DEVICE = " ; GPU=0 ; hostname=box ; file=/x/cuda_call.cc ; line=129 ; expr=cudaStreamSynchronize(s); "
 
 
-def test_code_and_text_are_kept() -> None:
+def test_the_code_and_text_of_an_exception_are_kept() -> None:
     error = failure_of(RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what\nhappened"), "m")
     assert type(error) is BackendFailed
     assert error.message == "onnx runtime error 2: what\nhappened"
     assert error.model == "m"
 
 
-def test_what_has_no_code_is_a_failure() -> None:
+def test_an_exception_without_a_code_is_a_failure() -> None:
     assert failure_of(RuntimeError("bindings said no"), "m").message == "onnx runtime error 1: bindings said no"
     assert failure_of(RuntimeError(), "m").message == "onnx runtime error 1: RuntimeError"
 
 
-def test_loading_has_its_own_class() -> None:
+def test_a_failed_load_has_its_own_class() -> None:
     assert type(failure_of(RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : x"), "m", ModelLoadFailed)) is (
         ModelLoadFailed
     )
@@ -42,7 +42,7 @@ def test_loading_has_its_own_class() -> None:
     ],
 )
 @pytest.mark.parametrize("failed", [BackendFailed, ModelLoadFailed])
-def test_out_of_memory_has_its_own_class(exc: Exception, failed: type[BackendFailed]) -> None:
+def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]) -> None:
     assert type(failure_of(exc, "m", failed)) is OutOfMemory
 
 
@@ -56,7 +56,7 @@ def test_out_of_memory_has_its_own_class(exc: Exception, failed: type[BackendFai
         "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED",
     ],
 )
-def test_a_lost_context_is_seen(text: str) -> None:
+def test_a_lost_context_is_recognized(text: str) -> None:
     assert is_poison(RuntimeError(PREFIX + text + DEVICE))
 
 
@@ -70,5 +70,5 @@ def test_a_lost_context_is_seen(text: str) -> None:
         "indices element out of data bounds, idx=700",
     ],
 )
-def test_other_failures_poison_nothing(text: str) -> None:
+def test_other_failures_do_not_poison(text: str) -> None:
     assert not is_poison(RuntimeError(PREFIX + text))

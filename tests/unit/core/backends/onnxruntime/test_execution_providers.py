@@ -1,4 +1,4 @@
-"""Which execution providers a session asks for, and what is said when it does not get them."""
+"""The execution providers that a session requests, and the errors if it does not get them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from core.backends.onnxruntime.execution_providers import (
     ProviderRequest,
     check_active,
     check_available,
-    cuda_accelerator_options,
-    cuda_parameter_options,
     requested_providers,
-    tensorrt_options,
 )
 from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
@@ -30,25 +27,25 @@ def requested(accelerators: str = "", placement: Placement = GPU, more: str = ""
     return {request.name: request.options for request in requested_providers(config, placement)}
 
 
-def test_on_a_cpu_there_is_the_cpu() -> None:
+def test_a_cpu_session_requests_the_cpu_provider() -> None:
     assert requested(placement=ON_CPU) == {CPU: {}}
 
 
-def test_accelerators_of_gpus_are_ignored_on_a_cpu() -> None:
+def test_gpu_accelerators_are_ignored_on_a_cpu() -> None:
     assert requested('gpu_execution_accelerator { name: "tensorrt" }', ON_CPU) == {CPU: {}}
 
 
-def test_openvino_is_for_cpus_and_for_what_a_gpu_leaves() -> None:
+def test_openvino_follows_the_gpu_providers() -> None:
     openvino = 'cpu_execution_accelerator { name: "openvino" }'
     assert requested(openvino, ON_CPU) == {OPENVINO: {"device_type": "CPU"}, CPU: {}}
     assert list(requested(openvino, GPU)) == [CUDA, OPENVINO, CPU]
 
 
-def test_on_a_gpu_there_is_always_cuda() -> None:
+def test_a_gpu_session_always_requests_cuda() -> None:
     assert requested() == {CUDA: {"device_id": "1"}, CPU: {}}
 
 
-def test_tensorrt_goes_before_cuda() -> None:
+def test_tensorrt_is_preferred_to_cuda() -> None:
     text = 'gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } }'
     providers = requested(text)
     assert list(providers) == [TENSORRT, CUDA, CPU]
@@ -70,7 +67,7 @@ def test_an_unknown_accelerator_is_refused(where: str) -> None:
     assert caught.value.message == "unknown Execution Accelerator 'abacus' is requested"
 
 
-def test_log_lines_are_triton_s() -> None:
+def test_log_lines_are_tritons() -> None:
     accelerators = 'gpu_execution_accelerator { name: "tensorrt" } cpu_execution_accelerator { name: "openvino" }'
     config = config_of(f"optimization {{ execution_accelerators {{ {accelerators} }} }}")
     assert [request.log_line for request in requested_providers(config, GPU)] == [
@@ -81,64 +78,7 @@ def test_log_lines_are_triton_s() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "options"),
-    [
-        ("precision_mode", "FP32", {}),
-        ("precision_mode", "BF16", {"trt_bf16_enable": "1"}),
-        ("precision_mode", "INT8", {"trt_int8_enable": "1"}),
-        ("max_workspace_size_bytes", "5", {"trt_max_workspace_size": "5"}),
-        ("int8_calibration_table_name", "t", {"trt_int8_calibration_table_name": "t"}),
-        ("int8_use_native_calibration_table", "1", {"trt_int8_use_native_calibration_table": "1"}),
-        ("trt_engine_cache_path", "/c", {"trt_engine_cache_path": "/c"}),
-        ("trt_profile_opt_shapes", "x:1", {"trt_profile_opt_shapes": "x:1"}),
-    ],
-)
-def test_options_of_tensorrt(name: str, value: str, options: dict[str, str]) -> None:
-    assert tensorrt_options({name: value}) == options
-
-
-def test_what_tensorrt_does_not_know() -> None:
-    with pytest.raises(ConfigInvalid, match="unsupported precision mode 'FP8' is requested"):
-        tensorrt_options({"precision_mode": "FP8"})
-    with pytest.raises(ConfigInvalid, match="unknown parameter 'trt_x' is provided for TensorRT Execution Accelerator"):
-        tensorrt_options({"trt_x": "1"})
-
-
-def test_booleans_of_cuda_are_checked() -> None:
-    given = {"do_copy_in_default_stream": "false", "use_ep_level_unified_stream": "on", "enable_cuda_graph": "1"}
-    assert cuda_accelerator_options(given) == {
-        "do_copy_in_default_stream": "0",
-        "use_ep_level_unified_stream": "1",
-        "enable_cuda_graph": "1",
-    }
-    with pytest.raises(ConfigInvalid, match="failed to convert 'maybe' to boolean"):
-        cuda_accelerator_options({"do_copy_in_default_stream": "maybe"})
-
-
-def test_deprecated_parameters() -> None:
-    given = {
-        "cudnn_conv_algo_search": "1",
-        "gpu_mem_limit": "77",
-        "arena_extend_strategy": "1",
-        "do_copy_in_default_stream": "0",
-    }
-    assert cuda_parameter_options(given) == {
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "gpu_mem_limit": "77",
-        "arena_extend_strategy": "kSameAsRequested",
-        "do_copy_in_default_stream": "0",
-    }
-    assert cuda_parameter_options({"anything": "1"}) == {}
-
-
-@pytest.mark.parametrize("name", ["cudnn_conv_algo_search", "arena_extend_strategy"])
-def test_deprecated_parameters_out_of_range(name: str) -> None:
-    with pytest.raises(ConfigInvalid, match=f"unsupported {name} value '9' is requested"):
-        cuda_parameter_options({name: "9"})
-
-
-def test_a_provider_that_is_not_installed_is_named_with_the_cure() -> None:
+def test_a_provider_that_is_not_installed_is_named_with_a_hint() -> None:
     requests = [ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
     check_available(requests, [CUDA, CPU], "m")
     with pytest.raises(ModelLoadFailed) as caught:

@@ -1,4 +1,4 @@
-"""Executing batches on real models: datatypes, shapes, strings, batch inputs, failures."""
+"""Batches executed on real models: datatypes, shapes, strings, batch inputs, failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ragged_config(kind: str) -> str:
 
 @pytest.mark.parametrize("datatype", NUMERIC)
 @pytest.mark.parametrize("sizes", [(1,), (3,), (1, 1, 1), (2, 1, 3)])
-def test_every_datatype_passes_whole(tmp_path: Path, datatype: str, sizes: tuple[int, ...]) -> None:
+def test_every_datatype_passes_unchanged(tmp_path: Path, datatype: str, sizes: tuple[int, ...]) -> None:
     values = [samples(datatype, (size, 5)) for size in sizes]
     with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path) as model:
         answers = model.execute([model.request({"INPUT0": value}) for value in values])
@@ -57,7 +57,7 @@ def test_every_datatype_passes_whole(tmp_path: Path, datatype: str, sizes: tuple
 
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 1), (3, 1, 2)])
-def test_a_batch_is_cut_as_it_was_put_together(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+def test_each_request_of_a_batch_gets_its_own_results(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         ones = {size: np.ones((size, 16), np.int32) for size in sizes}
         values = [np.full((size, 16), n * 10, np.int32) for n, size in enumerate(sizes)]
@@ -70,7 +70,7 @@ def test_a_batch_is_cut_as_it_was_put_together(tmp_path: Path, sizes: tuple[int,
         assert answer["OUTPUT0"].shape == value.shape
 
 
-def test_inputs_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_inputs_may_have_any_order(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         three, two = np.full((1, 16), 3, np.int32), np.full((1, 16), 2, np.int32)
         straight = model.request({"INPUT0": three, "INPUT1": two})
@@ -79,7 +79,7 @@ def test_inputs_may_stand_in_any_order(tmp_path: Path) -> None:
             assert answer["OUTPUT1"][0, 0] == 1
 
 
-def test_only_what_was_asked_for_is_answered(tmp_path: Path) -> None:
+def test_only_the_requested_outputs_are_returned(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
     text += tensor_text("output", "TOTAL", "FP32", [1]) + tensor_text("output", "NEGATED", "FP32", [4])
     with serving(onnx_models.two_outputs(), text, tmp_path) as model:
@@ -91,7 +91,7 @@ def test_only_what_was_asked_for_is_answered(tmp_path: Path) -> None:
         assert [list(model.infer(feed, outputs)) for outputs in asked] == expected
 
 
-def test_a_configuration_may_name_some_of_the_outputs(tmp_path: Path) -> None:
+def test_a_configuration_may_leave_out_outputs(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
     text += tensor_text("output", "TOTAL", "FP32", [1])
     with serving(onnx_models.two_outputs(), text, tmp_path) as model:
@@ -99,7 +99,7 @@ def test_a_configuration_may_name_some_of_the_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [4, 40_000])
-def test_answers_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: int) -> None:
+def test_outputs_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: int) -> None:
     """Inputs are gathered into memory that is used again; results must not lie in it, even if nothing is computed."""
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         kept = []
@@ -111,14 +111,14 @@ def test_answers_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: i
             assert [float(a["OUTPUT0"].min()) for a in answers] == [value, value + 0.5]
 
 
-def test_an_answer_is_not_the_caller_s_memory(tmp_path: Path) -> None:
+def test_outputs_do_not_share_memory_with_inputs(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         value = np.ones((1, 3), np.float32)
         assert not np.shares_memory(model.infer({"INPUT0": value})["OUTPUT0"], value)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 2)])
-def test_read_only_inputs_are_fine(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+def test_inputs_may_be_read_only(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     for datatype in ("FP32", "BF16"):
         dtype = BY_NAME[datatype].dtype
         with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path / datatype) as model:
@@ -127,7 +127,7 @@ def test_read_only_inputs_are_fine(tmp_path: Path, sizes: tuple[int, ...]) -> No
             assert [a["OUTPUT0"].tobytes() for a in answers] == [v.tobytes() for v in values]
 
 
-def test_variable_dimensions_differ_from_batch_to_batch(tmp_path: Path) -> None:
+def test_variable_dimensions_may_differ_between_batches(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         for width in (3, 1, 7, 0, 3):
             value = np.arange(2 * width, dtype=np.float32).reshape(2, width)
@@ -144,7 +144,7 @@ def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
             assert float(answer.max()) == 2.5
 
 
-def test_a_scalar_of_text(tmp_path: Path) -> None:
+def test_a_scalar_may_be_text(tmp_path: Path) -> None:
     with serving(onnx_models.scalar("BYTES"), identity_config("BYTES", [1], 0), tmp_path) as model:
         for element in (b"text", b"\xff\0\xfe"):
             answer = model.infer({"INPUT0": strings(element, shape=(1,))})["OUTPUT0"]
@@ -164,7 +164,7 @@ def test_reshape_is_applied_to_outputs(tmp_path: Path) -> None:
             assert answer["OUTPUT0"].ravel().tolist() == (value + n).ravel().tolist()
 
 
-def test_an_empty_reshape_leaves_the_batch_dimension_alone(tmp_path: Path) -> None:
+def test_an_empty_reshape_keeps_the_batch_dimension(tmp_path: Path) -> None:
     text = identity_config("FP32", [1], 8, "reshape { shape: [] }")
     with serving(onnx_models.rank_one_batch(), text, tmp_path) as model:
         assert model.infer({"INPUT0": np.ones((3, 1), np.float32)})["OUTPUT0"].shape == (3, 1)
@@ -172,7 +172,7 @@ def test_an_empty_reshape_leaves_the_batch_dimension_alone(tmp_path: Path) -> No
         assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[1]], [[2], [2]]]
 
 
-def test_without_a_batch_dimension_shapes_stay(tmp_path: Path) -> None:
+def test_a_model_without_a_batch_dimension_keeps_shapes(tmp_path: Path) -> None:
     with serving(onnx_models.fixed(), identity_config("FP32", [2, 3], 0), tmp_path) as model:
         assert model.infer({"INPUT0": np.ones((2, 3), np.float32)})["OUTPUT0"].shape == (2, 3)
 
@@ -196,7 +196,7 @@ def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
         [b"\xed\xa0\x80", b"x" * 100_000],
     ],
 )
-def test_strings_pass_whole_whatever_is_in_them(tmp_path: Path, elements: list[bytes]) -> None:
+def test_strings_of_any_bytes_pass_unchanged(tmp_path: Path, elements: list[bytes]) -> None:
     with serving(onnx_models.strings(), identity_config("BYTES", [-1]), tmp_path) as model:
         value = strings(*elements)
         assert model.infer({"INPUT0": value})["OUTPUT0"].tolist() == [elements]
@@ -205,7 +205,7 @@ def test_strings_pass_whole_whatever_is_in_them(tmp_path: Path, elements: list[b
         assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[b"a", b"b"]], [elements], [[b"a", b"b"]]]
 
 
-def test_a_model_may_answer_bytes_to_text(tmp_path: Path) -> None:
+def test_a_model_may_return_bytes_for_text(tmp_path: Path) -> None:
     text = tensor_text("input", "INPUT0", "BYTES", [-1]) + tensor_text("output", "OUTPUT0", "BYTES", [-1])
     text += tensor_text("output", "ANSWER", "BYTES", [1])
     with serving(onnx_models.answering(b"\xff\0!"), text, tmp_path) as model:
@@ -214,14 +214,14 @@ def test_a_model_may_answer_bytes_to_text(tmp_path: Path) -> None:
         assert answer["ANSWER"].tolist() == [b"\xff\0!"]
 
 
-def test_no_strings_at_all(tmp_path: Path) -> None:
+def test_a_tensor_of_strings_may_be_empty(tmp_path: Path) -> None:
     with serving(onnx_models.strings(), identity_config("BYTES", [-1]), tmp_path) as model:
         answer = model.infer({"INPUT0": strings(shape=(1, 0))})["OUTPUT0"]
         assert answer.shape == (1, 0)
         assert answer.dtype == object
 
 
-def test_text_becomes_numbers(tmp_path: Path) -> None:
+def test_a_model_may_turn_text_into_numbers(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [-1])
     text += tensor_text("output", "OUTPUT0", "FP32", [-1])
     with serving(onnx_models.string_to_number(), text, tmp_path) as model:
@@ -233,7 +233,7 @@ def test_text_becomes_numbers(tmp_path: Path) -> None:
         assert model.infer({"INPUT0": strings(b"7")})["OUTPUT0"].tolist() == [[7]]
 
 
-def test_a_run_that_fails_says_so_in_triton_s_words(tmp_path: Path) -> None:
+def test_a_failed_run_has_tritons_text(tmp_path: Path) -> None:
     with serving(onnx_models.picky(), PICKY, tmp_path) as model:
         with pytest.raises(BackendFailed) as caught:
             model.infer({"INDEX": np.array([[9]])})
@@ -243,14 +243,14 @@ def test_a_run_that_fails_says_so_in_triton_s_words(tmp_path: Path) -> None:
         assert model.infer({"INDEX": np.array([[3]])})["VALUE"].tolist() == [[30]]
 
 
-def test_a_failure_on_a_cpu_poisons_nothing(tmp_path: Path) -> None:
+def test_a_failure_on_a_cpu_does_not_poison(tmp_path: Path) -> None:
     with serving(onnx_models.picky(), PICKY, tmp_path) as model:
         with pytest.raises(BackendFailed):
             model.infer({"INDEX": np.array([[9]])})
         assert not getattr(model.instance, "poisoned", True)
 
 
-def test_memory_that_cannot_be_had_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_out_of_memory_has_its_own_error(tmp_path: Path) -> None:
     text = tensor_text("input", "SIZE", "INT64", [1]) + tensor_text("output", "ZEROS", "FP32", [-1])
     with serving(onnx_models.allocating(), text, tmp_path) as model:
         assert model.infer({"SIZE": np.array([3])})["ZEROS"].tolist() == [0, 0, 0]
@@ -268,7 +268,7 @@ def test_a_batch_that_is_too_large_is_refused(tmp_path: Path) -> None:
         assert caught.value.message == "batch size 6 for 'model', max allowed is 4"
 
 
-def test_a_model_that_changes_its_first_dimension_cannot_batch(tmp_path: Path) -> None:
+def test_a_result_with_another_first_dimension_fails_the_batch(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
     text += tensor_text("output", "OUTPUT0", "FP32", [-1])
     with serving(onnx_models.doubling_rows(), text, tmp_path) as model:
@@ -278,7 +278,7 @@ def test_a_model_that_changes_its_first_dimension_cannot_batch(tmp_path: Path) -
                 model.execute(batch)
 
 
-def test_ragged_outputs_are_cut_by_the_shapes_of_the_inputs(tmp_path: Path) -> None:
+def test_ragged_outputs_are_split_by_the_shapes_of_the_inputs(tmp_path: Path) -> None:
     with serving(onnx_models.ragged(), ragged_config("BATCH_ELEMENT_COUNT"), tmp_path) as model:
         values = [np.arange(n, dtype=np.float32).reshape(1, n) for n in (2, 4, 1, 3)]
         answers = model.execute([model.request({"INPUT0": value}) for value in values])
@@ -287,7 +287,7 @@ def test_ragged_outputs_are_cut_by_the_shapes_of_the_inputs(tmp_path: Path) -> N
         assert model.infer({"INPUT0": values[1]})["DOUBLED"].tolist() == (values[1] * 2).tolist()
 
 
-def test_every_item_s_shape(tmp_path: Path) -> None:
+def test_a_batch_input_holds_the_shape_of_each_item(tmp_path: Path) -> None:
     text = (
         "max_batch_size: 8\n"
         + tensor_text("input", "INPUT0", "FP32", [-1, -1], "allow_ragged_batch: true")
@@ -323,7 +323,7 @@ def test_one_session_runs_on_many_threads(tmp_path: Path) -> None:
             instance.close()
 
 
-def test_nothing_of_a_batch_is_kept(tmp_path: Path) -> None:
+def test_an_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:
     for datatype in ("FP32", "BF16", "BYTES"):
         config = identity_config(datatype, [-1])
         with serving(onnx_models.identity(datatype), config, tmp_path / datatype) as model:
@@ -337,7 +337,7 @@ def test_nothing_of_a_batch_is_kept(tmp_path: Path) -> None:
             assert [array() for array in arrays] == [None, None]
 
 
-def test_times_are_in_order(tmp_path: Path) -> None:
+def test_the_times_of_an_execution_are_in_order(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         ones = np.ones((1, 16), np.int32)
         execution = model.run([model.request({"INPUT0": ones, "INPUT1": ones})])

@@ -1,4 +1,4 @@
-"""Where model files are looked for."""
+"""Finding model files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_the_default_name(tmp_path: Path) -> None:
+def test_the_default_file_is_found(tmp_path: Path) -> None:
     path = made(tmp_path / "model.onnx")
     assert model_path(tmp_path, config_of("")) == path
 
 
-def test_another_name(tmp_path: Path) -> None:
+def test_a_configured_file_is_found(tmp_path: Path) -> None:
     path = made(tmp_path / "sub" / "other.onnx")
     assert model_path(tmp_path, config_of('default_model_filename: "sub/other.onnx"')) == path
 
 
-def test_a_name_for_a_compute_capability(tmp_path: Path) -> None:
+def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
     default, special = made(tmp_path / "model.onnx"), made(tmp_path / "new.onnx")
     config = config_of('cc_model_filenames { key: "9.0" value: "new.onnx" }')
     assert model_path(tmp_path, config, "9.0") == special
@@ -35,7 +35,7 @@ def test_a_name_for_a_compute_capability(tmp_path: Path) -> None:
     assert model_path(tmp_path, config) == default
 
 
-def test_a_directory_holds_the_file(tmp_path: Path) -> None:
+def test_a_directory_may_hold_the_file(tmp_path: Path) -> None:
     path = made(tmp_path / "model.onnx" / "model.onnx")
     assert model_path(tmp_path, config_of("")) == path
 
@@ -53,14 +53,14 @@ def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> No
     assert found.is_file()
 
 
-def test_a_version_may_be_a_link(tmp_path: Path) -> None:
+def test_a_version_directory_may_be_a_link(tmp_path: Path) -> None:
     made(tmp_path / "1" / "model.onnx")
     (tmp_path / "2").symlink_to("1")
     assert model_path(tmp_path / "2", config_of("")) == tmp_path / "2" / "model.onnx"
 
 
 @pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop"])
-def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     made(tmp_path / "outside.onnx")
     version = tmp_path / "1"
     version.mkdir()
@@ -71,13 +71,13 @@ def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     assert caught.value.message.endswith("' for model instance 'model'")
 
 
-def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
+def test_an_empty_directory_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").mkdir()
     with pytest.raises(RepositoryUnavailable):
         model_path(tmp_path, config_of(""))
 
 
-def test_libraries_are_the_model_s_or_the_system_s(tmp_path: Path) -> None:
+def test_libraries_are_found_in_the_model_or_left_to_the_system(tmp_path: Path) -> None:
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
     own = made(version / "own.so")

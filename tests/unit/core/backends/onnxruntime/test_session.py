@@ -1,4 +1,4 @@
-"""What is true of every session, whichever model it is made for."""
+"""Sessions: the exceptions of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session settings from configurations."""
+"""Session settings from model configurations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> 
         (3, "ORT_ENABLE_ALL"),
     ],
 )
-def test_the_graph_level(level: int, name: str) -> None:
+def test_the_graph_level_is_mapped(level: int, name: str) -> None:
     assert session_settings(config_of(f"optimization {{ graph {{ level: {level} }} }}"), {}).graph_level == name
 
 
-def test_the_execution_mode() -> None:
+def test_the_execution_mode_is_mapped() -> None:
     assert settings().execution_mode == "ORT_SEQUENTIAL"
     assert settings(("execution_mode", "1")).execution_mode == "ORT_PARALLEL"
     with pytest.raises(ConfigInvalid) as caught:
@@ -39,7 +39,7 @@ def test_the_execution_mode() -> None:
     )
 
 
-def test_the_thread_plan_counts_where_the_model_says_nothing() -> None:
+def test_the_thread_plan_applies_to_models_that_set_no_count() -> None:
     assert settings(threads=3).intra_op_threads == 3
     assert settings(("intra_op_thread_count", "0"), threads=3).intra_op_threads == 3
     assert settings(("intra_op_thread_count", "-1"), threads=3).intra_op_threads == 3
@@ -47,24 +47,24 @@ def test_the_thread_plan_counts_where_the_model_says_nothing() -> None:
     assert settings(("inter_op_thread_count", "2")).inter_op_threads == 2
 
 
-def test_the_plan_is_told() -> None:
+def test_the_thread_plan_describes_itself() -> None:
     assert settings(threads=3).thread_plan == "3 intra-op, default inter-op"
     assert settings().thread_plan == "default intra-op, default inter-op"
     assert settings(enable_global_threadpool="1").thread_plan == "the global pool"
 
 
-def test_on_the_global_pool_a_session_has_no_threads_of_its_own() -> None:
+def test_a_session_on_the_global_pool_has_no_own_threads() -> None:
     made = settings(("intra_op_thread_count", "2"), threads=3, enable_global_threadpool="1")
     assert made.global_thread_pool
     assert (made.intra_op_threads, made.inter_op_threads) == (0, 0)
 
 
-def test_the_size_of_the_global_pool() -> None:
+def test_settings_give_the_size_of_the_global_pool() -> None:
     assert global_pool_sizes({"intra_op_thread_count": "4", "inter_op_thread_count": "2"}) == (4, 2)
     assert global_pool_sizes({}) == (0, 0)
 
 
-def test_threads_spin_only_where_they_may() -> None:
+def test_threads_spin_only_if_allowed() -> None:
     for spinning, value in ((Spinning.NEVER, "0"), (Spinning.FREELY, "1")):
         entries = session_settings(config_of(""), {}, spinning=spinning).session_entries
         assert entries == {"session.intra_op.allow_spinning": value, "session.inter_op.allow_spinning": value}
@@ -80,13 +80,13 @@ def test_threads_that_spin_briefly_stop_in_any_version() -> None:
     }
 
 
-def test_a_model_may_say_otherwise() -> None:
+def test_a_model_may_override_spinning() -> None:
     made = settings(("session.intra_op.allow_spinning", "0"), ("session.intra_op.spin_duration_us", "20"))
     assert made.session_entries["session.intra_op.allow_spinning"] == "0"
     assert made.session_entries["session.intra_op.spin_duration_us"] == "20"
 
 
-def test_memory() -> None:
+def test_memory_parameters_are_read() -> None:
     assert (settings().enable_mem_arena, settings().enable_mem_pattern) == (None, None)
     made = settings(("enable_mem_arena", "off"), ("enable_mem_pattern", "true"))
     assert (made.enable_mem_arena, made.enable_mem_pattern) == (False, True)
@@ -94,7 +94,7 @@ def test_memory() -> None:
         settings(("enable_mem_arena", "x"))
 
 
-def test_entries_are_passed_and_unknown_parameters_are_not() -> None:
+def test_known_entries_are_passed_on_and_unknown_parameters_ignored() -> None:
     made = settings(
         ("session.use_device_allocator_for_initializers", "1"),
         ("memory.enable_memory_arena_shrinkage", "cpu:0"),

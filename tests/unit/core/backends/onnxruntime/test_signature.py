@@ -1,4 +1,4 @@
-"""Signatures from what sessions say."""
+"""Signatures from sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Session:
         return self.overridable
 
 
-def test_dimensions_without_a_number_are_free() -> None:
+def test_dimensions_without_a_number_are_variable() -> None:
     assert shape_of(Argument("X", "", ["batch", None, 3, -1, 0])) == (-1, -1, 3, -1, 0)
     assert shape_of(Argument("X", "", [])) == ()
 
@@ -62,7 +62,7 @@ def test_tensors_keep_their_order() -> None:
         ("sparse_tensor(float)", "ONNX_TYPE_SPARSETENSOR"),
     ],
 )
-def test_what_is_no_tensor_is_named(onnx_type: str, name: str) -> None:
+def test_a_type_that_is_not_a_tensor_is_named(onnx_type: str, name: str) -> None:
     with pytest.raises(Unsupported) as caught:
         signature_of(Session([Argument("X", onnx_type, [])]), "m")
     assert caught.value.message == f"Unsupported ONNX Type '{name}' for I/O 'X', expected 'ONNX_TYPE_TENSOR'."

@@ -11,7 +11,7 @@ from tests.unit.onnx_serving import strings
 ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
 
 
-def test_text_and_back() -> None:
+def test_text_is_converted_and_back() -> None:
     array = strings("häß".encode(), b"a\0b", shape=(2, 1))
     text = to_text(array)
     assert text.tolist() == [["häß"], ["a\0b"]]
@@ -19,12 +19,12 @@ def test_text_and_back() -> None:
 
 
 @pytest.mark.parametrize("element", [b"\xff", b"\xed\xa0\x80", b"a\xc3"])
-def test_what_is_no_text_says_so(element: bytes) -> None:
+def test_bytes_that_are_not_text_raise(element: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
         to_text(strings(b"text", element))
 
 
-def test_elements_laid_out_are_read_back() -> None:
+def test_string_objects_are_read_back() -> None:
     objects = StringObjects(strings(*ELEMENTS, shape=(2, 3)))
     assert objects.array.shape == (2, 3)
     read = read_strings(objects.array.ctypes.data, (2, 3))
@@ -33,6 +33,6 @@ def test_elements_laid_out_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
-def test_no_elements(shape: tuple[int, ...]) -> None:
+def test_a_tensor_without_elements_is_read_back(shape: tuple[int, ...]) -> None:
     assert StringObjects(np.empty(shape, object)).array.shape == shape
     assert read_strings(0, shape).shape == shape

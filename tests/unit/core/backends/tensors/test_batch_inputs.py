@@ -1,4 +1,4 @@
-"""The tensors that tell a model about the requests in its batch."""
+"""Batch inputs: tensors that describe the requests of a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(kind: str, *shapes: tuple[int, ...], data_type: str = "TYPE_INT32") -> 
         ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", [0, 0, 0, 0]),
     ],
 )
-def test_counts(kind: str, expected: list[int]) -> None:
+def test_counts_of_elements(kind: str, expected: list[int]) -> None:
     assert made(kind, (1, 2), (2, 2), (1, 1), (3, 1)) == expected
 
 
@@ -41,13 +41,13 @@ def test_shapes_have_a_row_for_every_item() -> None:
     assert made("BATCH_ITEM_SHAPE_FLATTEN", (2, 1, 3), (1, 2, 2)) == [1, 3, 1, 3, 2, 2]
 
 
-def test_targets_and_datatype_are_the_configured_ones() -> None:
+def test_targets_and_datatype_are_configured() -> None:
     text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_FP32 source_input: 'I' }"
     (spec,) = batch_inputs(config_of(text), "model")
     assert (spec.target_names, spec.source, spec.dtype) == (("A", "B"), "I", np.dtype("float32"))
 
 
-def test_a_kind_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_kind_is_refused() -> None:
     config = config_of("batch_input { kind: BATCH_ELEMENT_COUNT source_input: 'I' }")
     with pytest.raises(ConfigInvalid, match="batch input of kind 0 is not supported for model"):
         batch_inputs(config, "model")

@@ -1,4 +1,4 @@
-"""Tensors that travel as one run of bytes: from the body into the batch, and out of the batch into the response."""
+"""Packed tensors on their whole way: from the body into the batch, and from the batch into the response."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import orjson
 import pytest
 
-from core.backends.tensors.gather import Gatherer
-from core.backends.tensors.split import Splitter
+from core.backends.tensors.gatherer import Gatherer
+from core.backends.tensors.splitter import Splitter
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.config.request_validator import RequestValidator
 from core.errors import InvalidRequest
@@ -53,14 +53,14 @@ def no_place(content: object) -> int | None:
     raise AssertionError("nothing here is large")
 
 
-def test_the_size_is_the_same_in_one_run_and_apart() -> None:
+def test_packed_and_separate_inputs_have_the_same_size() -> None:
     request = packed([1, 2, 3], 0.5, rows=2)
     assert request.nbytes == 40
     request.inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
     assert request.nbytes == 45
 
 
-def test_like_tensors_have_one_layout() -> None:
+def test_tensors_that_look_alike_share_one_layout() -> None:
     described = [("A", "INT32", (1, 3), 12), ("B", "FP64", (1, 1), 8)]
     layout = layout_of(described)
     assert layout is layout_of(list(described))
@@ -70,14 +70,14 @@ def test_like_tensors_have_one_layout() -> None:
     assert layout_of([]).size == 0
 
 
-def test_more_layouts_than_are_remembered_are_layouts_all_the_same() -> None:
+def test_a_forgotten_layout_is_made_again() -> None:
     first = layout_of([("A", "INT8", (0,), 0)])
     for size in range(1, 1100):
         assert layout_of([("A", "INT8", (size,), size)]).size == size
     assert layout_of([("A", "INT8", (0,), 0)]).entries == first.entries
 
 
-def test_inputs_are_cut_when_somebody_asks() -> None:
+def test_packed_inputs_are_cut_on_first_use() -> None:
     request = packed([1, 2, 3], 0.5)
     first, second = request.inputs
     assert (first.name, first.datatype, first.shape) == ("A", "INT32", (1, 3))
@@ -87,7 +87,7 @@ def test_inputs_are_cut_when_somebody_asks() -> None:
     assert request.inputs[0] is first
 
 
-def test_a_layout_that_was_right_once_is_not_looked_at_again_and_a_wrong_one_each_time() -> None:
+def test_the_validator_remembers_valid_layouts_only() -> None:
     validator = RequestValidator(TWO)
     for _ in range(3):
         request = packed([1, 2, 3], 0.5, rows=2)
@@ -97,7 +97,7 @@ def test_a_layout_that_was_right_once_is_not_looked_at_again_and_a_wrong_one_eac
             validator.check(packed([1, 2, 3], 0.5, rows=9))
 
 
-def test_a_layout_that_says_no_items_is_looked_at_each_time() -> None:
+def test_the_validator_does_not_remember_a_layout_without_items() -> None:
     validator = RequestValidator(spec(A=("INT32", (3,))))
     for _ in range(2):
         layout = layout_of([("A", "INT32", (0, 3), 12)])
@@ -112,20 +112,20 @@ def batch(*requests: InferenceRequest) -> dict[str, Array]:
     return Gatherer(TWO).gather(requests, sum(batch_sizes))
 
 
-def test_like_requests_become_one_block() -> None:
+def test_requests_of_one_layout_become_one_block() -> None:
     feed = batch(packed([1, 2, 3], 0.5), packed([4, 5, 6], 1.5), packed([7, 8, 9], 2.5))
     assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     assert feed["B"].tolist() == [[0.5], [1.5], [2.5]]
     assert all(array.flags.c_contiguous and array.flags.aligned for array in feed.values())
 
 
-def test_like_requests_of_several_items_become_one_block() -> None:
+def test_requests_of_several_items_and_one_layout_become_one_block() -> None:
     feed = batch(packed([1, 2, 3], 0.5, rows=2), packed([4, 5, 6], 1.5, rows=2))
     assert feed["A"].tolist() == [[1, 2, 3]] * 2 + [[4, 5, 6]] * 2
     assert feed["B"].tolist() == [[0.5], [0.5], [1.5], [1.5]]
 
 
-def test_unlike_requests_are_gathered_too() -> None:
+def test_requests_of_different_layouts_are_gathered() -> None:
     single = InferenceRequest(
         "m",
         [
@@ -138,7 +138,7 @@ def test_unlike_requests_are_gathered_too() -> None:
     assert feed["B"].tolist() == [[0.5], [1.5], [1.5], [9.5]]
 
 
-def test_requests_arrive_as_they_were_sent_with_and_without_an_id() -> None:
+def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
     writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
     layouts = set()
     for number, request_id in enumerate(("", "", "an id", "")):
@@ -153,7 +153,7 @@ def test_requests_arrive_as_they_were_sent_with_and_without_an_id() -> None:
     assert len(layouts) == 1
 
 
-def test_what_makes_a_request_special_arrives_too() -> None:
+def test_the_options_of_a_request_arrive() -> None:
     writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
     plain = packed([1, 2, 3], 0.5)
     special = packed([1, 2, 3], 0.5)
@@ -193,7 +193,7 @@ def plain_requests(count: int, outputs: tuple[str, ...] = ()) -> list[InferenceR
     return [InferenceRequest("m", [], outputs=outputs) for _ in range(count)]
 
 
-def test_small_results_are_cut_into_one_run_of_bytes_for_each_request() -> None:
+def test_small_results_become_one_run_of_bytes_for_each_request() -> None:
     answers = Splitter(TWO, {}).split(plain_requests(3), [1] * 3, results(3), 3)
     assert all(isinstance(answer, PackedOutputs) for answer in answers)
     responses = [InferenceResponse("m", 1, answer) for answer in answers]
@@ -206,7 +206,7 @@ def test_small_results_are_cut_into_one_run_of_bytes_for_each_request() -> None:
     assert len({answer.layout for answer in answers if isinstance(answer, PackedOutputs)}) == 1
 
 
-def test_only_the_outputs_that_were_asked_for_are_there() -> None:
+def test_only_the_requested_outputs_are_packed() -> None:
     for wanted in (("B",), ("B", "A")):
         (first, _) = Splitter(TWO, {}).split(plain_requests(2, wanted), [1, 1], results(2), 2)
         response = InferenceResponse("m", 1, first)
@@ -214,7 +214,7 @@ def test_only_the_outputs_that_were_asked_for_are_there() -> None:
         assert response.outputs[-1].array.tolist() == [[0.0]]
 
 
-def test_requests_that_ask_for_different_outputs_get_those() -> None:
+def test_requests_for_different_outputs_get_their_own() -> None:
     requests = [*plain_requests(1), *plain_requests(1, ("B",))]
     answers = Splitter(TWO, {}).split(requests, [1, 1], results(2), 2)
     assert [[output.name for output in answer] for answer in answers] == [["A", "B"], ["B"]]
@@ -228,7 +228,7 @@ def test_large_results_are_not_copied() -> None:
         assert np.shares_memory(answer[0].array, large)
 
 
-def test_results_without_elements_are_results() -> None:
+def test_results_without_elements_are_split() -> None:
     answers = Splitter(spec(A=("INT32", (-1,))), {}).split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32)], 2)
     assert [InferenceResponse("m", 1, answer).outputs[0].shape for answer in answers] == [(1, 0), (1, 0)]
 
@@ -238,7 +238,7 @@ def responses(count: int, request_id: str = "") -> list[InferenceResponse]:
     return [InferenceResponse("m", 1, answer, id=request_id) for answer in answers]
 
 
-def test_packed_responses_arrive() -> None:
+def test_packed_responses_arrive_unchanged() -> None:
     writer, reader = ResponseWriter(no_place), ResponseReader(lambda place, size: np.zeros(0))
     for number, response in enumerate(responses(3)):
         ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(writer.write(response, number))

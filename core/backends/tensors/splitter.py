@@ -1,6 +1,6 @@
-"""The results of one execution, cut into the outputs of each request.
+"""Splits the results of one execution into the outputs of each request.
 
-Outputs are views of the results; only small ones are copied, into one run of bytes for each request.
+Large outputs are views of the results. Small ones are copied into one run of bytes for each request.
 Source: docs/spec/onnxruntime-backend.md section 5.5 items 7 to 10.
 """
 
@@ -22,14 +22,14 @@ from core.memo import Memo
 
 _PACKED_BYTES_AT_MOST = 64 * 1024
 
-# The outputs that are wanted, the numbers of requests and items, and the shapes of the results.
+# The requested outputs, the numbers of requests and items, and the shapes of the results.
 _LayoutKey = tuple[object, ...]
 
 
 class Splitter:
-    """Cuts results for one model. `scattered` names the source input of each output that is cut by an input's shape.
+    """Splits the results of one model. Any thread.
 
-    Any thread.
+    `scattered` maps each output that is split by the shapes of an input to the name of that input.
     """
 
     def __init__(self, spec: ModelSpec, scattered: Mapping[str, str]) -> None:
@@ -46,8 +46,8 @@ class Splitter:
     ) -> Sequence[Outputs]:
         """The requested outputs of each request, in the order of the configuration.
 
-        `results` are those of all configured outputs, in that order, for `total` items, the sum of `batch_sizes`.
-        Raises BackendFailed where a result cannot be cut.
+        `results` has one array for each configured output, in that order, with `total` items, the sum of
+        `batch_sizes`. Raises BackendFailed for a result that cannot be split.
         """
         if self._packs and len({request.outputs for request in requests}) == 1:
             packed = self._packed(requests, results, total)
@@ -68,9 +68,9 @@ class Splitter:
     def _packed(
         self, requests: Sequence[InferenceRequest], results: Sequence[Array], total: int
     ) -> list[PackedOutputs] | None:
-        """The outputs of one request, or of requests of one item each, as runs of bytes; None where they are too large.
+        """The outputs of one request, or of requests with one item each, as runs of bytes; None if they are too large.
 
-        Copying them together takes less than making an array, and later bytes, for each output of each request.
+        One copy takes less time than an array, and later its bytes, for each output of each request.
         """
         count = len(requests)
         if count > 1 and count != total:
@@ -94,7 +94,7 @@ class Splitter:
         return [PackedOutputs(layout, content[start : start + size]) for start in range(0, size * count, size)]
 
     def _layout(self, wanted: tuple[str, ...], results: Sequence[Array], count: int, total: int) -> TensorLayout | None:
-        """How what is wanted of such results lies for one of `count` requests; None if it is not to be packed."""
+        """The layout of the `wanted` outputs of one of `count` requests; None if they must not be packed."""
         described: list[tuple[str, str, Shape, int]] = []
         for (_, name, datatype), result in zip(self._outputs, results, strict=True):
             shape = result.shape
@@ -139,7 +139,7 @@ class Splitter:
         if output.model_dims is not None:
             result = self._in_client_shape(output, result)
         if total == len(requests):
-            # Iterating over rows takes half the time of slicing them one by one.
+            # Iterating over the rows takes half the time of slicing each.
             return result[:, None]
         pieces: list[Array] = []
         start = 0
@@ -168,7 +168,7 @@ class Splitter:
         return pieces
 
     def _in_client_shape(self, output: OutputSpec, result: Array) -> Array:
-        """`result` as the client sees it: the configured reshape, and the configured dims for one without any."""
+        """`result` in the shape that the client sees: the configured reshape, or the dims for a result without any."""
         batch: Shape = result.shape[:1] if self._batching else ()
         dims: Shape = result.shape[len(batch) :]
         if not result.shape:
@@ -176,7 +176,7 @@ class Splitter:
         model_dims = output.model_dims
         if model_dims is None or len(dims) != len(model_dims):
             return result
-        # Variable dimensions of the two are matched by position. What contradicts the configuration stays as it is.
+        # Variable dimensions are matched by position. A result that contradicts the configuration keeps its shape.
         variable = iter([dim for dim, configured in zip(dims, model_dims, strict=True) if configured == -1])
         shape = (*batch, *(next(variable, 1) if dim == -1 else dim for dim in output.dims))
         return result.reshape(shape) if element_count(shape) == result.size else result
@@ -191,5 +191,5 @@ class Splitter:
 
 
 def scattered_outputs(config: ModelConfig) -> dict[str, str]:
-    """The source input of every output that `batch_output` cuts by an input's shape."""
+    """The outputs that `batch_output` splits by the shapes of an input, each with the name of that input."""
     return {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}

@@ -1,4 +1,4 @@
-"""Running on values: bound inputs and outputs, with a real session."""
+"""Runs on ONNX Runtime's values, with a real session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.onnxruntime.values import ValueRun, strings_work
+from core.backends.onnxruntime.value_run import ValueRun, strings_work
 from core.errors import Unsupported
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
@@ -31,7 +31,7 @@ def run(values: ValueRun, array: Array) -> Array:
 
 
 @pytest.mark.parametrize("datatype", [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"])
-def test_every_datatype_passes(datatype: str) -> None:
+def test_every_datatype_passes_as_a_value(datatype: str) -> None:
     values = bound(datatype)
     dtype = BY_NAME[datatype].dtype
     for shape in ((1, 3), (4, 2), (1, 0)):
@@ -49,7 +49,7 @@ def test_results_outlive_the_next_run_and_the_session() -> None:
     assert [(float(array.min()), float(array.max())) for array in kept] == [(n, n) for n in range(5)]
 
 
-def test_runs_side_by_side_share_no_result() -> None:
+def test_concurrent_runs_share_no_result() -> None:
     model = onnx_models.identity("FP32").SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
@@ -66,7 +66,7 @@ def test_runs_side_by_side_share_no_result() -> None:
     assert all((array == mark).all() for mark, array in kept)
 
 
-def test_the_public_run_with_its_costly_question_is_not_used() -> None:
+def test_the_costly_public_run_is_not_used() -> None:
     class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
         def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
             raise AssertionError("the public method was called")
@@ -78,7 +78,7 @@ def test_the_public_run_with_its_costly_question_is_not_used() -> None:
     ]
 
 
-def test_a_run_that_fails_leaves_nothing_bound() -> None:
+def test_a_failed_run_leaves_nothing_bound() -> None:
     model = onnx_models.picky().SerializeToString()
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
@@ -90,17 +90,17 @@ def test_a_run_that_fails_leaves_nothing_bound() -> None:
     assert values(["VALUE"], {"INDEX": np.array([[2]])}, options)[0].tolist() == [[20]]
 
 
-def test_strings_of_any_bytes_pass() -> None:
+def test_strings_of_any_bytes_pass_as_values() -> None:
     values = bound("BYTES")
     elements = [b"", b"\xff\0", b"a longer string than fits in place \xfe"]
     assert run(values, strings(*elements)).tolist() == [elements]
 
 
-def test_the_layout_of_strings_is_the_one_that_is_known() -> None:
+def test_onnx_runtime_reads_string_objects() -> None:
     assert strings_work(onnxruntime.OrtValue)
 
 
-def test_another_layout_is_noticed() -> None:
+def test_another_string_layout_is_detected() -> None:
     class Elsewhere:
         """An OrtValue of a C++ library whose strings have another size."""
 
@@ -111,6 +111,6 @@ def test_another_layout_is_noticed() -> None:
     assert not strings_work(Elsewhere)
 
 
-def test_where_strings_do_not_work_it_says_so() -> None:
+def test_strings_are_refused_if_the_layout_differs() -> None:
     with pytest.raises(Unsupported, match="not UTF-8 text cannot be passed to ONNX Runtime on this platform"):
         run(bound("BYTES", works=False), strings(b"\xff"))

@@ -1,8 +1,7 @@
-"""Running a session on ONNX Runtime's own values, for what arrays cannot say.
+"""Runs a session on ONNX Runtime's own values, where numpy arrays do not suffice.
 
-Three things need it: BF16, which numpy does not have; BYTES that are not UTF-8; and GPUs, where the results are bound
-to host memory that ONNX Runtime allocates for them. Everything else runs on arrays, which is quicker.
-`OrtValue` is passed in: only the module `onnxruntime` imports the package of that name.
+Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and GPUs, where the results are bound
+to host memory that ONNX Runtime allocates. All other runs use arrays, which is faster.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ BF16 = BY_NAME["BF16"]
 
 
 class ValueRun:
-    """One instance's way to run `session` on values: a binding of its own. One thread at a time.
+    """Runs `session` on values, through a binding that belongs to one instance. One thread at a time.
 
-    `inputs` and `outputs` give datatypes; inputs that are not in it are of the array's own. `strings_work` says whether
-    BYTES may be passed as C++ objects (see the function of that name).
+    `inputs` and `outputs` map names to datatypes; other inputs have the datatype of their array. `strings_work` tells
+    whether BYTES may be passed as C++ objects: the result of the function of that name.
     """
 
     def __init__(
@@ -40,13 +39,13 @@ class ValueRun:
         self._outputs = outputs
         self._strings_work = strings_work
         self._binding = session.io_binding()
-        # What the session's public method calls. That one asks every run's options for a WebGPU graph first, and the
-        # answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
+        # This is the inner method that the session's public one calls. The public one first asks the run options for a
+        # WebGPU graph, and the answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
         self._run = getattr(session, "_sess", session).run_with_iobinding
         self._bound = getattr(self._binding, "_iobinding", self._binding)
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
-        """The results of the outputs `names` for `feed`, as arrays that nothing writes to again.
+        """The outputs `names` for `feed`, as arrays that no later run writes to.
 
         Raises what ONNX Runtime raises, and Unsupported for BYTES that cannot be passed.
         """
@@ -56,13 +55,13 @@ class ValueRun:
             for name, array in feed.items():
                 binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), owners))
             for name in names:
-                # Memory is ONNX Runtime's to allocate, anew for every run: the answers outlive the next run.
+                # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
                 binding.bind_output(name, "cpu")
             self._run(self._bound, run_options)
             values = binding.get_outputs()
             return [self._read(value, self._outputs[name]) for name, value in zip(names, values, strict=True)]
         finally:
-            # Outputs left bound would be written to by the next run.
+            # The next run would write to outputs that are still bound.
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
 
@@ -84,13 +83,13 @@ class ValueRun:
             return read_strings(value.data_ptr(), tuple(value.shape()))
         if datatype is BF16:
             return _read_memory(value.data_ptr(), tuple(value.shape()), BF16.dtype)
-        # numpy() refers to the value's memory and keeps it.
+        # The array refers to the value's memory and keeps it alive.
         array: Array = value.numpy()
         return array
 
 
 def strings_work(ort_value: Any) -> bool:
-    """Whether ONNX Runtime reads C++ strings that were laid out here: asked once, before anything relies on it."""
+    """Whether ONNX Runtime reads the C++ strings that StringObjects lays out. Ask before relying on it."""
     samples = [b"", b"short", b"a string that is longer than any in-place buffer \0 with a NUL"]
     strings = StringObjects(bytes_array(samples, (3,)))
     try:
@@ -102,6 +101,7 @@ def strings_work(ort_value: Any) -> bool:
 
 
 def not_text() -> Unsupported:
+    """The error for BYTES that can be passed neither as text nor as C++ strings."""
     return Unsupported(
         "BYTES elements that are not UTF-8 text cannot be passed to ONNX Runtime on this platform",
         hint="its C++ library lays strings out in another way than the one known here",
@@ -109,6 +109,6 @@ def not_text() -> Unsupported:
 
 
 def _read_memory(address: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """A copy of the array of `shape` that lies at `address`."""
+    """A copy of the array of `shape` at `address`."""
     size = element_count(shape) * dtype.itemsize
     return np.ndarray(shape, dtype, ctypes.string_at(address, size) if size else b"")

@@ -1,4 +1,4 @@
-"""Gathering inputs: what is copied, where to, and what is not."""
+"""Gathering the inputs of a batch: which arrays are copied, and to where."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.gather import Gatherer, StagingBuffer, batch_total
+from core.backends.tensors.gatherer import Gatherer, batch_total
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array
@@ -30,14 +30,14 @@ def rows(count: int, width: int, value: float = 1) -> Array:
     return np.full((count, width), value, np.float32)
 
 
-def test_one_request_s_arrays_are_not_copied() -> None:
+def test_the_arrays_of_one_request_are_not_copied() -> None:
     array = rows(2, 4)
     assert Gatherer(spec_of(config_of(FIXED))).gather([request(INPUT0=array)], 2)["INPUT0"] is array
 
 
 @pytest.mark.parametrize("text", [FIXED, VARIABLE])
 @pytest.mark.parametrize("width", [4, 30_000])
-def test_many_are_put_one_after_the_other(text: str, width: int) -> None:
+def test_the_arrays_of_many_requests_are_concatenated(text: str, width: int) -> None:
     gatherer = Gatherer(spec_of(config_of(text.replace("[4]", f"[{width}]"))))
     feed = gatherer.gather([request(INPUT0=rows(n, width, n)) for n in (1, 2, 3)], 6)
     assert feed["INPUT0"].shape == (6, width)
@@ -45,7 +45,7 @@ def test_many_are_put_one_after_the_other(text: str, width: int) -> None:
     assert feed["INPUT0"].flags.c_contiguous
 
 
-def test_the_buffer_is_used_again_and_grows() -> None:
+def test_the_buffer_is_reused_and_grows() -> None:
     gatherer = Gatherer(spec_of(config_of(VARIABLE)))
     first = gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"]
     again = gatherer.gather([request(INPUT0=rows(1, 4, 5))] * 3, 3)["INPUT0"]
@@ -70,7 +70,7 @@ def test_ragged_inputs_are_flattened() -> None:
     assert gatherer.gather([request(INPUT0=rows(1, 2))], 1)["INPUT0"].tolist() == [1, 1]
 
 
-def test_batch_inputs_go_to_all_their_targets() -> None:
+def test_a_batch_input_is_fed_to_all_its_targets() -> None:
     text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_INT32 "
     config = config_of(RAGGED + text + "source_input: 'INPUT0' }")
     gatherer = Gatherer(spec_of(config), batch_inputs=batch_inputs(config, "model"))
@@ -79,7 +79,7 @@ def test_batch_inputs_go_to_all_their_targets() -> None:
         assert feed["A"].tolist() == feed["B"].tolist() == [3] * requests
 
 
-def test_a_scalar_loses_its_dimension() -> None:
+def test_an_input_without_dimensions_gets_an_array_without_dimensions() -> None:
     spec = spec_of(config_of(tensor_text("input", "INPUT0", "FP32", [1])))
     gatherer = Gatherer(spec, scalars=frozenset({"INPUT0"}))
     assert gatherer.gather([request(INPUT0=np.ones(1, np.float32))], 1)["INPUT0"].shape == ()
@@ -97,28 +97,8 @@ def test_a_request_that_lacks_an_input_of_the_first_fails() -> None:
         gatherer.gather([request(INPUT0=rows(1, 4)), request()], 2)
 
 
-def test_more_items_than_the_model_takes_are_refused() -> None:
+def test_a_batch_with_too_many_items_is_refused() -> None:
     assert batch_total([1, 3], 4, "model") == 4
     assert batch_total([1], 0, "model") == 1
     with pytest.raises(BackendFailed, match="batch size 5 for 'model', max allowed is 4"):
         batch_total([2, 3], 4, "model")
-
-
-def test_a_buffer_is_announced_while_it_is_used() -> None:
-    seen: list[int] = []
-    buffer = StagingBuffer(
-        "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
-    )
-    buffer.view((2, 3))
-    buffer.view((1, 3))
-    buffer.view((4, 3))
-    buffer.close()
-    buffer.close()
-    assert seen == [6, -1, 12, -1]
-
-
-def test_views_are_not_hoarded() -> None:
-    buffer = StagingBuffer("X", np.dtype("float32"))
-    for width in range(1000):
-        assert buffer.view((1, width)).shape == (1, width)
-    assert len(buffer._views) <= 256

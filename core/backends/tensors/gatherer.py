@@ -1,68 +1,33 @@
-"""The inputs of a batch, gathered into the tensors that a model reads.
+"""Gathers the inputs of a batch into the tensors that a model reads.
 
-One request's arrays go to the model as they are. Those of many are copied once: large ones into buffers that are used
-again for the next batch, which saves the page faults of fresh memory and lets a GPU's be pinned; small ones by joining
-bytes, which takes a third of the time of numpy's `concatenate` (64 arrays of 64 bytes: 4 µs against 14 µs).
+The arrays of a single request are passed on without a copy. Those of several requests are copied once. Large arrays are
+copied into buffers that the next batch uses again: this avoids the page faults of new memory, and the buffers can be
+pinned for a GPU. The bytes of small arrays are joined, which takes a third of the time of numpy's `concatenate` (64
+arrays of 64 bytes: 4 µs instead of 14 µs).
 Source: docs/spec/onnxruntime-backend.md section 5.5 items 1 to 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from core.backends.tensors.batch_inputs import BatchInputSpec, input_named
+from core.backends.tensors.staging_buffer import OnBuffer, StagingBuffer
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME, BYTES, Array, Shape
-from core.memo import Memo
-
-# Called with an input's name and the buffer that it is staged in from now on; None: it is not staged any more.
-OnBuffer = Callable[[str, Array | None], None]
 
 _JOINED_BYTES_AT_MOST = 64 * 1024
-
-
-class StagingBuffer:
-    """Contiguous memory of one datatype that grows to the largest batch it has seen. One thread."""
-
-    def __init__(self, name: str, dtype: np.dtype[Any], on_buffer: OnBuffer | None = None) -> None:
-        self._name = name
-        self._flat: Array = np.empty(0, dtype)
-        self._views: Memo[Shape, Array] = Memo(256)
-        self._on_buffer = on_buffer
-
-    def view(self, shape: Shape) -> Array:
-        """The beginning of the buffer as an array of `shape`; what the last view held is overwritten through it."""
-        view = self._views.get(shape)
-        return self._make_view(shape) if view is None else view
-
-    def close(self) -> None:
-        if self._on_buffer is not None and self._flat.size:
-            self._on_buffer(self._name, None)
-        self._views.clear()
-        self._flat = np.empty(0, self._flat.dtype)
-
-    def _make_view(self, shape: Shape) -> Array:
-        count = prod(shape)
-        if count > self._flat.size:
-            flat = np.empty(count, self._flat.dtype)
-            self.close()
-            self._flat = flat
-            if self._on_buffer is not None:
-                self._on_buffer(self._name, flat)
-        view = self._views[shape] = self._flat[:count].reshape(shape)
-        return view
 
 
 class Gatherer:
     """Makes the feed of one execution: an array for each input of the graph. One per instance; its thread only.
 
-    `scalars` are the inputs that have no dimensions in the graph: they get arrays without dimensions.
+    `scalars` are the inputs without dimensions in the graph; their arrays get no dimensions either.
     """
 
     def __init__(
@@ -80,10 +45,10 @@ class Gatherer:
         self._buffers = {
             name: StagingBuffer(name, i.datatype.dtype, on_buffer)
             for name, i in spec.inputs.items()
-            # An object array that is used again would keep the last batch's elements alive.
+            # An object array that is kept for the next batch would keep the elements of the last one alive.
             if i.datatype is not BYTES
         }
-        # Arrays of which the request validation has seen to it that their shapes agree: joining bytes does not.
+        # Joining bytes does not check that the shapes agree. For these inputs the request validation has done so.
         self._joinable = frozenset(
             name
             for name, i in spec.inputs.items()
@@ -97,10 +62,10 @@ class Gatherer:
         )
 
     def gather(self, requests: Sequence[InferenceRequest], total: int) -> dict[str, Array]:
-        """The feed for `requests`, which hold `total` items: concatenated in order along the batch dimension.
+        """The feed for `requests` with `total` items, concatenated in order along the batch dimension.
 
-        The arrays are valid until the next call. Inputs are those of the first request; optional ones that it leaves
-        out are left out. Raises BackendFailed where another request does not have them.
+        The arrays are valid until the next call. The feed has the inputs of the first request, so an optional input
+        that the first one leaves out is left out. Raises BackendFailed if another request lacks one of these inputs.
         """
         if len(requests) == 1:
             feed = {tensor.name: tensor.array for tensor in requests[0].inputs}
@@ -121,7 +86,7 @@ class Gatherer:
         return feed
 
     def close(self) -> None:
-        """Let go of the buffers."""
+        """Free the buffers."""
         for buffer in self._buffers.values():
             buffer.close()
 
@@ -133,7 +98,7 @@ class Gatherer:
     def _together(self, name: str, arrays: list[Array], total: int) -> Array:
         first = arrays[0]
         if name in self._joinable and first.nbytes * total <= _JOINED_BYTES_AT_MOST:
-            buffers: list[Any] = arrays  # arrays are buffers, which mypy knows for Python 3.12 and later only
+            buffers: list[Any] = arrays  # arrays are buffers, but mypy knows it only from Python 3.12 on
             return np.ndarray((total, *first.shape[1:]), first.dtype, b"".join(buffers))
         if name in self._ragged:
             arrays = [array.reshape(-1) for array in arrays]
@@ -151,7 +116,7 @@ class Gatherer:
 
 
 def _packed_alike(requests: Sequence[InferenceRequest]) -> list[PackedInputs] | None:
-    """The inputs of all requests, if they are packed in the same layout and small."""
+    """The inputs of all requests, if they are small and all packed in the same layout; otherwise None."""
     packed = [request.inputs for request in requests if type(request.inputs) is PackedInputs]
     if len(packed) < len(requests) or packed[0].layout.size * len(packed) > _JOINED_BYTES_AT_MOST:
         return None
@@ -159,8 +124,7 @@ def _packed_alike(requests: Sequence[InferenceRequest]) -> list[PackedInputs] | 
 
 
 def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
-    """The feed for small requests that all have the same layout: their contents are the rows of a block, and each input
-    is some columns of it."""
+    """The feed for small inputs of one layout. Their contents are the rows of a block; an input is some columns."""
     layout = packed[0].layout
     rows = np.frombuffer(b"".join([inputs.content for inputs in packed]), np.uint8)
     rows = rows.reshape(len(packed), layout.size)
@@ -171,14 +135,14 @@ def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
 
 
 def _column(requests: Sequence[InferenceRequest], position: int, name: str) -> list[Array]:
-    """The arrays of input `name`, which nearly always stands at the same `position` in every request of a batch."""
+    """The arrays of input `name`, which is nearly always at the same `position` in every request of a batch."""
     tensors = [request.inputs[position] for request in requests if len(request.inputs) > position]
     arrays = [tensor.array for tensor in tensors if tensor.name == name]
     return arrays if len(arrays) == len(requests) else [input_named(request, name).array for request in requests]
 
 
 def batch_total(batch_sizes: Sequence[int], max_batch_size: int, model_name: str) -> int:
-    """The items in a batch. Raises BackendFailed with Triton's text where there are more than the model takes."""
+    """The number of items in a batch. Raises BackendFailed, with Triton's text, if the model takes fewer."""
     total = sum(batch_sizes)
     if total != 1 and total > max_batch_size:
         raise BackendFailed(f"batch size {total} for '{model_name}', max allowed is {max_batch_size}", model=model_name)

@@ -1,4 +1,4 @@
-"""Cutting results into answers."""
+"""Splitting results into the outputs of each request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.tensors.split import Splitter, scattered_outputs
+from core.backends.tensors.splitter import Splitter, scattered_outputs
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import Outputs
@@ -38,7 +38,7 @@ def numbers(*shape: int) -> Array:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def test_pieces_are_views_of_the_result() -> None:
+def test_outputs_are_views_of_the_result() -> None:
     result = numbers(3, 2)
     answers = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2])).split(
         [request(1, 2), request(2, 2)], [result], 3
@@ -48,14 +48,14 @@ def test_pieces_are_views_of_the_result() -> None:
     assert all(np.shares_memory(answer[0].array, result) for answer in answers)
 
 
-def test_datatype_and_order_are_the_configuration_s() -> None:
+def test_datatype_and_order_are_configured() -> None:
     text = BATCHING + tensor_text("output", "Z", "FP32", [2]) + tensor_text("output", "A", "BF16", [2])
     answers = Cutter(text).split([request(1, 2)] * 2, [numbers(2, 2), numbers(2, 2)], 2)
     assert [[(t.name, t.datatype) for t in answer] for answer in answers] == [[("Z", "FP32"), ("A", "BF16")]] * 2
 
 
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
-def test_a_result_of_another_batch_size_cannot_be_cut(shape: tuple[int, ...]) -> None:
+def test_a_result_of_another_batch_size_cannot_be_split(shape: tuple[int, ...]) -> None:
     cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2]))
     for requests in ([request(2, 2)], [request(1, 2), request(1, 2)]):
         with pytest.raises(BackendFailed, match="output 'O' of 'model' has shape"):
@@ -69,18 +69,18 @@ def test_variable_dimensions_are_matched_by_position() -> None:
             assert answer[0].shape == (1, 5, 6, 7)
 
 
-def test_a_result_that_contradicts_the_configuration_stays_as_it_is() -> None:
+def test_a_result_that_contradicts_the_configuration_keeps_its_shape() -> None:
     cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
     assert cut.split([request(1, 1)], [numbers(1, 3)], 1)[0][0].shape == (1, 3)
     assert cut.split([request(1, 1)], [numbers(1, 2, 3)], 1)[0][0].shape == (1, 2, 3)
 
 
-def test_without_batching_a_reshape_takes_in_all_dimensions() -> None:
+def test_a_reshape_without_batching_covers_all_dimensions() -> None:
     cut = Cutter(tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
     assert cut.split([request(1, 1)], [numbers(2, 2)], 1)[0][0].shape == (4,)
 
 
-def test_scattered_outputs_take_the_shape_of_their_source() -> None:
+def test_scattered_outputs_have_the_shape_of_their_source() -> None:
     text = BATCHING + tensor_text("output", "O", "FP32", [-1])
     text += "batch_output { target_name: 'O' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }"
     cut = Cutter(text)
