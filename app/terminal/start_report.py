@@ -18,6 +18,7 @@ from app.terminal.progress_bar import ProgressBar
 from app.worker.garbage_collector import settle_collector
 from core.engine.in_process import InferenceEngine
 from core.lifecycle.overview import VersionOverview
+from core.lifecycle.serving_phase import Phase
 from core.lifecycle.state import ModelState
 from core.observability.logging import log_table
 
@@ -56,7 +57,7 @@ class StartReport:
         shown = ProgressBar()
         while not self._engine.wait_loaded(timeout_s=_LOOK_SECONDS):
             phase = self._engine.phase()
-            if phase.name == "exiting":
+            if phase.name == Phase.EXITING:
                 return
             shown.show(phase.download)
         shown.show(None)
@@ -65,11 +66,11 @@ class StartReport:
         rows = [_row(line) for line in self._engine.overview()]
         log_table(_log, "models", models_table(rows))
         phase = self._engine.phase()
-        if phase.name == "failed" and self._settings.exit_on_error:
+        if phase.name == Phase.FAILED and self._settings.exit_on_error:
             self._fail(f"Internal - failed to load all models{_reasons(phase.failures)}")
             return
         problem = default_model_problem(self._settings, rows)
-        if problem and self._settings.exit_on_error and phase.name != "exiting":
+        if problem and self._settings.exit_on_error and phase.name != Phase.EXITING:
             self._fail(f"Invalid argument - {problem}")
             return
         if not rows and self._settings.model_control_mode != "explicit":

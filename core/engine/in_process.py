@@ -25,7 +25,7 @@ from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.overview import VersionOverview, overview
 from core.lifecycle.repository_index import IndexEntry, repository_index
-from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
+from core.lifecycle.serving_phase import DownloadPhase, Phase, ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.observability.hardware.cpu_meter import CpuMeter
 from core.observability.hardware.gauges import HardwareGauges
@@ -90,21 +90,17 @@ class InferenceEngine:
         request = pending.request
         try:
             version = self._models.find(request.model_name, request.model_version)
-            while not self._was_taken(version, pending):
-                # It was just replaced: the one that took its place serves what it no longer takes.
-                version = self._models.find(request.model_name, request.model_version)
+            while True:
+                try:
+                    version.submit(pending)
+                    return
+                except (ServerStopping, ModelNotReady):
+                    # It may just have been replaced: the version that took its place serves the request.
+                    refusing, version = version, self._models.find(request.model_name, request.model_version)
+                    if version is refusing:
+                        raise
         except ServerError as error:
             pending.on_response(InferenceResponse.failed(request, error))
-
-    def _was_taken(self, version: ModelVersion, pending: PendingRequest) -> bool:
-        """Whether `version` took the request; not if another one serves in its place. Raises its refusal."""
-        try:
-            version.submit(pending)
-        except (ServerStopping, ModelNotReady):
-            if self._models.find(pending.request.model_name, pending.request.model_version) is version:
-                raise
-            return False
-        return True
 
     def cancel(self, pending: PendingRequest) -> None:
         pending.cancelled = True
@@ -151,11 +147,11 @@ class InferenceEngine:
 
     def is_live(self) -> bool:
         phase = self._lifecycle.phase_name
-        return phase != "exiting" and (phase != "failed" or self._lifecycle.has_repositories)
+        return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
         """Whether loading has ended and, under strict readiness, every model that is known can serve."""
-        if self._lifecycle.phase_name not in ("ready", "failed") or not self._lifecycle.has_repositories:
+        if self._lifecycle.phase_name not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
         return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
 

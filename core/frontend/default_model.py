@@ -9,6 +9,7 @@ from core.config.model_spec import ModelSpec
 from core.engine.protocol import Engine
 from core.errors import ConfigInvalid, ModelNotReady, ServerError
 from core.frontend.bridge import Bridge
+from core.lifecycle.serving_phase import Phase
 
 _SHOWN = 10
 
@@ -57,7 +58,7 @@ class DefaultModel:
         return True
 
     def _refuse_while_loading(self) -> None:
-        if self._engine.phase().name in ("starting", "loading"):
+        if self._engine.phase().name in (Phase.STARTING, Phase.LOADING):
             raise ModelNotReady("the models are still being loaded", hint="wait until the server is ready")
 
     def _find(self) -> str:

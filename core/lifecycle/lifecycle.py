@@ -32,7 +32,7 @@ from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement, log_in_flight
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
 from core.repository.sources.folder_shape import FolderShape, folder_shape
@@ -69,7 +69,7 @@ class Lifecycle:
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
         self._lock = threading.Lock()
-        self._phase = "starting"
+        self._phase = Phase.STARTING
         self._loading: list[str] = []
         self._done = 0
         self._total = 0
@@ -91,8 +91,7 @@ class Lifecycle:
         return self._finished_loading.wait(timeout_s)
 
     @property
-    def phase_name(self) -> str:
-        """starting -> loading -> ready | failed, which say how the start ended, and exiting from any of them."""
+    def phase_name(self) -> Phase:
         return self._phase
 
     def phase(self) -> ServingPhase:
@@ -174,7 +173,7 @@ class Lifecycle:
     def begin_exit(self) -> None:
         """Unready from now on; requests are still served."""
         with self._lock:
-            self._phase = "exiting"
+            self._phase = Phase.EXITING
         self._exiting.set()
         self._threads.close()
 
@@ -199,7 +198,7 @@ class Lifecycle:
     def _refuse_unless_explicit(self) -> None:
         if self._options.control_mode != "explicit":
             raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
-        if self._phase in ("starting", "loading"):  # as readiness has it: who was told ready is not refused
+        if self._phase in (Phase.STARTING, Phase.LOADING):  # as readiness has it: who was told ready is not refused
             raise ModelNotReady("Server not ready", hint="the models of the start are still being loaded")
         if self._exiting.is_set():
             raise ModelNotReady("Server not ready", hint="the server is stopping")
@@ -268,8 +267,8 @@ class Lifecycle:
         self._loader.plan_threads(len(waiting))
         with self._lock:
             self._total = len(waiting)
-            if self._phase == "starting":
-                self._phase = "loading"
+            if self._phase == Phase.STARTING:
+                self._phase = Phase.LOADING
         for one in waiting:
             self.models.add(one.key).required = True
         for one in waiting:
@@ -280,8 +279,8 @@ class Lifecycle:
     def _end_loading(self, failures: dict[str, str]) -> None:
         with self._lock:
             self._failures.update(failures)
-            if self._phase != "exiting":
-                self._phase = "failed" if self._failures else "ready"
+            if self._phase != Phase.EXITING:
+                self._phase = Phase.FAILED if self._failures else Phase.READY
         self._finished_loading.set()
 
     def _load_at_start(self, located: Located) -> None:

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(Enum):
+    """STARTING -> LOADING -> READY or FAILED, which say how the start ended; EXITING from any of them.
+
+    A front end is in ENGINE_DOWN while its engine process does not run. The value is the text in readiness bodies.
+    """
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    EXITING = "exiting"
+    ENGINE_DOWN = "engine_down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +35,7 @@ class DownloadPhase:
 class ServingPhase:
     """The phase of the server, for readiness bodies and the log: `loading`, model `simple`, 3 of 7."""
 
-    name: str
+    name: Phase
     model: str = ""
     done: int = 0
     total: int = 0

@@ -143,12 +143,12 @@ class ModelVersion:
 
     def submit(self, pending: PendingRequest) -> None:
         """Check and queue a request. Raises a ServerError if it is refused."""
-        scheduler = self._scheduler
-        if scheduler is None:
+        scheduler, validator = self._scheduler, self._validator
+        if scheduler is None or validator is None:
             raise ModelNotReady(
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
             )
-        pending.batch_size, pending.batch_key = self.check(pending.request)
+        pending.batch_size, pending.batch_key = validator.check(pending.request)
         pending.start_ns = time.monotonic_ns()
         scheduler.submit(pending)
 

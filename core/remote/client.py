@@ -17,10 +17,10 @@ from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
-from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
+from core.remote.engine_state import EngineState, engine_down
 from core.remote.transport.connection import ENOUGH, LOST, Connection, NoRoom, gone
 from core.remote.transport.link import Link
 
@@ -35,7 +35,7 @@ _ROOM_SECONDS = 1.0
 _CALL_SECONDS = 60.0
 _SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
-_STILL_LOADING = frozenset((ENGINE_DOWN, "starting", "loading"))
+_STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 
 
 def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
@@ -229,7 +229,7 @@ class RemoteEngine:
         return self._state.ready and not self._is_exiting
 
     def phase(self) -> ServingPhase:
-        return ServingPhase(name="exiting") if self._is_exiting else self._state.phase
+        return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
 
     def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
         """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.lifecycle.serving_phase import ServingPhase
-
-ENGINE_DOWN = "engine_down"
+from core.lifecycle.serving_phase import Phase, ServingPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,5 +19,5 @@ class EngineState:
 
 def engine_down(reason: str) -> EngineState:
     """Without an engine the server lives, as it is being started again, and is not ready."""
-    phase = ServingPhase(name=ENGINE_DOWN, failures={"engine": reason})
+    phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
     return EngineState(live=True, ready=False, generation=-1, phase=phase)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.engine.in_process import InferenceEngine
+from core.lifecycle.serving_phase import Phase
 from core.remote.calls.calls import Call, decode_call, encode_failure, encode_result
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
@@ -108,7 +109,7 @@ class EngineServer:
                 live=engine.is_live(),
                 ready=engine.is_ready() and not must_wait,
                 generation=engine.generation,
-                phase=replace(phase, name="loading") if must_wait and phase.name == "ready" else phase,
+                phase=replace(phase, name=Phase.LOADING) if must_wait and phase.name == Phase.READY else phase,
             )
             if state == self._pushed:
                 return

@@ -16,7 +16,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
 from core.inference.tensors import BY_NAME
 from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.state import ModelState
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import ModelStatistics, VersionStatistics
@@ -49,7 +49,7 @@ class FakeEngine:
     def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = empty_response) -> None:
         self.respond = respond
         self.versions: dict[str, tuple[int, ...]] = {"simple": (1, 3), "a%2Fb": (1,)}
-        self.serving = ServingPhase(name="ready", done=2, total=2)
+        self.serving = ServingPhase(name=Phase.READY, done=2, total=2)
         self.live = True
         self.ready = True
         self.model_ready = True
@@ -121,10 +121,10 @@ class FakeEngine:
         self.calls.append(("unload", name, unload_dependents))
 
     def is_live(self) -> bool:
-        return self.live and self.serving.name != "exiting"
+        return self.live and self.serving.name != Phase.EXITING
 
     def is_ready(self) -> bool:
-        return self.ready and self.serving.name != "exiting"
+        return self.ready and self.serving.name != Phase.EXITING
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         self._version(name, version)

@@ -12,7 +12,7 @@ from core.errors import InvalidRequest, ServerStopping
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.version_text import version_number
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 
 _NOT_YET = 400
 
@@ -44,9 +44,9 @@ def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: 
 def readiness(phase: ServingPhase) -> dict[str, object]:
     """The phase as the body of an unready answer; after the start it is what keeps the server from being ready."""
     name = phase.name
-    if name in ("ready", "failed"):
-        name = "loading" if phase.model else "failed" if phase.failures else "ready"
-    body: dict[str, object] = {"phase": name}
+    if name in (Phase.READY, Phase.FAILED):
+        name = Phase.LOADING if phase.model else Phase.FAILED if phase.failures else Phase.READY
+    body: dict[str, object] = {"phase": name.value}
     if phase.model:
         body["model"] = phase.model
     body["loaded"] = phase.done
@@ -59,5 +59,5 @@ def readiness(phase: ServingPhase) -> dict[str, object]:
 
 
 def _refuse_exiting(phase: ServingPhase) -> None:
-    if phase.name == "exiting":
+    if phase.name == Phase.EXITING:
         raise ServerStopping("Server exiting")

@@ -21,7 +21,7 @@ from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
@@ -74,7 +74,7 @@ def test_ping_is_a_flag_with_a_reason(mode: str, flag: str) -> None:
     bench = Bench(ping_mode=PingMode(mode))
     answer = bench.get("/ping")
     assert (answer.status_code, answer.data) == (200, b"")
-    bench.engine.serving = ServingPhase(name="loading", model="big", done=1, total=3)
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", done=1, total=3)
     setattr(bench.engine, flag, False)
     answer = bench.get("/ping")
     assert (answer.status_code, answer.mimetype) == (503, "application/json")
@@ -326,7 +326,7 @@ def test_without_a_name_the_only_model_is_meant() -> None:
     bench = Bench(default_model="")
     assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
     bench = Bench(default_model="")
-    bench.engine.serving = ServingPhase(name="loading")
+    bench.engine.serving = ServingPhase(name=Phase.LOADING)
     answer = bench.invoke()
     assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
 

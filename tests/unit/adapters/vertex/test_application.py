@@ -17,7 +17,7 @@ from core.frontend.bridge import ThreadBridge
 from core.http.errors import UnsupportedEncoding
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
 from tests.unit.fake_engine import FakeEngine
 
@@ -70,8 +70,8 @@ def test_the_limits_are_those_of_the_predict_route() -> None:
     assert VertexBench(max_request_size=1).post(V2).status_code == 400
 
 
-@pytest.mark.parametrize("phase", ["starting", "loading"])
-def test_while_models_load_a_request_says_so(phase: str) -> None:
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.LOADING])
+def test_while_models_load_a_request_says_so(phase: Phase) -> None:
     bench = VertexBench()
     bench.engine.serving = ServingPhase(name=phase)
     answer = bench.post()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
 
 
 def test_an_unready_server_says_how_far_it_is() -> None:
     bench = VertexBench()
     bench.engine.ready = False
-    bench.engine.serving = ServingPhase(name="loading", model="big", done=1, total=3)
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", done=1, total=3)
     answer = bench.get(HEALTH)
     assert (answer.status_code, answer.mimetype) == (503, "application/json")
     assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
-    bench.engine.serving = ServingPhase(name="exiting")
+    bench.engine.serving = ServingPhase(name=Phase.EXITING)
     assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
 
 

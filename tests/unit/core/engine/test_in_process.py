@@ -24,6 +24,7 @@ from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.repository_index import IndexEntry
+from core.lifecycle.serving_phase import Phase
 from core.lifecycle.state import ModelState
 from tests.unit import onnx_models
 
@@ -68,7 +69,7 @@ def test_serves_a_model(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
         assert engine.is_ready()
-        assert engine.phase().name == "ready"
+        assert engine.phase().name == Phase.READY
         response = infer(engine, "simple", ones(2), ones(2))
         assert response.error is None
         assert [o.name for o in response.outputs] == ["OUTPUT0", "OUTPUT1"]
@@ -114,7 +115,7 @@ def test_a_model_that_fails_says_why_and_the_others_serve(tmp_path: Path) -> Non
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "typo", "max_batch_sise: 8")
     with serving(tmp_path) as engine:
         phase = engine.phase()
-        assert phase.name == "failed"
+        assert phase.name == Phase.FAILED
         assert set(phase.failures) == {"broken", "typo"}
         assert not engine.is_ready()
         index = {entry.name: entry for entry in engine.repository_index(ready_only=False)}
@@ -149,7 +150,7 @@ def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> No
 
 def test_a_repository_that_is_none_fails_the_start(tmp_path: Path) -> None:
     with serving(tmp_path / "nowhere") as engine:
-        assert engine.phase().name == "failed"
+        assert engine.phase().name == Phase.FAILED
         assert engine.phase().failures == {"model repository": "Unavailable: repository path is not a valid directory"}
 
 

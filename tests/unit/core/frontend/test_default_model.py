@@ -6,7 +6,7 @@ from core.errors import ConfigInvalid, ModelNotReady
 from core.frontend.bridge import ThreadBridge
 from core.frontend.default_model import DefaultModel
 from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 
@@ -58,10 +58,10 @@ def test_several() -> None:
 
 def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
     engine = Index("a")
-    engine.serving = ServingPhase(name="loading", done=1, total=2)
+    engine.serving = ServingPhase(name=Phase.LOADING, done=1, total=2)
     with pytest.raises(ModelNotReady, match="still being loaded"):
         default_of(engine).spec()
-    engine.serving = ServingPhase(name="ready")
+    engine.serving = ServingPhase(name=Phase.READY)
     assert default_of(engine).spec().name == "a"
 
 

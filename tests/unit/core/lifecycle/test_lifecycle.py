@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
@@ -92,7 +92,7 @@ def test_what_cannot_be_loaded_at_start_fails_the_start_and_not_the_others(tmp_p
     write(tmp_path, "good", 1)
     write(tmp_path, "bad", BROKEN)
     with explicit(tmp_path, load_models=("none", "bad", "good")) as bench:
-        assert bench.engine.phase().name == "failed"
+        assert bench.engine.phase().name == Phase.FAILED
         assert sorted(bench.engine.phase().failures) == ["bad", "none"]
         assert bench.ask("good") == 1
         assert not bench.engine.is_ready()
@@ -125,7 +125,7 @@ def test_requests_to_load_wait_for_the_start_and_end_with_the_server(tmp_path: P
     with bench.backend.holding("m"):
         bench.engine.start()
         until(lambda: bench.backend.loads == ["m:1=1"])
-        assert bench.engine.phase().name == "loading"
+        assert bench.engine.phase().name == Phase.LOADING
         assert bench.engine.phase().model == "m"
         assert not bench.engine.is_ready()
         assert failure(bench, "m") == "ModelNotReady: Server not ready"
@@ -150,7 +150,7 @@ def test_directories_are_loaded_once_the_start_has_ended(tmp_path: Path) -> None
     bench = Bench([tmp_path / "repository"], open_source, control_mode="explicit")
     bench.engine.start()
     assert bench.engine.is_live()
-    assert bench.engine.phase().name == "starting"
+    assert bench.engine.phase().name == Phase.STARTING
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"))
         with pytest.raises(ModelNotReady, match="Server not ready"):
@@ -188,7 +188,7 @@ def test_what_keeps_a_server_unready_after_its_start_is_named(tmp_path: Path) ->
         assert failure(bench, "bad").startswith("InvalidRequest: load failed for model 'bad'")
         assert not bench.engine.is_ready()
         assert bench.engine.phase() == ServingPhase(
-            name="ready",
+            name=Phase.READY,
             done=1,
             total=1,
             failures={"bad": "version 1 is UNAVAILABLE: Internal: the weights are broken"},
@@ -197,11 +197,11 @@ def test_what_keeps_a_server_unready_after_its_start_is_named(tmp_path: Path) ->
         with ThreadPoolExecutor(1) as pool, bench.backend.holding("bad"):
             loading = pool.submit(bench.load, "bad")
             until(lambda: bench.backend.loads[-1] == "bad:1=2")
-            assert bench.engine.phase() == ServingPhase(name="ready", model="bad", done=1, total=1)
+            assert bench.engine.phase() == ServingPhase(name=Phase.READY, model="bad", done=1, total=1)
             assert not bench.engine.is_ready()
         loading.result(LIMIT_S)
         assert bench.engine.is_ready()
-        assert bench.engine.phase() == ServingPhase(name="ready", done=1, total=1)
+        assert bench.engine.phase() == ServingPhase(name=Phase.READY, done=1, total=1)
 
 
 def test_a_failure_of_the_start_is_named_until_it_is_mended(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from core.errors import ModelNotFound, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
+from core.lifecycle.serving_phase import Phase
 from core.repository.sources.local import LocalSource
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, put, threads, weight_of, write
@@ -238,7 +239,7 @@ def test_the_end_waits_for_no_load(tmp_path: Path, mode: str) -> None:
         until(lambda: len(bench.backend.loads) == 2)
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
-        assert bench.engine.phase().name == "exiting"
+        assert bench.engine.phase().name == Phase.EXITING
         assert set(threads()) == {"trident-lifecycle", "trident-load"}
     # What was held ends by itself and leaves nothing behind; what waited for a thread is not begun.
     until(lambda: threads() == [])

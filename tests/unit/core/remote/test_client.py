@@ -16,7 +16,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
@@ -106,11 +106,11 @@ def test_a_model_is_asked_for_once_in_a_generation(remote: RemoteEngine, engine:
 def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> None:
     assert (remote.is_live(), remote.is_ready(), remote.phase()) == (True, True, engine.serving)
     engine.ready = False
-    engine.serving = ServingPhase(name="loading", model="simple", failures={"bad": "why"})
+    engine.serving = ServingPhase(name=Phase.LOADING, model="simple", failures={"bad": "why"})
     until(lambda: not remote.is_ready())
     assert remote.phase() == engine.serving
     remote.begin_exit()
-    assert (remote.is_live(), remote.is_ready(), remote.phase().name) == (False, False, "exiting")
+    assert (remote.is_live(), remote.is_ready(), remote.phase().name) == (False, False, Phase.EXITING)
     assert ask(remote, numbers(SMALL)).get().error is None
 
 

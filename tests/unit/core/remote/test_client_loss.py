@@ -15,7 +15,7 @@ import pytest
 from core.errors import ModelNotFound, ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
@@ -57,7 +57,7 @@ def test_before_there_is_one(tmp_path: Path) -> None:
     remote.start()
     try:
         assert (remote.is_live(), remote.is_ready()) == (True, False)
-        assert remote.phase() == ServingPhase(name="engine_down", failures={"engine": "it has not started yet"})
+        assert remote.phase() == ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": "it has not started yet"})
         assert remote.allocate(100) is None
         answer = ask(remote, numbers(SMALL))
         error = answer.get().error
@@ -128,14 +128,14 @@ def test_a_model_that_the_next_one_has_not_loaded_yet(engine: ServedEngine, tmp_
         following = ServedEngine()
         following.versions = {}
         following.ready = False
-        following.serving = ServingPhase(name="loading")
+        following.serving = ServingPhase(name=Phase.LOADING)
         with served(tmp_path, following):
-            until(lambda: remote.phase().name == "loading")
+            until(lambda: remote.phase().name == Phase.LOADING)
             for call in (remote.model_spec, remote.is_model_ready, remote.model_config):
                 with pytest.raises(EngineGone, match="has not loaded 'simple' yet"):
                     call("simple")
-            following.serving = ServingPhase(name="ready")
-            until(lambda: remote.phase().name == "ready")
+            following.serving = ServingPhase(name=Phase.READY)
+            until(lambda: remote.phase().name == Phase.READY)
             with pytest.raises(ModelNotFound):
                 remote.model_spec("simple")
         (tmp_path / "engine.sock").touch()

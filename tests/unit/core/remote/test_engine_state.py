@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from core.lifecycle.serving_phase import DownloadPhase, ServingPhase
+from core.lifecycle.serving_phase import DownloadPhase, Phase, ServingPhase
 from core.remote.calls.serialization import from_plain, read_plain, to_plain, write_plain
-from core.remote.engine_state import ENGINE_DOWN, EngineState, engine_down
+from core.remote.engine_state import EngineState, engine_down
 
 
 def test_without_an_engine_the_server_lives_and_is_not_ready() -> None:
     state = engine_down("it has ended")
     assert (state.live, state.ready) == (True, False)
-    assert (state.phase.name, state.phase.failures) == (ENGINE_DOWN, {"engine": "it has ended"})
+    assert (state.phase.name, state.phase.failures) == (Phase.ENGINE_DOWN, {"engine": "it has ended"})
 
 
 def test_it_arrives_as_it_is() -> None:
     download = DownloadPhase(bytes_done=1, bytes_total=2**40, objects_done=0, objects_total=3, seconds=0.5)
     phase = ServingPhase(
-        name="loading", model="m", done=1, total=2, failures={"bad": "no \udcff file"}, download=download
+        name=Phase.LOADING, model="m", done=1, total=2, failures={"bad": "no \udcff file"}, download=download
     )
     state = EngineState(live=True, ready=False, generation=7, phase=phase)
     assert from_plain(read_plain(write_plain(to_plain(state))), EngineState) == state

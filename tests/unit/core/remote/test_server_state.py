@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import ModelLoadFailed
 from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.state import ModelState
 from core.remote.calls.calls import CALLS, decode_result, encode_call
 from core.remote.calls.request_message import RequestWriter
@@ -66,10 +66,10 @@ def test_all_front_ends_hear_of_a_change(path: str, engine: ServedEngine, tmp_pa
         for hand in (first, second):
             assert state_in(hand.next()).ready
         engine.ready = False
-        engine.serving = ServingPhase(name="loading", model="simple", done=1, total=2)
+        engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=1, total=2)
         for hand in (first, second):
             state = state_in(hand.next())
-            while state.phase.name != "loading":
+            while state.phase.name != Phase.LOADING:
                 state = state_in(hand.next())
         for hand in (first, second):
             engine.generation += 1
@@ -116,24 +116,24 @@ def test_nobody_is_ready_while_what_was_loaded_is_restored(engine: ServedEngine,
     server = served(tmp_path, engine, is_restoring=lambda: not restored.is_set())
     with server as (path, _), ByHand.at(path).greet() as hand:
         state = state_in(hand.next())
-        assert (state.ready, state.phase.name) == (False, "loading")
+        assert (state.ready, state.phase.name) == (False, Phase.LOADING)
         restored.set()
         state = state_in(hand.next())
-        assert (state.ready, state.phase.name) == (True, "ready")
+        assert (state.ready, state.phase.name) == (True, Phase.READY)
 
 
 def test_nobody_is_ready_until_all_have_come(engine: ServedEngine, tmp_path: Path) -> None:
     """A client that hears of one front end that the server is ready may reach another with its request."""
     with served(tmp_path, engine, expected=2) as (path, _), ByHand.at(path).greet() as first:
         state = state_in(first.next())
-        assert (state.live, state.ready, state.phase.name) == (True, False, "loading")
+        assert (state.live, state.ready, state.phase.name) == (True, False, Phase.LOADING)
         with ByHand.at(path):  # it says nothing
             engine.generation += 1
             assert not state_in(first.next()).ready
         with ByHand.at(path).greet() as second:
             for hand in (first, second):
                 while not (state := state_in(hand.next())).ready:
-                    assert state.phase.name == "loading"
+                    assert state.phase.name == Phase.LOADING
         with ByHand.at(path).greet() as third:  # one that was started again in place of another
             assert state_in(third.next()).ready
 

@@ -6,7 +6,7 @@ from flask.testing import FlaskClient
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 
@@ -35,13 +35,13 @@ def test_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> N
 
 def test_live_does_not_wait_for_models(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
-    engine.serving = ServingPhase(name="loading", total=3)
+    engine.serving = ServingPhase(name=Phase.LOADING, total=3)
     assert client.get("/v2/health/live").status_code == 200
 
 
 def test_not_ready_says_how_far_it_is(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
-    engine.serving = ServingPhase(name="loading", model="simple", done=3, total=7)
+    engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=3, total=7)
     answer = client.get("/v2/health/ready")
     assert (answer.status_code, answer.content_type) == (400, "application/json")
     assert answer.json == {"phase": "loading", "model": "simple", "loaded": 3, "total": 7}
@@ -49,7 +49,7 @@ def test_not_ready_says_how_far_it_is(client: FlaskClient, engine: FakeEngine) -
 
 def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
-    engine.serving = ServingPhase(name="failed", done=1, total=2, failures={"broken": "Internal: no such file"})
+    engine.serving = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"broken": "Internal: no such file"})
     assert client.get("/v2/health/ready").json == {
         "phase": "failed",
         "loaded": 1,
@@ -60,7 +60,7 @@ def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> 
 
 def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
-    engine.serving = ServingPhase(name="ready", done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
+    engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
     assert client.get("/v2/health/ready").json == {
         "phase": "failed",
         "loaded": 1,
@@ -68,14 +68,14 @@ def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engin
         "failures": {"broken": "version 1 is UNAVAILABLE"},
     }
     # Whichever way the start went.
-    for name in ("ready", "failed"):
+    for name in (Phase.READY, Phase.FAILED):
         engine.serving = ServingPhase(name=name, model="simple", done=1, total=1)
         assert client.get("/v2/health/ready").json == {"phase": "loading", "model": "simple", "loaded": 1, "total": 1}
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
 def test_a_server_that_exits_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
-    engine.serving = ServingPhase(name="exiting")
+    engine.serving = ServingPhase(name=Phase.EXITING)
     answer = client.get(path)
     assert (answer.status_code, answer.data) == (503, b'{"error":"Server exiting"}')
     assert answer.content_type == "text/plain"

@@ -13,7 +13,7 @@ import pytest
 
 from core.errors import InvalidRequest, OutOfMemory
 from core.inference.request import InferenceRequest, InputTensor
-from core.lifecycle.serving_phase import ServingPhase
+from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
@@ -257,7 +257,7 @@ def test_the_memory_of_a_response_goes_back_when_nobody_has_it(ends: Ends) -> No
 
 
 def test_state_and_results(ends: Ends) -> None:
-    state = EngineState(live=True, ready=True, generation=3, phase=ServingPhase(name="ready"))
+    state = EngineState(live=True, ready=True, generation=3, phase=ServingPhase(name=Phase.READY))
     ends.give(frame(STATE, 0, (write_plain(to_plain(state)),)))
     assert ends.states == [state]
     results: list[Any] = []

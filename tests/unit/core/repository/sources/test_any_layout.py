@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
+from core.lifecycle.serving_phase import Phase
 from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
 from core.repository.sources.object_store import ObjectStoreSource
@@ -161,6 +162,6 @@ def test_engine_serves_a_single_model(tmp_path: Path, name: str, config: str | N
     with serving(root, any_layout=True, single_model="dog") as engine:
         assert infer(engine, "dog", ones(), ones()).error is None
     with serving(root, any_layout=True, control_mode="explicit", load_models=(model,)) as engine:
-        assert engine.phase().name == "ready"
+        assert engine.phase().name == Phase.READY
         assert infer(engine, model, ones(), ones()).error is None
         engine.unload_model(model, False, wait=True)
