@@ -17,6 +17,7 @@ from app.worker.client_gone import ClientGone
 from app.worker.clock import CoarseClock
 from app.worker.phase import Phase
 from app.worker.read_watch import ReadWatch
+from app.worker.request_body import RequestBody
 from app.worker.response_parts import drop_sent
 from app.worker.send_batching import SendBatching
 from core.inference.tensors import Buffer
@@ -95,12 +96,13 @@ class Connection:
             except BlockingIOError:
                 continue
 
-    def receive_into(self, memory: memoryview) -> int:
-        """As `receive`, into `memory`; returns the number of bytes."""
+    def receive_body(self, body: RequestBody) -> int:
+        """As `receive`, into the room of `body`, which may leave shared memory during the wait. Returns the number of
+        bytes. Raises MemoryError."""
         while True:
             self._readable.wait()
             try:
-                return self._sock.recv_into(memory)
+                return self._sock.recv_into(body.room())
             except BlockingIOError:
                 continue
 

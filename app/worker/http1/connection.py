@@ -148,7 +148,7 @@ class Http1Connection(Connection):
         try:
             body = self._body = RequestBody(length, first, offset, self._service.allocate)
             while body.got < length:
-                received = self.receive_into(body.room())
+                received = self.receive_body(body)
                 if not received:
                     raise ClientGone(f"{body.got} of {length} bytes of the body were received")
                 body.got += received
