@@ -1,4 +1,4 @@
-"""What is in a folder that others change meanwhile."""
+"""Searching a folder that other processes change."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def found_below(folder: Path, pattern: str) -> list[str]:
-    """The paths below the folder whose last parts match. pathlib's search raises when a folder goes while it looks."""
+    """The paths below the folder whose last parts match. pathlib's search raises if a folder disappears meanwhile."""
     return glob.glob(f"**/{pattern}", root_dir=folder, recursive=True, include_hidden=True)

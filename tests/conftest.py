@@ -1,8 +1,9 @@
-"""Fixtures that more than one test file uses, and what holds for all tests."""
+"""Fixtures and hooks for all tests."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,20 @@ from tests.project import ROOT
 
 @pytest.fixture(scope="session")
 def shipped_models() -> Path:
-    """The model repository that comes with the project."""
+    """The model repository that ships with the project."""
     return ROOT / "deploy" / "models"
 
 
 def pytest_collection_finish() -> None:
-    """What the collection of the tests has made is for good: the many tests that call the collector of cycles would
-    each look at all of it again, half a second long."""
+    """Exclude the objects of the collection from garbage collection: a full one would take half a second longer, and
+    many tests make one."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape lone surrogates in captured output, which a worker of pytest-xdist cannot send."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -1,4 +1,4 @@
-"""Where the project lies on the disk."""
+"""The project's folder."""
 
 from __future__ import annotations
 

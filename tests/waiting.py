@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes bring about and tell nobody of."""
+"""Waiting for a condition that another thread or process brings about."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def until(
     limit_s: float = LIMIT_S,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
-    """Wait until `condition()` is true, and return what it is; AssertionError with `what` after the limit.
+    """Wait until `condition()` is true, and return its value. AssertionError with `what` after the limit.
 
-    It is asked again soon at first, then ever more seldom. On a hub `sleep` is gevent's.
+    The pauses between two calls grow from 1 to 20 ms. On a gevent hub `sleep` must be gevent's.
     """
     deadline, pause_s = time.monotonic() + limit_s, _PAUSE_S
     while not (found := condition()):

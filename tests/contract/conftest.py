@@ -54,5 +54,6 @@ def server(
     http_workers: str, shipped_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """A server of the shipped models, ready; one for each test file, stopped with SIGTERM after the last test."""
-    with ServerProcess(shipped_models, tmp_path_factory.mktemp("server") / "log") as running:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with ServerProcess(shipped_models, log, "--shutdown-grace-secs=0") as running:
         yield running

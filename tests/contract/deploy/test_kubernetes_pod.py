@@ -87,3 +87,4 @@ def test_models_of_kserve(tmp_path: Path, folder: Path) -> None:
     stack = manifests("kserve")
     with KubernetesPod(stack, tmp_path, {"/mnt/models": folder}) as pod:
         assert_serves(pod, stack)
+        pod.kill()  # test_models_from_s3_and_the_drain covers the drain

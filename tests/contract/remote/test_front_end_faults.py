@@ -1,4 +1,4 @@
-"""A front end's process ends when nobody expects it: the others serve on, and nothing of it stays in the engine.
+"""A front end dies: the others serve on, and the engine frees what belonged to it.
 
 Source: docs/architecture.md section 5.
 """
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
 
 
 def kill_front_end(server: RemoteServer) -> list[int]:
-    """End one of them, and return those that are there when it has been replaced."""
+    """Kill a front end and wait for its replacement. Returns the others."""
     first, *others = server.front_ends
     os.kill(first, signal.SIGKILL)
     until(lambda: first not in session_members(server.process.pid), "it lives on")
@@ -58,7 +58,7 @@ def kill_front_end(server: RemoteServer) -> list[int]:
 
 
 def large_echo(server: RemoteServer) -> None:
-    """A tensor that goes through shared memory both ways, and comes back as it was."""
+    """Send a tensor through shared memory both ways."""
     values = np.arange(LARGE // 4, dtype="<f4").reshape(1, -1)
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": list(values.shape)}
     text = json.dumps(
@@ -73,7 +73,7 @@ def large_echo(server: RemoteServer) -> None:
     assert answer[int(found["Inference-Header-Content-Length"]) :] == values.tobytes()
 
 
-def test_an_idle_one_is_replaced_and_nothing_of_it_stays(server: RemoteServer) -> None:
+def test_killed_front_end_is_replaced_and_its_memory_is_freed(server: RemoteServer) -> None:
     for _ in range(8):
         large_echo(server)
     engine = server.engine
@@ -85,7 +85,7 @@ def test_an_idle_one_is_replaced_and_nothing_of_it_stays(server: RemoteServer) -
         others = kill_front_end(server)
         assert set(others) < set(server.front_ends)
         assert server.engine == engine
-        # The one that took its place has touched nothing of its memory yet.
+        # The replacement has not touched its memory yet.
         until(lambda: arenas_of(engine) == 2, f"{arenas_of(engine)} arenas")
         until(lambda: open_files(engine) <= files, f"{open_files(engine)} files, {files} before")
     until(lambda: resident_kb(engine, "RssShmem") < shared, "its memory is still there")
@@ -93,19 +93,19 @@ def test_an_idle_one_is_replaced_and_nothing_of_it_stays(server: RemoteServer) -
     assert_still_serves(server)
 
 
-def test_the_requests_of_others_are_not_disturbed(server: RemoteServer) -> None:
-    """Connections to the one that ends are lost, which no server can help; nothing else is."""
+def test_requests_of_other_front_ends_are_not_disturbed(server: RemoteServer) -> None:
+    """Only connections to the killed front end may be lost."""
     with Traffic(server, 16) as traffic:
         kill_front_end(server)
         traffic.wait_for_more()
     assert set(traffic.answers) == {200}, str(traffic)
     assert traffic.wrong == [], str(traffic)
     assert all(isinstance(error, (ConnectionError, http.client.HTTPException)) for error in traffic.lost), str(traffic)
-    # Two per client: what it waited for, and perhaps what it sent to a connection that nobody had taken yet.
+    # Two for each client: the pending request, and one sent on a connection that nobody had accepted yet.
     assert len(traffic.lost) <= 2 * 16, str(traffic)
 
 
-def test_what_it_asked_for_is_cancelled(tmp_path: Path) -> None:
+def test_requests_of_a_killed_front_end_are_cancelled(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
     with RemoteServer(repository, tmp_path, workers=1) as server, ThreadPoolExecutor(16) as pool:

@@ -1,6 +1,6 @@
-"""One server, however many front ends it has: each counts, knows and changes what all do.
+"""The front ends of a server act as one: counts, models and queues are common to all.
 
-Where several processes answer, each is asked by itself. What is held must hold for the server in one process as well.
+Each front end is asked separately. The same must hold for a server in one process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace
 
 @contextmanager
 def serving(folder: Path, *options: str, config: str = BATCHED) -> Iterator[ServerProcess]:
-    """A server of `simple`, and of a model that doubles."""
+    """A server of `simple` and of a model that doubles."""
     repository = link_models(folder / "models", "simple")
     add_scaled(repository, SCALED, 2.0, config)
     with ServerProcess(repository, folder / "log", *options) as running:
@@ -73,7 +73,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Caller:
-    """A connection that one front end has."""
+    """A connection to one front end."""
 
     def __init__(self, server: ServerProcess, front_end: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
@@ -96,7 +96,7 @@ class Caller:
 
 
 def doubling_one() -> onnx.ModelProto:
-    """INPUT0 FP32 [4] -> OUTPUT0, twice as much: no batches."""
+    """INPUT0 FP32 [4] -> OUTPUT0, doubled; without a batch dimension."""
     return build(
         [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
         [tensor("INPUT0", "FP32", [WIDTH])],
@@ -106,7 +106,7 @@ def doubling_one() -> onnx.ModelProto:
 
 
 def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
-    """What each front end answers to a call that makes a connection of its own."""
+    """The results of a call for each front end. The call must make a new connection."""
     found = []
     for front_end in front_ends_of(server):
         with only(server, front_end):
@@ -114,11 +114,11 @@ def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
     return found
 
 
-# --- counting
+# --- counts
 
 
 def metric(server: ServerProcess, name: str, *labels: str) -> float:
-    """The value of a metric with these labels among others, on the page that whoever takes the call answers."""
+    """The sum of a metric's series with these labels, from the page of any front end."""
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
     found = [line for line in page.splitlines() if line.startswith(name) and all(label in line for label in labels)]
     return sum(float(line.rpartition(" ")[2]) for line in found)
@@ -140,7 +140,7 @@ def test_requests_are_counted_over_many_connections(server: ServerProcess) -> No
     assert counts == [80] * len(front_ends_of(server))
 
 
-def test_each_front_ends_requests_are_on_each_ones_page(server: ServerProcess) -> None:
+def test_every_page_has_the_counts_of_all_front_ends(server: ServerProcess) -> None:
     def counts() -> tuple[float, ...]:
         (statistics,) = server.json("GET", "/v2/models/simple/stats")["model_stats"]
         return (
@@ -174,24 +174,24 @@ def test_counts_of_a_front_end_survive_its_death(server: ServerProcess) -> None:
             assert server.request("GET", "/v2")[0] == 200
     os.kill(front_ends[0], signal.SIGKILL)
     until(lambda: front_ends[0] not in session_members(server.process.pid), "it is still there")
-    until(lambda: len(front_ends_of(server)) == len(front_ends), "nothing in its place")
-    # The new one is asked only once it knows of the engine.
+    until(lambda: len(front_ends_of(server)) == len(front_ends), "it is not replaced")
+    # The new front end is ready when it has found the engine.
     until(lambda: from_each(server, lambda: server.request("GET", "/v2/health/ready")[0]) == [200, 200], "not ready")
     assert from_each(server, lambda: metadata_requests(server)) == [before + 10] * 2
 
 
-# --- knowing
+# --- models
 
 
-def test_what_one_changes_the_others_know_at_once(server: ServerProcess) -> None:
-    """Even one that stood still meanwhile: nobody sees the old state after the change has been answered."""
+def test_change_by_one_front_end_is_known_to_all_at_once(server: ServerProcess) -> None:
+    """Even a front end that was stopped meanwhile must not show the old state after the change was answered."""
     with ExitStack() as stack:
         callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
         for number, front_end in enumerate(front_ends_of(server)):
             caller = callers[number]
 
             def after(change: Callable[[], Any], caller: Caller = caller, front_end: int = front_end) -> list[int]:
-                """The statuses of ready and infer, asked of a front end that has slept through the change."""
+                """The statuses that a front end answers when it was stopped during the change."""
                 statuses = []
                 for method, path, body in (
                     ("GET", f"/v2/models/{SCALED}/ready", None),
@@ -210,8 +210,8 @@ def test_what_one_changes_the_others_know_at_once(server: ServerProcess) -> None
             assert after(lambda: load(server, SCALED)) == [200] * 3
 
 
-def test_a_model_of_another_shape_is_known_at_once(server: ServerProcess) -> None:
-    """The front ends remember what the inputs of a model are: not for longer than they are so."""
+def test_new_shape_of_a_model_is_known_at_once(server: ServerProcess) -> None:
+    """Front ends cache the inputs of a model. The cache must follow every reload."""
     file = server.repository / SCALED / "1" / "model.onnx"
     batching, single = file.read_bytes(), doubling_one().SerializeToString()
     front_ends = front_ends_of(server)
@@ -221,7 +221,7 @@ def test_a_model_of_another_shape_is_known_at_once(server: ServerProcess) -> Non
             file.write_bytes(content)
             with stopped(front_ends[1:]):
                 assert load(server, SCALED, config=config) == (200, "")
-                for caller in callers.values():  # its shape is not said, but deduced
+                for caller in callers.values():  # the shape is deduced from the model
                     caller.send("POST", INFER, RAW, **{HEADER_LENGTH: "0"})
             for caller in callers.values():
                 status, answer = caller.answer()
@@ -230,7 +230,7 @@ def test_a_model_of_another_shape_is_known_at_once(server: ServerProcess) -> Non
                 assert header["outputs"][0]["shape"] == shape
 
 
-def test_the_index_and_the_weights_are_everybodys(server: ServerProcess) -> None:
+def test_all_front_ends_have_one_index_and_the_same_weights(server: ServerProcess) -> None:
     add_scaled(server.repository, "later", 3.0)
     for front_end in front_ends_of(server):
         with only(server, front_end):
@@ -244,7 +244,7 @@ def test_the_index_and_the_weights_are_everybodys(server: ServerProcess) -> None
         assert statuses == [404] * len(front_ends_of(server))
 
 
-def test_none_is_ready_from_sigterm_on(tmp_path: Path) -> None:
+def test_no_front_end_is_ready_after_sigterm(tmp_path: Path) -> None:
     with serving(tmp_path, "--shutdown-grace-secs=30", "--exit-timeout-secs=30") as server, ExitStack() as stack:
         callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
         server.process.send_signal(signal.SIGTERM)
@@ -260,7 +260,7 @@ def test_none_is_ready_from_sigterm_on(tmp_path: Path) -> None:
 # --- one engine
 
 
-def test_requests_of_all_front_ends_are_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_several_front_ends_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "4")
     with serving(tmp_path, "--shutdown-grace-secs=0", config=f"{BATCHED} dynamic_batching {{ }}") as server:
         with ExitStack() as stack:
@@ -276,10 +276,10 @@ def test_requests_of_all_front_ends_are_one_batch(tmp_path: Path, monkeypatch: p
         assert re.search(rf'^nv_inference_exec_count{{model="{SCALED}",version="1"}} 1$', page, re.MULTILINE)
 
 
-def test_the_queue_is_one(tmp_path: Path) -> None:
-    """With room for two the third is refused, whichever front end the others asked."""
+def test_front_ends_share_one_queue(tmp_path: Path) -> None:
+    """The queue has room for two requests, so the third is refused whichever front end it asks."""
     config = (
-        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 6000000 "
+        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 3000000 "
         "default_queue_policy { max_queue_size: 2 } }"
     )
     with serving(tmp_path, "--shutdown-grace-secs=0", config=config) as server, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The main process ends, or is asked to: front ends and engine go with it, in order, and nothing stays.
+"""The main process is killed or stopped: front ends and engine end with it, in order, and leave nothing.
 
 Source: docs/architecture.md section 5; docs/spec/server-options.md section 5.
 """
@@ -46,7 +46,7 @@ def repository(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def asking(server: RemoteServer, body: bytes, count: int = 4) -> Iterator[list[tuple[int, bytes]]]:
-    """Requests in flight, all but two of them queued; what was answered is there at the end."""
+    """Send requests, of which two run and the others are queued. Yields the answers, which are complete on exit."""
     answers: list[tuple[int, bytes]] = []
 
     def ask() -> None:
@@ -61,10 +61,10 @@ def asking(server: RemoteServer, body: bytes, count: int = 4) -> Iterator[list[t
             each.result(LIMIT_S)
 
 
-# --- killed
+# --- the main process is killed
 
 
-def test_all_others_end_when_it_is_killed(repository: Path, tmp_path: Path) -> None:
+def test_all_processes_end_with_the_main_process(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path) as server:
         with Traffic(server):
             server.process.kill()
@@ -72,8 +72,8 @@ def test_all_others_end_when_it_is_killed(repository: Path, tmp_path: Path) -> N
         server.was_killed = True
 
 
-def test_all_others_end_when_it_is_killed_while_there_is_no_engine(repository: Path, tmp_path: Path) -> None:
-    """The engine has nobody to start it again, and the directory nobody but the front ends to remove it."""
+def test_front_ends_end_with_the_main_process_while_the_engine_is_down(repository: Path, tmp_path: Path) -> None:
+    """Only the front ends are left to remove the directory."""
     with RemoteServer(repository, tmp_path) as server:
         engine = server.engine
         server.process.send_signal(signal.SIGSTOP)
@@ -83,7 +83,7 @@ def test_all_others_end_when_it_is_killed_while_there_is_no_engine(repository: P
         server.was_killed = True
 
 
-def test_all_others_end_when_it_is_killed_while_the_engine_loads(repository: Path, tmp_path: Path) -> None:
+def test_all_processes_end_with_the_main_process_while_the_engine_loads(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path, ready=False) as server:
         until(server.is_live, "no answer")
         server.process.kill()
@@ -91,7 +91,7 @@ def test_all_others_end_when_it_is_killed_while_the_engine_loads(repository: Pat
         server.was_killed = True
 
 
-def test_what_nobody_could_remove_goes_with_the_next_start(repository: Path, tmp_path: Path) -> None:
+def test_next_start_removes_what_a_killed_server_left(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path) as killed:
         abandoned = private_directory(killed)
         for member in session_members(killed.process.pid):
@@ -104,7 +104,7 @@ def test_what_nobody_could_remove_goes_with_the_next_start(repository: Path, tmp
             assert_still_serves(following)
 
 
-def test_two_servers_do_not_meet(repository: Path, tmp_path: Path) -> None:
+def test_two_servers_do_not_disturb_each_other(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path) as first, undisturbed(first):
         directory = private_directory(first)
         with RemoteServer(repository, make_folder(tmp_path / "second"), beside=first) as second:
@@ -121,18 +121,15 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-# --- asked to stop
+# --- the server is stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_in_flight_is_answered_before_the_engine_stops(
-    repository: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_sigint_lets_requests_in_flight_finish_before_the_engine_stops(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path) as server:
         with asking(server, long_request()) as answers:
-            server.process.send_signal(number)
-            until(lambda: server.says("Handling signal"), "it did not notice")
-            server.process.send_signal(number)  # changes nothing
+            server.process.send_signal(signal.SIGINT)
+            until(lambda: server.says("Handling signal"), "the signal is not handled")
+            server.process.send_signal(signal.SIGINT)  # changes nothing
         assert [status for status, _ in answers] == [200] * 4, answers
         assert server.ended() == 0
         log = server.log_text()
@@ -140,8 +137,8 @@ def test_what_is_in_flight_is_answered_before_the_engine_stops(
         assert "Traceback" not in log
 
 
-def test_a_model_that_is_stuck_ends_with_1(repository: Path, tmp_path: Path) -> None:
-    with RemoteServer(repository, tmp_path, "--exit-timeout-secs=2") as server:
+def test_stuck_model_ends_the_stop_with_status_1(repository: Path, tmp_path: Path) -> None:
+    with RemoteServer(repository, tmp_path, "--exit-timeout-secs=1") as server:
         with asking(server, long_request(FOR_EVER)) as answers:
             server.process.send_signal(signal.SIGTERM)
             assert server.ended() == 1
@@ -151,8 +148,8 @@ def test_a_model_that_is_stuck_ends_with_1(repository: Path, tmp_path: Path) -> 
     assert server.says("Exit timeout expired. Exiting immediately.")
 
 
-def test_stopped_at_once_after_its_start(repository: Path, tmp_path: Path) -> None:
-    """Whatever has been forked already, and whatever has not: no signal is lost on the way to it."""
+def test_sigterm_during_the_start_ends_it(repository: Path, tmp_path: Path) -> None:
+    """No process may lose the signal, whichever have been forked by then."""
     for wait in ("Starting gunicorn", "Booting worker", "thread plan"):
         with RemoteServer(repository, make_folder(tmp_path / wait.split()[0]), ready=False) as server:
             until(lambda: server.says(wait) or server.process.poll() is not None, "no start")  # noqa: B023

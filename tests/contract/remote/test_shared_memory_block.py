@@ -1,4 +1,4 @@
-"""The memory that a front end shares with the engine: what happens when it is full, and who may hold it for how long.
+"""The memory that a front end shares with the engine: what happens when it is full, and who may hold it.
 
 Source: docs/architecture.md section 5.
 """
@@ -24,15 +24,15 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-# Requests have one half of it, responses the other.
+# One half is for requests, the other for responses.
 MEMORY = 8 << 20
-# Long enough for any machine, and not for those that wait for a client to time out.
+# Shorter than the timeout of a client.
 ROOM_LIMIT_S = 30.0
 FITS = 3 << 20
 TOO_LARGE = 5 << 20
 HELD = "/v2/models/held/infer"
-# A request waits 8 s for company: far longer than another one waits for the room that it has.
-HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 8000000 preferred_batch_size: 8 }"
+# A request is queued for 4 s, far longer than another request waits for its room.
+HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 4000000 preferred_batch_size: 8 }"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def values(size: int, seed: int = 1) -> npt.NDArray[np.float32]:
 
 
 def message(array: npt.NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
-    """A binary request for a model that gives back what it gets."""
+    """A binary request for an identity model."""
     shape = list(array.shape)
     entry = {"name": "INPUT0", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": array.nbytes}}
     text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
@@ -66,7 +66,7 @@ def is_echo(client: Client, answer: bytes, array: npt.NDArray[np.float32]) -> bo
 
 
 def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None:
-    """It comes back as it was, at the latest when whoever has the room gives it up."""
+    """A tensor is echoed as soon as there is room for it."""
     array = values(size, seed)
     body, headers = message(array)
     with Client(server) as client:
@@ -80,7 +80,7 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
         until(answered, "never room", limit_s=ROOM_LIMIT_S)
 
 
-def test_what_is_too_large_for_it_goes_through_the_socket(server: RemoteServer) -> None:
+def test_tensor_larger_than_the_memory_goes_through_the_socket(server: RemoteServer) -> None:
     array = values(TOO_LARGE)
     body, headers = message(array)
     with Client(server) as client:
@@ -90,7 +90,7 @@ def test_what_is_too_large_for_it_goes_through_the_socket(server: RemoteServer) 
             assert is_echo(client, answer, array)
 
 
-def test_when_it_is_full_a_request_waits_and_is_then_refused(server: RemoteServer) -> None:
+def test_request_waits_for_room_and_is_then_refused(server: RemoteServer) -> None:
     first = values(FITS, 5)
     with ThreadPoolExecutor(1) as pool, Client(server) as holder, Client(server) as other:
         held = pool.submit(holder.ask, "POST", HELD, *message(first))
@@ -106,8 +106,8 @@ def test_when_it_is_full_a_request_waits_and_is_then_refused(server: RemoteServe
     assert_echoed(server)
 
 
-def test_many_large_requests_at_the_same_time(server: RemoteServer) -> None:
-    """More than there is room for: whoever is answered with 200 gets its own numbers, through memory or the socket."""
+def test_concurrent_large_requests_get_their_own_answers(server: RemoteServer) -> None:
+    """There is no room for all. An answer with status 200 must have the numbers of its request."""
 
     def work(seed: int) -> list[int]:
         array = values(FITS, 1000 * seed)
@@ -129,8 +129,8 @@ def test_many_large_requests_at_the_same_time(server: RemoteServer) -> None:
         assert resident_kb(process, "RssShmem") <= (MEMORY >> 10) + 1024
 
 
-def test_a_client_that_does_not_read_holds_nothing(server: RemoteServer) -> None:
-    """It has sent a large request and takes nothing of its response; and all of it comes when it does."""
+def test_client_that_does_not_read_holds_no_memory(server: RemoteServer) -> None:
+    """The response is complete when the client reads it at last."""
     slow = []
     with ExitStack() as stack:
         for seed in range(4):
@@ -151,8 +151,8 @@ def test_a_client_that_does_not_read_holds_nothing(server: RemoteServer) -> None
             assert found.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503"))
 
 
-def test_clients_that_promise_and_send_nothing_hold_nothing(server: RemoteServer) -> None:
-    """Neither those that promise too much at once, nor those that promise a little each."""
+def test_announced_bodies_hold_no_memory(server: RemoteServer) -> None:
+    """One client announces a huge body, many others small ones. None of them sends it."""
     with ExitStack() as stack:
         for size in (100 << 20, *[1_000_000] * 20, *[60_000] * 100):
             client = stack.enter_context(socket.create_connection((HOST, server.http_port), LIMIT_S))
@@ -162,8 +162,8 @@ def test_clients_that_promise_and_send_nothing_hold_nothing(server: RemoteServer
         assert resident_kb(server.front_ends[0], "RssAnon") < 300 << 10
 
 
-def test_a_client_that_begins_and_stops_holds_nothing(server: RemoteServer) -> None:
-    """It has sent so much that all of its body has its place already."""
+def test_half_sent_body_holds_no_memory(server: RemoteServer) -> None:
+    """So much of the body has arrived that the room for all of it is reserved."""
     with ExitStack() as stack:
         array = values(FITS, 3)
         body, headers = message(array)
@@ -180,8 +180,8 @@ def test_a_client_that_begins_and_stops_holds_nothing(server: RemoteServer) -> N
         assert found.startswith(b"HTTP/1.1 200")
 
 
-def test_requests_that_are_refused_hold_nothing(server: RemoteServer) -> None:
-    """Each of them has most of the room while it is looked at."""
+def test_refused_requests_hold_no_memory(server: RemoteServer) -> None:
+    """Each of them takes most of the room while it is checked."""
     body, headers = message(values(FITS))
     with Client(server) as client:
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""What a model takes is given back when it goes: memory, threads and files, however often it is loaded.
+"""Unloading a model frees its memory, threads and files, however often it was loaded.
 
 Source: docs/spec/repository.md section 1.6, "In-flight requests".
 """
@@ -50,13 +50,13 @@ def load_and_unload(server: ServerProcess) -> None:
 
 
 def fail_to_load(server: ServerProcess) -> None:
-    """The weights are read, and then the configuration does not fit them."""
+    """The load fails after the weights were read, because the configuration does not match."""
     status, text = load(server, NAME, config=OTHER_INPUT)
     assert (status, "OTHER" in text) == (400, True), text
 
 
 def refuse_files(server: ServerProcess) -> None:
-    """The requests bring a large file: one for a configuration that is wrong, one that is no model."""
+    """Two load requests with a large file fail: the configuration is wrong, or the file is not a model."""
     content = base64_of(bytes(LARGE_MB << 20))
     for config, refused in (('{"max_batch_size": -1}', 500), ('{"backend": "onnxruntime"}', 400)):
         status, text = load(server, NAME, config=config, **{"file:1/model.onnx": content})
@@ -64,7 +64,7 @@ def refuse_files(server: ServerProcess) -> None:
 
 
 def replace(server: ServerProcess) -> None:
-    """The new weights are built beside the old."""
+    """Reload the model: the new weights are built beside the old ones."""
     model = server.repository / NAME / "1" / "model.onnx"
     model.write_bytes(model.read_bytes())
     assert load(server, NAME) == (200, "")
@@ -72,7 +72,7 @@ def replace(server: ServerProcess) -> None:
 
 
 def resident_mb(server: ServerProcess) -> int:
-    """What its processes hold of the machine's memory, their shared pages once."""
+    """The memory of all its processes. Shared pages count once."""
     return sum(_proportional_kb(worker) for worker in workers_of(server)) >> 10
 
 
@@ -83,7 +83,7 @@ def _proportional_kb(worker: int) -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """What a server holds: memory in MB, threads, open files."""
+    """The memory in MB, the threads and the open files of a server."""
 
     memory: int
     threads: int
@@ -95,7 +95,7 @@ class Held:
         return Held(resident_mb(server), threads, open_files(server))
 
     def is_within(self, before: Held) -> bool:
-        """Whether it is no more than before, but for what comes and goes: a connection, a thread that is ending."""
+        """Whether it is no more than before, with room for a connection and a thread that is ending."""
         return (
             self.memory <= before.memory + GROWTH_MB
             and self.threads <= before.threads + 2
@@ -106,24 +106,26 @@ class Held:
 @pytest.mark.shapes("front-ends")
 @pytest.mark.parametrize(
     ("action", "times"),
-    [(load_and_unload, 50), (fail_to_load, 25), (refuse_files, 12), (replace, 20)],
+    [(load_and_unload, 30), (fail_to_load, 20), (refuse_files, 10), (replace, 15)],
     ids=["load and unload", "failed load", "refused files", "reload"],
 )
-def test_nothing_is_kept(server: ServerProcess, action: Callable[[ServerProcess], None], times: int) -> None:
+def test_repeated_load_keeps_nothing(
+    server: ServerProcess, action: Callable[[ServerProcess], None], times: int
+) -> None:
     for _ in range(WARM_UP):
         action(server)
     before = Held.by(server)
     for _ in range(times - WARM_UP):
         action(server)
-    # With a limit, for a worker hands freed memory back only when it has rested.
+    # A worker returns freed memory only when it is idle.
     until(lambda: Held.by(server).is_within(before), f"{before}, {Held.by(server)}")
     assert_still_serves(server)
 
 
 @pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("name", [STARTED, NAME])
-def test_the_weights_go_with_the_model(server: ServerProcess, name: str) -> None:
-    """Those of the start as well, whose objects the collector has been told to leave alone."""
+def test_unload_frees_the_weights(server: ServerProcess, name: str) -> None:
+    """Also those of a model of the start, whose objects the garbage collector ignores."""
     assert load(server, name) == (200, "")
     assert factor_of(server, name) == FACTOR
     loaded = resident_mb(server)

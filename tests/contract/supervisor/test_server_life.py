@@ -1,4 +1,4 @@
-"""The life of the real server: start, phases, logs, metrics, restart, stop."""
+"""The life of a server: start, phases, logs, metrics, restart, stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answers(server: ServerProcess, path: str) -> bool:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_the_port_is_open_at_once_and_readiness_says_how_far_it_is(tmp_path: Path) -> None:
+def test_port_opens_at_once_and_readiness_reports_the_progress(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 400)
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0", ready=False) as server:
@@ -59,12 +59,12 @@ def test_the_port_is_open_at_once_and_readiness_says_how_far_it_is(tmp_path: Pat
         assert seen[-1]["phase"] == "loading"
         assert seen[-1]["total"] == 2
         assert server.request("GET", "/v2/health/live")[0] == 200
-        # The model that is ready serves while the other one loads.
+        # A loaded model serves while the other one loads.
         until(lambda: server.request("POST", PATH, good_body())[0] == 200, "simple does not serve")
         server.wait_until_ready()
 
 
-def test_a_model_that_fails_ends_the_start_and_is_named(tmp_path: Path) -> None:
+def test_broken_model_ends_the_start_and_is_named(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple", "badcfg")
     server = ServerProcess(repository, tmp_path / "log", ready=False)
     server.__enter__()
@@ -78,43 +78,55 @@ def test_a_model_that_fails_ends_the_start_and_is_named(tmp_path: Path) -> None:
     assert "error: creating server: Internal - failed to load all models (badcfg: " in log
 
 
-def test_a_place_without_a_model_is_named(tmp_path: Path) -> None:
-    """As Triton does, it serves none; a person who meant the file hears what to do."""
+def test_folder_without_a_model_is_warned_of(tmp_path: Path) -> None:
+    """The server starts without models, as Triton does. The log names the option for a single model."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "model.onnx").write_bytes(
         (ROOT / "deploy" / "models" / "simple" / "1" / "model.onnx").read_bytes()
     )
     with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        until(lambda: "--single-model=NAME" in server.log_text(), "nothing was said")
+        until(lambda: "--single-model=NAME" in server.log_text(), "no hint is logged")
     one = ("--single-model=adder", "--shutdown-grace-secs=0")
     with ServerProcess(tmp_path / "models", tmp_path / "log", *one) as server:
         assert server.request("GET", "/v2/models/adder/ready")[0] == 200
 
 
-def test_without_exit_on_error_the_others_serve(tmp_path: Path) -> None:
+def test_other_models_serve_without_exit_on_error(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple", "badcfg")
     options = ("--exit-on-error=false", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path / "log", *options, ready=False) as server:
         until(lambda: answers(server, "/v2/health/live"), "no answer")
         until(lambda: server.request("POST", PATH, good_body())[0] == 200, "simple does not serve")
-        # Which may be before the other is given up.
+        # The broken model may fail later.
         until(lambda: "badcfg" in readiness(server).get("failures", {}), "what fails is not named")
         assert server.request("GET", "/v2/health/ready")[0] == 400
 
 
-def test_the_start_names_models_and_addresses(tmp_path: Path) -> None:
+def test_start_logs_models_and_addresses_and_metrics_count_requests(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     with ServerProcess(repository, tmp_path / "log", "--grpc-port=1", "--shutdown-grace-secs=0") as server:
         until(lambda: "| Metrics | " in server.log_text(), "no addresses")
+        for _ in range(3):
+            assert server.request("POST", PATH, good_body())[0] == 200
+        server.request("GET", "/v2")
+        status, headers, page = server.request("GET", "/metrics", port=server.metrics_port)
         log = server.log_text()
     assert "| simple | 1       | READY | cpu    | CPUExecutionProvider |        |" in log
     assert f"| HTTP    | 127.0.0.1:{server.http_port} |" in log
     assert "without effect here: --grpc-port" in log
     assert "thread plan: " in log
+    assert PATH not in log, "the access log is on by default"
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    lines = page.decode().splitlines()
+    assert 'nv_inference_request_success{model="simple",version="1"} 3' in lines
+    assert 'nv_inference_request_failure{model="simple",reason="BACKEND",version="1"} 0' in lines
+    assert 'nv_inference_pending_request_count{model="simple",version="1"} 0' in lines
+    assert any(line.startswith("nv_cpu_utilization ") for line in lines)
+    assert any(line.startswith("flask_http_request_duration_seconds_count{") and "/v2" in line for line in lines)
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
+def test_log_lines_that_tools_wait_for_appear_once(tmp_path: Path) -> None:
     with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
         until(lambda: "Started Metrics Service" in server.log_text(), "never said to have started")
         assert server.stop() == 0
@@ -129,7 +141,7 @@ def test_the_lines_that_tools_wait_for_come_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_json_log_has_one_object_a_line(tmp_path: Path) -> None:
+def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     options = ("--log-format=json", "--log-access=true", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path / "log", *options) as server:
@@ -141,52 +153,31 @@ def test_json_log_has_one_object_a_line(tmp_path: Path) -> None:
     assert any("200" in event["message"] for event in events if event["logger"] == "trident.access")
 
 
-def test_access_log_is_off_by_default(tmp_path: Path) -> None:
-    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        assert server.request("POST", PATH, good_body())[0] == 200
-    assert PATH not in server.log_text()
-
-
-def test_metrics_count_what_was_served(tmp_path: Path) -> None:
-    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        for _ in range(3):
-            assert server.request("POST", PATH, good_body())[0] == 200
-        server.request("GET", "/v2")
-        status, headers, page = server.request("GET", "/metrics", port=server.metrics_port)
-    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
-    lines = page.decode().splitlines()
-    assert 'nv_inference_request_success{model="simple",version="1"} 3' in lines
-    assert 'nv_inference_request_failure{model="simple",reason="BACKEND",version="1"} 0' in lines
-    assert 'nv_inference_pending_request_count{model="simple",version="1"} 0' in lines
-    assert any(line.startswith("nv_cpu_utilization ") for line in lines)
-    assert any(line.startswith("flask_http_request_duration_seconds_count{") and "/v2" in line for line in lines)
-
-
 @pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("role", [engine_of, lambda server: front_ends_of(server)[0]], ids=["engine", "front end"])
-def test_a_killed_process_comes_back_ready(role: Callable[[ServerProcess], int], tmp_path: Path) -> None:
+def test_killed_process_is_replaced(role: Callable[[ServerProcess], int], tmp_path: Path) -> None:
     with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
         number = len(workers_of(server))
         killed = role(server)
         os.kill(killed, signal.SIGKILL)
         until(lambda: killed not in session_members(server.process.pid), "the process is still there")
-        until(lambda: len(workers_of(server)) == number, "no process in its place")
+        until(lambda: len(workers_of(server)) == number, "it is not replaced")
         server.wait_until_ready()
         assert server.request("POST", PATH, good_body())[0] == 200
 
 
 def unready_body(server: ServerProcess) -> bytes:
-    """Empty while it is ready."""
+    """The body of the readiness probe; empty while the server is ready."""
     status, _, body = server.request("GET", "/v2/health/ready")
     return body if status == 503 else b""
 
 
 @pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("to_all", [False, True], ids=["to-main", "to-all"])
-def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
-    """Some send it to the main process, others to every process of the server at once (systemd, dumb-init)."""
+def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
+    """systemd and dumb-init send the signal to every process at once, others to the main process."""
     repository = link_models(tmp_path / "m", "simple")
-    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=1.5") as server:
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=1") as server:
         client = tritonclient.http.InferenceServerClient(server.address, concurrency=4)
         stop = threading.Event()
         failures: list[Exception] = []
@@ -210,7 +201,7 @@ def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path,
             until(lambda: served[0] > 10, "no load")
             for process in session_members(server.process.pid) if to_all else [server.process.pid]:
                 os.kill(process, signal.SIGTERM)
-            # Of one request: another front end may hear of it a moment later.
+            # Of one request: another front end may learn of the signal a moment later.
             body = until(lambda: unready_body(server), "still ready")
             assert json.loads(body) == {"error": "Server exiting"}
             before = served[0]
@@ -223,7 +214,7 @@ def test_sigterm_is_unready_at_once_and_serves_through_the_grace(tmp_path: Path,
 
 
 class StockServer(ServerProcess):
-    """The same application under gunicorn's own thread worker."""
+    """The application under gunicorn's thread worker."""
 
     @property
     def command(self) -> list[str]:
@@ -231,7 +222,7 @@ class StockServer(ServerProcess):
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_the_application_serves_under_the_stock_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_serves_under_gunicorns_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with StockServer(link_models(tmp_path / "m", "simple", "str_id"), tmp_path / "log") as server:
         client = tritonclient.http.InferenceServerClient(server.address)
