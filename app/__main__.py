@@ -1,4 +1,4 @@
-"""`python -m app` is `trident`."""
+"""Runs the command `trident` as `python -m app`."""
 
 from __future__ import annotations
 

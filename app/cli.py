@@ -1,6 +1,6 @@
 """The command `trident`.
 
-Everything heavy is imported when it is needed, so that `--version` and `--help` answer at once.
+Heavy modules are imported when they are needed, so that `--version` and `--help` answer at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAILED = 1
 
 
 def serve(settings: ServerSettings) -> int:
-    """Serve until the end; the exit status. What the settings have to say is said first."""
+    """Configure the log, log the warnings of the settings, and serve. Returns the exit status."""
     import logging
 
     from app.settings.process_environment import disable_telemetry
@@ -41,7 +41,7 @@ def serve(settings: ServerSettings) -> int:
         if settings.without_effect:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
         if temporary_directory() == IN_MEMORY:
-            log.warning("temporary files are kept in memory, in %s: TMPDIR names another folder", IN_MEMORY)
+            log.warning("temporary files are kept in memory, in %s; set TMPDIR to use another directory", IN_MEMORY)
         from app.commands.serve import serve as serve_site
 
         return serve_site(settings)
@@ -50,7 +50,7 @@ def serve(settings: ServerSettings) -> int:
 
 
 def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
-    """Run the command that `argv` (without the program's name) gives; the process's arguments if it is None.
+    """Run the command in `argv`, the arguments after the program's name; None: those of the process.
 
     Returns the exit status: 0, or 1 with the reason on stderr.
     """
@@ -71,7 +71,7 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
     if first == "--version":
         print(f"trident {VERSION}")
         return 0
-    # Options without a command are a tritonserver command line.
+    # A tritonserver command line has options and no command.
     command = "serve" if first.startswith("-") and first not in _HELP else first
     arguments = others if command == first else [first, *others]
     if first in _HELP or (command in _COMMANDS and _HELP & set(arguments)):
@@ -82,7 +82,7 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
 
         return serve(read_settings(arguments))
     if command == "validate":
-        from app.commands.validate import validate
+        from app.commands.validate.command import validate
 
         return validate(arguments)
     if command == "emulate":

@@ -1,4 +1,4 @@
-"""The version of this distribution. A constant, since reading the installed package's metadata takes 30 ms."""
+"""The version of this distribution. It is a constant, because reading the package's metadata takes 30 ms."""
 
 from __future__ import annotations
 

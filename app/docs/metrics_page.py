@@ -1,4 +1,4 @@
-"""docs/metrics.md, made from the metric families themselves: `python -m app.docs.metrics_page > docs/metrics.md`."""
+"""Generates docs/metrics.md from the metric families: `python -m app.docs.metrics_page > docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.observability.statistics import FailureReason, ModelStatistics
 
 
 class Row(NamedTuple):
-    """One family: `labels` are those that each of its series has."""
+    """One family; each of its series has `labels`."""
 
     name: str
     type: str
@@ -27,36 +27,36 @@ class Row(NamedTuple):
 _HEAD = """\
 # Metrics
 
-Made from `core/observability/metrics/families.py`; do not edit it here.
+Generated from `core/observability/metrics/families.py`; do not edit it.
 
-`GET /metrics` on the metrics port (`--metrics-port`, 8002), on SageMaker's port and, where `--public-routes` has
-`metrics`, on Vertex AI's answers in the Prometheus text format, under Triton's names. Nothing is counted for it on the
-way of an infer request: the page is made from the models' statistics when it is asked for. A *request* is a call, an
-*inference* one item of its batch, an *execution* one run of the model over all that was batched.
+`GET /metrics` on the metrics port (`--metrics-port`, 8002), on SageMaker's port and, if `--public-routes` includes
+`metrics`, on Vertex AI's port returns the Prometheus text format, with Triton's names. The page costs an infer request
+nothing: it is rendered from the models' statistics when it is requested. A *request* is a call, an *inference* is one
+item of its batch, and an *execution* is one run of the model over a batch.
 
 A dashboard and alert rules over these metrics are in `deploy/monitoring`. Durations are sums: the mean over five
 minutes is `rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])`. Triton's summaries,
-its histogram and its metrics of the response cache are not there.
+its histogram and its metrics of the response cache do not exist here.
 """
 _SECTIONS = {
     "nv_inference_": """\
 ## Models
 
-Of each ready model version. Beside the labels below, these have
+Each ready model version has these. Besides the labels below they have
 
-* `gpu_uuid` where the version runs on a GPU. There is a series without it, too, and the two add up: what happens before
-  an execution is counted on the one, the execution on the other.
+* `gpu_uuid` if the version runs on a GPU. A second series without this label counts what happens before an execution,
+  so add the two up.
 * `namespace` with `--model-namespacing=true`.
 * the `metric_tags` of the model configuration, with an underscore before their names.
 
 `--metrics-config=counter_latencies=false` leaves the durations out and, as in Triton, keeps the counters at 0.
-Counters start at 0 when a version is loaded again. A request that was refused before it was queued (malformed, model
-not ready, queue full) is in none of them; the log has it.
+Counters restart at 0 when a version is loaded again. A request that is refused before it is queued (malformed, model
+not ready, queue full) is counted in none of them, but is logged.
 """,
     "trident_repository_": """\
 ## Model repositories
 
-Of those in cloud storage, from the first time that one is asked.
+Downloads from model repositories in cloud storage, from the first one on.
 """,
     "nv_": """\
 ## Machine
@@ -66,26 +66,26 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
     "flask_": """\
 ## HTTP requests
 
-Of all routes but the infer routes, whose requests are counted with their models, and Vertex AI's two: of health,
-metadata, repository control, `/ping`, `/models`. `route` is the route's pattern, empty for a path that has none. Where
-one process does all (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of its own, and
-has a `_created` gauge with the time of the first request beside each of these.
+These count all routes (health, metadata, repository control, `/ping`, `/models`) except the infer routes, whose
+requests are counted with their models, and Vertex AI's two routes. `route` is the pattern of the route, and empty for a
+path without a route. In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of
+its own port, and each of these has a `_created` gauge with the time of the first request.
 """,
 }
 _PREFIXES = {"nv_model_": "nv_inference_"}
-# What the texts of the page itself, which are Triton's, leave out.
+# Additions to the help texts, which are Triton's.
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
-    "nv_inference_count": "over `nv_inference_exec_count`: the mean batch",
-    "nv_inference_request_duration_us": "from the request to its response; only of those that succeeded, as all below",
+    "nv_inference_count": "divided by `nv_inference_exec_count`: the mean batch size",
+    "nv_inference_request_duration_us": "from the request to its response; like all durations of successful requests only",
     "nv_inference_compute_input_duration_us": "gathering the inputs of a batch",
     "nv_inference_compute_infer_duration_us": "running the model",
-    "nv_inference_compute_output_duration_us": "cutting the outputs of a batch apart",
-    "nv_inference_pending_request_count": "what to scale on",
-    "nv_model_load_duration_secs": "there is one series for each ready version; its value changes with each load",
-    "nv_pinned_memory_pool_total_bytes": "always 0: there is no such pool",
+    "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
+    "nv_inference_pending_request_count": "use it for autoscaling",
+    "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
+    "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
     "nv_pinned_memory_pool_used_bytes": "always 0",
-    "nv_gpu_utilization": "GPU metrics are those of the driver, of the GPUs that the server may use",
+    "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
 }
 _HTTP = (
     Row(
@@ -99,9 +99,9 @@ _HTTP = (
         "flask_http_request_exceptions_total",
         "counter",
         ("method", "status"),
-        "Requests that ended in an error which nobody expected",
+        "Requests that ended in an unexpected error",
     ),
-    Row("flask_exporter_info", "gauge", ("version",), "Always 1; the version of the library that counts these"),
+    Row("flask_exporter_info", "gauge", ("version",), "Always 1; `version` is that of the library that counts these"),
 )
 
 _CPU = CpuReading(utilization=0.5, memory_total=2, memory_used=1)
@@ -109,7 +109,7 @@ _GPU = GpuReading(
     uuid="GPU-0", utilization=0.5, memory_total=2, memory_used=1, power_usage=1.0, power_limit=2.0, energy=1.0
 )
 MODEL = ModelMetrics(model="simple", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=0.1)
-"""A model version without any of the labels that not all have."""
+"""A model version without the optional labels."""
 
 
 def metrics_page() -> str:
@@ -144,7 +144,7 @@ def _row(family: MetricFamily) -> Row:
 
 
 def label_names(family: MetricFamily) -> tuple[str, ...]:
-    """Of all its series."""
+    """The labels of all its series."""
     return tuple(sorted({name for sample in family.samples for name in sample.labels}))
 
 

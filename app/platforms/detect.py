@@ -1,6 +1,6 @@
-"""On which platform the server was started, and what the platform says of the settings.
+"""Detects the platform on which the server was started, and reads the settings that it gives.
 
-The command line beats `TRIDENT_*` variables, these beat the platform's own, and those the platform's defaults.
+The command line overrides `TRIDENT_*` variables, which override the platform's variables and then its defaults.
 Source: docs/spec/sagemaker.md sections A1, B1 and B2; docs/spec/vertex.md sections A1 and B1.
 """
 
@@ -22,9 +22,9 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was given, the platform included. `sagemaker` and `vertex` are None where nothing asks for their routes.
+    """The given settings, including the platform's. `sagemaker` and `vertex` are None if their routes are not served.
 
-    `any_layout`: the repository is what the platform holds out, which may be a single model.
+    With `any_layout` the repository is the platform's, which may be a single model.
     """
 
     given: Given
@@ -35,7 +35,7 @@ class Found:
 
 
 def find_platform(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]) -> Found:
-    """Raises BadOption; looks at SageMaker's directories."""
+    """The settings of the detected platform. Checks SageMaker's directories. Raises BadOption."""
     try:
         return _find(options, arguments, environ)
     except ServerError as error:
@@ -47,8 +47,13 @@ def _find(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapp
     asked = given.values.get("platform", "auto")
     evidence = _evidence(options, given, environ) if asked == "auto" else (asked, "")
     if evidence[0] == SAGEMAKER:
-        there = on_sagemaker(options, arguments, environ, evidence[1])
-        return Found(there.given, there.settings, any_layout=there.any_layout, warnings=there.warnings)
+        on_platform = on_sagemaker(options, arguments, environ, evidence[1])
+        return Found(
+            on_platform.given,
+            on_platform.settings,
+            any_layout=on_platform.any_layout,
+            warnings=on_platform.warnings,
+        )
     if evidence[0] == VERTEX:
         found = on_vertex(options, arguments, environ, evidence[1])
         return Found(found.given, vertex=found.settings, any_layout=found.any_layout, warnings=found.warnings)
@@ -60,13 +65,13 @@ def _find(options: Mapping[str, Option], arguments: Sequence[str], environ: Mapp
 
 
 def _evidence(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The platform, and the variable or the directory that shows it; two empty texts for none. Raises BadOption."""
+    """The platform, and the variable or the directory that shows it; two empty texts without one. Raises BadOption."""
     vertex, sagemaker = vertex_evidence(environ), sagemaker_evidence(options, given, environ)
     if vertex and sagemaker.startswith("/"):
-        sagemaker = ""  # a directory may be there by chance, a variable is not
+        sagemaker = ""  # a directory may exist by chance, a variable is not set by chance
     if vertex and sagemaker:
         raise BadOption(
-            f"{vertex} is set, which shows Vertex AI, and {sagemaker}, which shows SageMaker: name the one that is "
-            "meant with --platform=vertex or --platform=sagemaker"
+            f"{vertex} is set, which shows Vertex AI, and {sagemaker}, which shows SageMaker: choose one with "
+            "--platform=vertex or --platform=sagemaker"
         )
     return (VERTEX, vertex) if vertex else (SAGEMAKER, sagemaker) if sagemaker else ("", "")

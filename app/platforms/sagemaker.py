@@ -1,4 +1,4 @@
-"""What a container of SageMaker's says of the settings.
+"""The settings that a SageMaker container gives.
 
 Source: docs/spec/sagemaker.md sections A1, B1 and B2.
 """
@@ -29,7 +29,7 @@ _ALL_MODELS = ("*",)
 
 @dataclass(frozen=True, slots=True)
 class OnSageMaker:
-    """`any_layout`: the repository is what the platform unpacked."""
+    """With `any_layout` the repository is the directory into which the platform unpacked the model."""
 
     given: Given
     settings: SageMakerSettings
@@ -38,7 +38,7 @@ class OnSageMaker:
 
 
 def sagemaker_evidence(options: Mapping[str, Option], given: Given, environ: Mapping[str, str]) -> str:
-    """What shows that this is a container of SageMaker's: a variable or a directory; "" for nothing."""
+    """The variable or the directory that shows that this is a SageMaker container; "" without one."""
     variables = sorted(name for name, text in environ.items() if name.startswith(PREFIX) and text)
     if variables:
         return variables[0]
@@ -52,19 +52,19 @@ def on_sagemaker(
     options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], evidence: str
 ) -> OnSageMaker:
     by_flag = {each.flag: each for each in (*options.values(), *UNUSED_OPTIONS) if each.flag}
-    said = [
+    texts = [
         PlatformText(by_flag[flag], text, source)
         for flag, text, source in server_options(environ, read_sagemaker_settings(environ))
     ]
     additional = parse_arguments(by_flag.values(), additional_arguments(environ), ADDITIONAL_ARGS)
-    given = collect(options, arguments, environ, platform=[*said, *additional])
+    given = collect(options, arguments, environ, platform=[*texts, *additional])
     if evidence:
         given.set("platform", SAGEMAKER, evidence)
     given.without_effect = (*given.without_effect, *variables_without_effect(environ))
     settings = sagemaker_settings(options, given, environ)
     from_platform = not any(given.values.get("model_repository", ())) and not settings.multi_model
     if from_platform:
-        # Imported here: it brings numpy and protobuf, which neither the help text nor a plain server's start needs.
+        # The import is here because it loads numpy and protobuf, which the help text and a plain server do not need.
         from adapters.sagemaker.layout import read_layout
 
         layout = read_layout(settings.model_root, settings.default_model)
@@ -76,7 +76,7 @@ def on_sagemaker(
 
 
 def _set_startup_models(given: Given, settings: SageMakerSettings) -> None:
-    """The default model and those named beside it; all of a repository where none is named."""
+    """Load the default model and the models of --load-model at startup; all models if neither is given."""
     named = given.values.get("load_model", ())
     if given.values.get("model_control_mode") != "explicit" or settings.multi_model or named == _ALL_MODELS:
         return

@@ -1,4 +1,4 @@
-"""What a container of Vertex AI's says of the settings.
+"""The settings that a Vertex AI container gives.
 
 Source: docs/spec/vertex.md sections A1, B1.
 """
@@ -20,7 +20,7 @@ VERTEX = "vertex"
 
 @dataclass(frozen=True, slots=True)
 class OnVertex:
-    """`settings` is None where its port is not opened. `any_layout`: the repository is what the platform names."""
+    """`settings` is None if the platform's port is not opened. With `any_layout` the repository is the platform's."""
 
     given: Given
     settings: VertexSettings | None
@@ -29,14 +29,14 @@ class OnVertex:
 
 
 def vertex_evidence(environ: Mapping[str, str]) -> str:
-    """The variable that shows that this is a container of the platform's, or rehearses one; "" for none."""
+    """The variable that shows that this is a Vertex AI container, or a rehearsal of one; "" without it."""
     return MODE if environ.get(MODE, "").strip() else ""
 
 
 def on_vertex(
     options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], evidence: str
 ) -> OnVertex:
-    """Raises BadOption, and ConfigInvalid for a route that is no path."""
+    """The settings in a Vertex AI container. Raises BadOption, and ConfigInvalid for a route that is not a path."""
     found = _collected(options, arguments, environ, on_platform=True)
     if evidence:
         found.given.set("platform", VERTEX, evidence)
@@ -53,7 +53,7 @@ def on_vertex(
 def with_vertex_variables(
     options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str]
 ) -> OnVertex:
-    """A server that is no container of the platform's: what it reads of the variables all the same, as Triton does."""
+    """The settings outside a Vertex AI container, where some of the variables are read too, as Triton does."""
     return _collected(options, arguments, environ, on_platform=False)
 
 
@@ -61,11 +61,11 @@ def _collected(
     options: Mapping[str, Option], arguments: Sequence[str], environ: Mapping[str, str], *, on_platform: bool
 ) -> OnVertex:
     by_flag = {each.flag: each for each in options.values() if each.flag}
-    said = [
+    texts = [
         PlatformText(by_flag[flag], text, source)
         for flag, text, source in server_options(environ, on_platform=on_platform)
     ]
-    given = collect(options, arguments, environ, platform=said)
+    given = collect(options, arguments, environ, platform=texts)
     settings = _settings(options, given, environ) if given.values.get("allow_vertex_ai") else None
     return OnVertex(given, settings, given.sources.get("model_repository") == STORAGE_URI)
 

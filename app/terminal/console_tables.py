@@ -1,4 +1,4 @@
-"""The tables that the server prints at start, with borders as tritonserver's."""
+"""The tables that the server prints at startup, with the borders of tritonserver's tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDEST_LINE = 110
 
 
 class ModelRow(NamedTuple):
-    """One version of a model at start; empty texts for what is not known of it."""
+    """One version of a model at startup; unknown fields are empty."""
 
     model: str
     version: str
@@ -23,9 +23,9 @@ class ModelRow(NamedTuple):
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A text table, without a line break at its end. Long cells are wrapped at blanks, line breaks in them kept.
+    """A text table, without a final line break. Long cells are wrapped at blanks and keep their line breaks.
 
-    Every line begins with `|` or `+` and holds no control character, whatever the cells hold.
+    Every line begins with `|` or `+` and contains no control character, whatever is in the cells.
     """
     wrapped = [[_lines(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(line) for row in wrapped for line in row[column]) for column in range(len(headings))]

@@ -1,4 +1,4 @@
-"""The downloads of a start as one line on the terminal, drawn over itself."""
+"""A progress bar for the downloads at startup: one line of the terminal, which is overwritten."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLEAR = "\r\033[K"
 
 
 class ProgressBar:
-    """Draws on `stream` if that is a terminal, and does nothing if not. One thread."""
+    """Draws on `stream` if it is a terminal, otherwise does nothing. One thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -20,10 +20,10 @@ class ProgressBar:
         self._drawn = False
 
     def show(self, download: DownloadPhase | None) -> None:
-        """Draw how far `download` is; take the line away when there is none any more."""
+        """Draw the progress of `download`; None: clear the line."""
         if not self._enabled or (download is None and not self._drawn):
             return
-        # The cursor goes back to the start, where a line of the log may then overwrite the bar.
+        # The cursor returns to the start of the line, so that a log line overwrites the bar.
         self._stream.write(f"{_CLEAR}{bar(download)}\r" if download else _CLEAR)
         self._stream.flush()
         self._drawn = download is not None

@@ -1,7 +1,7 @@
-"""What a person who starts the server is told: how loading goes, what is served, or why it cannot be.
+"""Reports the start of a server: the progress of loading, the models and addresses, or the reason of a failure.
 
-The lines that tools wait for come when the models are loaded, as from Triton, though the ports have been open since the
-start. Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
+The lines that tools wait for are logged when the models are loaded, as Triton does, although the ports are open before.
+Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from core.observability.logging import log_table
 
 _log = logging.getLogger("trident.server")
 
-# How often the start is looked at; a progress bar moves as often.
-_LOOK_SECONDS = 0.25
-_SHOWN = 3
+# The interval at which the progress of loading is read and drawn.
+_POLL_SECONDS = 0.25
+_MAX_SHOWN = 3
 _STARTED = {
     Service.HTTP: "HTTPService",
     Service.SAGEMAKER: "Sagemaker HTTPService",
     Service.VERTEX_AI: "Vertex AI HTTPService",
     Service.METRICS: "Metrics Service",
 }
-# The group of routes by which clients load models.
+# The group of routes through which clients load models.
 _CONTROL = "model-repository"
 _NO_MODEL = (
-    "there is no model in %s: a model repository has a folder for each model, and in that one for each version; "
-    "--single-model=NAME serves a repository that is one model"
+    "there is no model in %s: a model repository has a folder for each model, which has a folder for each version; "
+    "--single-model=NAME serves a repository that is a single model"
 )
 
 
 class StartReport:
-    """Watches `engine` until it has loaded, on a thread; `fail` is told why the server cannot go on."""
+    """Watches `engine` on a thread until it has loaded its models. Calls `fail` with a reason if the start fails."""
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, fail: Callable[[str], None]) -> None:
         self._settings = settings
@@ -55,7 +55,7 @@ class StartReport:
 
     def _watch(self) -> None:
         shown = ProgressBar()
-        while not self._engine.wait_loaded(timeout_s=_LOOK_SECONDS):
+        while not self._engine.wait_loaded(timeout_s=_POLL_SECONDS):
             phase = self._engine.phase()
             if phase.name == Phase.EXITING:
                 return
@@ -106,26 +106,26 @@ def _row(line: VersionOverview) -> ModelRow:
 
 
 def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
-    """Why Vertex AI's default model cannot come any more, after what `rows` shows was loaded at start; "" if it can.
+    """Why Vertex AI's default model will never be ready, given the `rows` of models after startup; "" if it may be.
 
-    The health probe asks for that model: the server would be unhealthy for ever.
+    The health probe asks for that model, so the server would stay unhealthy.
     """
     vertex = settings.vertex
     if vertex is None or not vertex.default_model:
         return ""
     loaded = sorted({row.model for row in rows if row.state == ModelState.READY.value})
     changes = settings.allow_http or _CONTROL in vertex.public_groups
-    may_come = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
-    if vertex.default_model in loaded or may_come:
+    may_be_loaded = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
+    if vertex.default_model in loaded or may_be_loaded:
         return ""
-    listed = ", ".join(loaded[:_SHOWN]) + (" …" if loaded[_SHOWN:] else "")
+    listed = ", ".join(loaded[:_MAX_SHOWN]) + (" …" if loaded[_MAX_SHOWN:] else "")
     return f"--vertex-ai-default-model is '{vertex.default_model}', which is none of the loaded models: {listed}"
 
 
 def _reasons(failures: Mapping[str, str]) -> str:
-    """What failed and why, for the last line that a person reads; the lines before have it all."""
+    """The first failures and their reasons, for the last line of the log; earlier lines have all of them."""
     if not failures:
         return ""
-    shown = [f"{name}: {reason}" for name, reason in sorted(failures.items())[:_SHOWN]]
+    shown = [f"{name}: {reason}" for name, reason in sorted(failures.items())[:_MAX_SHOWN]]
     more = len(failures) - len(shown)
     return f" ({'; '.join(shown)}{f'; and {more} more' if more else ''})"

@@ -12,12 +12,12 @@ from app.settings.server import ServerSettings
 from app.version import VERSION
 from tests.project import ROOT
 
-# None of these is needed to say which version this is.
+# None of these modules is needed to print the version.
 HEAVY = {"numpy", "flask", "gevent", "gunicorn", "onnxruntime", "google.protobuf", "grpc", "werkzeug"}
 
 
 class Served:
-    """Takes the place of serving and keeps the settings that it was given."""
+    """Records the settings instead of serving."""
 
     def __init__(self) -> None:
         self.settings: list[ServerSettings] = []
@@ -27,7 +27,7 @@ class Served:
         return 0
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"trident {VERSION}\n"
 
@@ -43,12 +43,12 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["validate", "--help"], "--format=text|json"),
     ],
 )
-def test_help(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_prints_the_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert text in capsys.readouterr().out
 
 
-def test_nothing_given_is_an_error_that_shows_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_command_prints_the_usage_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -71,30 +71,34 @@ def test_options_reach_the_server_with_and_without_a_command(command: list[str])
         (["serve", "models"], "Unexpected argument: models\n"),
         (["serv"], "Unexpected argument: serv\ndid you mean `trident serve`?\n"),
         (["models"], "Unexpected argument: models\nsee `trident --help`\n"),
-        (["validate"], "a model repository must be named: trident validate REPO\n"),
+        (["validate"], "a model repository is missing: trident validate REPO\n"),
     ],
 )
-def test_a_mistake_ends_with_1_and_says_so(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_prints_the_reason_and_returns_1(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     served = Served()
     assert main(arguments, serve=served) == 1
     assert served.settings == []
     assert capsys.readouterr().err == text
 
 
-def test_a_server_that_cannot_start_ends_with_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ServerSettings(model_repository=("/models",), log_file=str(tmp_path / "missing" / "log"))
     assert cli.serve(settings) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: creating server: Invalid argument - cannot open the log file ")
 
 
-def test_the_command_imports_nothing_heavy_to_answer() -> None:
+def test_version_imports_no_heavy_module() -> None:
     code = "import sys; from app.cli import main; main(['--version']); main(['serve', '--help']); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert HEAVY & set(run.stdout.split()) == set()
 
 
-def test_the_package_can_be_run() -> None:
+def test_the_package_runs_as_a_module() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor
 from werkzeug.serving import make_server
 
 from app.cli import main
-from app.commands.validate import read_validate_options
+from app.commands.validate.options import read_validate_options
 from app.docs.metrics_page import metric_rows
 from app.settings.command_line import CommandLine
 from app.settings.option import Option

@@ -11,26 +11,26 @@ from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 
 PAGE = ROOT / "docs" / "metrics.md"
-# What the page says once of all metrics of models.
+# The optional labels, which the page describes once for all metrics of models.
 OF_SOME_MODELS = {"gpu_uuid", "namespace", "_team"}
 
 
-def test_the_page_is_what_the_metrics_say() -> None:
+def test_the_page_is_generated_from_the_metrics() -> None:
     assert PAGE.read_text() == metrics_page(), "run: python -m app.docs.metrics_page > docs/metrics.md"
 
 
-def test_every_row_of_a_table_has_its_four_cells_and_none_is_there_twice() -> None:
+def test_every_row_has_four_cells_and_is_unique() -> None:
     rows = [line for line in metrics_page().split("\n") if line.startswith("|")]
     assert {row.count("|") for row in rows} == {5}
     names = re.findall(r"^\| `(\w+)`", metrics_page(), re.MULTILINE)
     assert sorted(names) == sorted({row.name for row in metric_rows()})
 
 
-def test_every_note_is_of_a_metric() -> None:
+def test_every_note_belongs_to_a_metric() -> None:
     assert set(NOTES) <= {row.name for row in metric_rows()}
 
 
-def test_labels_that_not_all_models_have_are_those_of_the_text() -> None:
+def test_the_text_names_the_optional_labels() -> None:
     everything = replace(MODEL, gpu_uuid="GPU-0", namespace="shop", tags={"team": "vision"})
     rows = {row.name: row for row in metric_rows()}
     of_models = [family for family in families_of(everything) if "model" in label_names(family)]
@@ -39,7 +39,7 @@ def test_labels_that_not_all_models_have_are_those_of_the_text() -> None:
         assert set(label_names(family)) - set(rows[family.name].labels) == OF_SOME_MODELS
 
 
-def test_http_metrics_are_those_of_the_application() -> None:
+def test_the_http_metrics_are_those_of_the_application() -> None:
     application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
     client = application.test_client()
     client.get("/v2/health/live")
@@ -49,7 +49,7 @@ def test_http_metrics_are_those_of_the_application() -> None:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         shown[name] = (family.type, labels)
     documented = {row.name: (row.type, set(row.labels)) for row in metric_rows() if row.name.startswith("flask_")}
-    # Nothing raises out of a view, so that this one has no series; its labels are those of the requests.
+    # No view raises an exception, so this family has no series; its labels are those of the requests.
     assert shown.pop("flask_http_request_exceptions_total") == ("counter", set())
     assert documented.pop("flask_http_request_exceptions_total") == documented["flask_http_request_total"]
     assert shown == documented

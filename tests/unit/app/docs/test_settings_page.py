@@ -6,10 +6,10 @@ from tests.project import ROOT
 PAGE = ROOT / "docs" / "settings.md"
 
 
-def test_the_page_is_what_the_settings_say() -> None:
+def test_the_page_is_generated_from_the_settings() -> None:
     assert PAGE.read_text() == settings_page(), "run: python -m app.docs.settings_page > docs/settings.md"
 
 
-def test_every_row_of_a_table_has_its_four_cells() -> None:
+def test_every_row_has_four_cells() -> None:
     rows = [line for line in settings_page().split("\n") if line.startswith("|")]
     assert {row.replace("\\|", "").count("|") for row in rows} == {5}

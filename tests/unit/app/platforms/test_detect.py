@@ -1,5 +1,3 @@
-"""On which platform the server was started, and whose word counts for its settings."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,7 +11,7 @@ from app.settings.server import ServerSettings
 
 
 class Container:
-    """A container of SageMaker's, with its model directories in `folder`."""
+    """A SageMaker container, with its model directories in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.model_root = folder / "model"
@@ -42,7 +40,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_without_options_it_is_sagemaker_where_its_directory_is(container: Container) -> None:
+def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     container.holds("cat/1/model.onnx", "code/inference.py")
     found = container.settings()
     assert found.platform == "sagemaker"
@@ -56,18 +54,18 @@ def test_without_options_it_is_sagemaker_where_its_directory_is(container: Conta
     assert SettingRow("allow-http", "false", "platform") in found.describe()
 
 
-def test_without_anything_it_is_a_plain_server_that_wants_a_repository(container: Container) -> None:
+def test_a_plain_server_needs_a_repository(container: Container) -> None:
     assert container.refusal() == "--model-repository must be specified"
 
 
-def test_a_directory_does_not_count_where_a_repository_is_given(container: Container) -> None:
+def test_a_directory_does_not_count_if_a_repository_is_given(container: Container) -> None:
     container.holds("cat/1/model.onnx")
     found = container.settings("--model-repository=/models")
     assert (found.platform, found.sagemaker, found.any_layout) == ("auto", None, False)
     assert found.services().keys() == {"HTTP", "metrics"}
 
 
-def test_a_variable_counts_also_where_a_repository_is_given(container: Container) -> None:
+def test_a_variable_counts_even_if_a_repository_is_given(container: Container) -> None:
     found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
     assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
     assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))
@@ -77,7 +75,7 @@ def test_an_empty_variable_does_not_count(container: Container) -> None:
     assert container.settings("--model-repository=/models", SAGEMAKER_BATCH="").platform == "auto"
 
 
-def test_plain_is_plain(container: Container) -> None:
+def test_platform_plain_overrides_the_variables(container: Container) -> None:
     container.holds("cat/1/model.onnx")
     found = container.settings("--platform=plain", "--model-repository=/models", SAGEMAKER_BATCH="true")
     assert found.sagemaker is None
@@ -85,7 +83,7 @@ def test_plain_is_plain(container: Container) -> None:
     assert container.refusal("--platform=plain") == "--model-repository must be specified"
 
 
-def test_the_listener_can_be_opened_beside_the_plain_one(container: Container) -> None:
+def test_sagemakers_port_can_be_opened_besides_the_plain_one(container: Container) -> None:
     arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
     found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
     assert found.services().keys() == {"HTTP", "SageMaker", "metrics"}
@@ -94,7 +92,7 @@ def test_the_listener_can_be_opened_beside_the_plain_one(container: Container) -
     assert (found.sagemaker.port, found.sagemaker.ping_mode) == (9, "live")
 
 
-def test_whose_word_counts(container: Container) -> None:
+def test_flags_override_variables_which_override_the_platform(container: Container) -> None:
     container.holds("model.onnx")
     environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_TRITON_LOG_VERBOSE": "true"}
     found = container.settings(**environ)
@@ -113,7 +111,7 @@ def test_whose_word_counts(container: Container) -> None:
     assert found.services().keys() == {"HTTP", "SageMaker"}
 
 
-def test_models_named_beside_the_default_one_are_loaded_too(container: Container) -> None:
+def test_models_of_load_model_are_loaded_besides_the_default_model(container: Container) -> None:
     container.holds("cat/1/model.onnx", "dog/1/model.onnx", "cow/1/model.onnx")
     named = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "dog"}
     assert container.settings(**named).load_model == ("dog",)
@@ -166,7 +164,9 @@ def test_variables_without_effect_and_misspelled_ones_are_kept_for_the_log(conta
         ),
     ],
 )
-def test_what_cannot_be_ends_the_start(container: Container, environ: dict[str, str], text: str) -> None:
+def test_invalid_settings_of_the_platform_end_the_start(
+    container: Container, environ: dict[str, str], text: str
+) -> None:
     container.holds("model.onnx")
     assert container.refusal(**environ) == text
 

@@ -1,5 +1,3 @@
-"""A container of Vertex AI's, and a server beside which its port is open: whose word counts for the settings."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -57,7 +55,7 @@ def test_a_container_needs_no_option() -> None:
     assert SettingRow("allow-http", "false", "AIP_MODE") in found.describe()
 
 
-def test_what_else_the_options_say() -> None:
+def test_the_options_set_the_settings_of_vertex_ai() -> None:
     arguments = [
         "--vertex-ai-default-model=cat",
         "--vertex-ai-payload=v2",
@@ -75,7 +73,7 @@ def test_what_else_the_options_say() -> None:
 
 
 @pytest.mark.parametrize("mode", ["True", "prediction", "LOCAL", "1"])
-def test_any_other_mode_is_a_rehearsal_and_says_so(mode: str) -> None:
+def test_another_mode_is_a_rehearsal_with_a_warning(mode: str) -> None:
     found = settings(**{**CONTAINER, "AIP_MODE": mode})
     assert (found.platform, vertex(found).mode) == ("vertex", mode)
     assert found.services().keys() == {"Vertex AI", "metrics"}
@@ -85,14 +83,14 @@ def test_any_other_mode_is_a_rehearsal_and_says_so(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["", "  "])
-def test_without_a_mode_it_is_a_plain_server_whose_repository_is_the_artifacts(mode: str) -> None:
+def test_a_server_without_a_mode_is_plain_and_serves_the_artifacts(mode: str) -> None:
     found = settings(**{**CONTAINER, "AIP_MODE": mode})
     assert (found.platform, found.vertex) == ("auto", None)
     assert found.services().keys() == {"HTTP", "metrics"}
     assert (found.model_repository, found.any_layout) == (("gs://bucket/artifacts",), True)
 
 
-def test_the_command_line_beats_the_variables() -> None:
+def test_the_command_line_overrides_the_variables() -> None:
     found = settings(
         "--vertex-ai-port=9", "--model-repository=/models", "--allow-http=true", "--http-port=10", **CONTAINER
     )
@@ -104,20 +102,20 @@ def test_the_command_line_beats_the_variables() -> None:
     assert (found.vertex, found.services().keys()) == (None, {"HTTP", "metrics"})
 
 
-def test_the_platform_can_be_said_to_be_this_one() -> None:
+def test_the_option_platform_chooses_vertex_ai() -> None:
     found = settings("--platform=vertex", "--model-repository=/models")
     assert found.services().keys() == {"Vertex AI", "metrics"}
     assert vertex(found).predict_route == "/v1/endpoints/0/deployedModels/0:predict"
     assert "not PREDICTION" in found.warnings[0]
 
 
-def test_the_platform_can_be_said_to_be_another() -> None:
+def test_the_option_platform_chooses_another_platform() -> None:
     found = settings("--platform=plain", "--model-repository=/models", **CONTAINER)
     assert (found.vertex, found.warnings) == (None, ())
     assert found.services().keys() == {"HTTP", "metrics"}
 
 
-def test_the_port_can_be_opened_beside_a_plain_servers() -> None:
+def test_vertex_ais_port_can_be_opened_besides_the_plain_one() -> None:
     found = settings("--allow-vertex-ai=true", "--model-repository=/models", "--vertex-ai-thread-count=3")
     assert found.services().keys() == {"HTTP", "Vertex AI", "metrics"}
     assert (found.vertex_ai_port, found.vertex_ai_thread_count, vertex(found).mode) == (8080, 3, "")
@@ -128,7 +126,7 @@ def test_the_port_can_be_opened_beside_a_plain_servers() -> None:
     assert found.vertex_ai_port == 8081
 
 
-def test_two_platforms_cannot_be_told_apart() -> None:
+def test_variables_of_two_platforms_are_refused() -> None:
     text = refusal(**CONTAINER, SAGEMAKER_REGION="eu-west-1")
     assert "--platform=vertex or --platform=sagemaker" in text
     assert settings("--platform=vertex", **CONTAINER, SAGEMAKER_REGION="x").services().keys() == {
@@ -137,7 +135,7 @@ def test_two_platforms_cannot_be_told_apart() -> None:
     }
 
 
-def test_a_directory_of_the_other_platform_may_be_there_by_chance(tmp_path: Path) -> None:
+def test_a_directory_of_sagemaker_does_not_count_on_vertex_ai(tmp_path: Path) -> None:
     found = settings(**CONTAINER, TRIDENT_SAGEMAKER_MODEL_ROOT=str(tmp_path))
     assert found.platform == "vertex"
 
@@ -158,5 +156,5 @@ def test_a_directory_of_the_other_platform_may_be_there_by_chance(tmp_path: Path
         ({"TRIDENT_VERTEX_AI_TIMEOUT_SECS": "-1"}, "out of bound. Got -1"),
     ],
 )
-def test_what_cannot_be_ends_the_start(environ: dict[str, str], text: str) -> None:
+def test_invalid_settings_of_the_platform_end_the_start(environ: dict[str, str], text: str) -> None:
     assert text in refusal(**{**CONTAINER, **environ})

@@ -3,7 +3,7 @@ from __future__ import annotations
 from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table, table
 
 
-def test_a_table_has_borders_as_tritonservers() -> None:
+def test_a_table_has_the_borders_of_tritonservers_tables() -> None:
     assert table(("Model", "Version"), [("simple", "1"), ("a", "12")]).split("\n") == [
         "+--------+---------+",
         "| Model  | Version |",
@@ -14,7 +14,7 @@ def test_a_table_has_borders_as_tritonservers() -> None:
     ]
 
 
-def test_a_table_without_rows_is_its_head() -> None:
+def test_a_table_without_rows_has_only_its_head() -> None:
     assert addresses_table([]).split("\n") == [
         "+---------+---------+",
         "| Service | Address |",

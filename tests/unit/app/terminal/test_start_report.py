@@ -1,5 +1,3 @@
-"""What is said once loading is over: the log's lines, and whether the default model of a platform can still come."""
-
 from __future__ import annotations
 
 import logging
@@ -36,7 +34,7 @@ def started(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if message.startswith("Started ")]
 
 
-def test_tools_that_wait_for_tritons_lines_find_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     write(tmp_path, "m", 1)
     with living(tmp_path) as bench:
@@ -45,7 +43,7 @@ def test_tools_that_wait_for_tritons_lines_find_them(tmp_path: Path, caplog: pyt
         assert started(caplog) == STARTED
 
 
-def test_a_server_that_cannot_be_does_not_say_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_fails_does_not_log_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     write(tmp_path, "m", BROKEN)
     reasons: list[str] = []
@@ -62,7 +60,7 @@ def problem(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["zzz", "cow"])
-def test_a_default_model_that_was_not_loaded_will_not_come(name: str) -> None:
+def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
     expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
     assert problem(f"--vertex-ai-default-model={name}") == expected
     assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
@@ -78,9 +76,9 @@ def test_a_default_model_that_was_not_loaded_will_not_come(name: str) -> None:
         ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
     ],
 )
-def test_one_that_is_there_or_may_be_loaded_later(arguments: list[str]) -> None:
+def test_a_default_model_that_is_loaded_or_may_be_is_no_problem(arguments: list[str]) -> None:
     assert problem(*arguments) == ""
 
 
-def test_elsewhere_there_is_none() -> None:
+def test_a_server_without_vertex_ai_has_no_default_model_problem() -> None:
     assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""

@@ -8,7 +8,7 @@ from core.observability.console import print_line
 
 
 class Writes(io.RawIOBase):
-    """A file that keeps what each system call would have written."""
+    """A file that records the bytes of each system call."""
 
     def __init__(self) -> None:
         self.each: list[bytes] = []
@@ -31,8 +31,8 @@ def test_a_line_and_its_end_are_one_write(how: dict[str, bool]) -> None:
     assert file.each == ["one\ntwo ä\n".encode()]
 
 
-def test_print_makes_two_of_it() -> None:
-    """Why there is `print_line` at all."""
+def test_print_writes_the_line_end_separately() -> None:
+    """The reason for `print_line`."""
     file = Writes()
     print("line", file=io.TextIOWrapper(file, write_through=True), flush=True)  # type: ignore[arg-type]
     assert file.each == [b"line", b"\n"]

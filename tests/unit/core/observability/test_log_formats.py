@@ -32,12 +32,12 @@ def failure(text: str) -> Any:
         return sys.exc_info()
 
 
-def test_the_default_form_is_tritons() -> None:
+def test_the_default_format_is_tritons() -> None:
     line = TextFormatter().format(record("Started HTTPService at %s:%d", "0.0.0.0", 8000))
     assert line == f'I0101 12:00:00.123456 {os.getpid()} server.py:88] "Started HTTPService at 0.0.0.0:8000"'
 
 
-def test_the_iso_form_has_the_time_first() -> None:
+def test_the_iso_format_has_the_time_first() -> None:
     line = TextFormatter(iso8601=True).format(record("hello", level=logging.WARNING))
     assert line == f'2025-01-01T12:00:00Z W {os.getpid()} server.py:88] "hello"'
 
@@ -53,20 +53,20 @@ def test_the_iso_form_has_the_time_first() -> None:
         (logging.CRITICAL, "E", "ERROR"),
     ],
 )
-def test_levels(level: int, letter: str, name: str) -> None:
+def test_each_level_has_a_letter_and_a_name(level: int, letter: str, name: str) -> None:
     assert TextFormatter().format(record("x", level=level)).startswith(f"{letter}0101 ")
     assert json.loads(JsonFormatter().format(record("x", level=level)))["level"] == name
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("formatter", [TextFormatter(), TextFormatter(iso8601=True), JsonFormatter()])
-def test_a_message_is_one_line_whatever_is_in_it(formatter: logging.Formatter, attack: str) -> None:
+def test_a_message_is_one_line_whatever_it_contains(formatter: logging.Formatter, attack: str) -> None:
     for event in (record(attack), record("model '%s' is not found", attack)):
         assert len(formatter.format(event).splitlines()) == 1
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_traceback_belongs_to_its_event_and_forges_none(attack: str) -> None:
+def test_a_traceback_forges_no_event(attack: str) -> None:
     text = TextFormatter().format(record("it broke", level=logging.ERROR, exc_info=failure(attack)))
     first, *others = text.splitlines()
     assert first.endswith('"it broke"')
@@ -84,7 +84,7 @@ def test_a_traceback_is_a_field_of_a_json_event(attack: str) -> None:
     assert event["traceback"].endswith(f"ValueError: {attack}")
 
 
-def test_a_table_follows_its_heading_as_it_is() -> None:
+def test_a_table_follows_its_heading_unchanged() -> None:
     text = TextFormatter().format(record("models", table="+---+\n| a |\n+---+"))
     assert text.split("\n")[1:] == ["+---+", "| a |", "+---+"]
 
@@ -95,7 +95,7 @@ def test_a_table_forges_no_event(attack: str) -> None:
     assert all(line[0] in "|+" for line in lines[1:])
 
 
-def test_messages_can_be_left_unquoted() -> None:
+def test_messages_are_unquoted_on_request() -> None:
     line = TextFormatter(escape=False).format(record('say "hi"'))
     assert line.endswith('server.py:88] say "hi"')
 
@@ -118,12 +118,12 @@ def test_a_json_event_has_its_fields_and_those_of_the_caller() -> None:
     }
 
 
-def test_a_field_of_the_caller_replaces_none_of_the_event() -> None:
+def test_a_field_of_the_caller_does_not_replace_one_of_the_event() -> None:
     event = json.loads(JsonFormatter().format(record("true", level=logging.ERROR, time="never", line=0)))
     assert (event["time"], event["line"]) == ("2025-01-01T12:00:00.123456Z", 88)
 
 
-def test_any_value_can_be_a_field() -> None:
+def test_a_value_of_any_type_can_be_a_field() -> None:
     event = json.loads(
         JsonFormatter().format(record("x", bad=float("nan"), ratio=0.5, path=os.PathLike, text="\udc80"))
     )
@@ -131,6 +131,6 @@ def test_any_value_can_be_a_field() -> None:
     assert event["path"] == str(os.PathLike)
 
 
-def test_the_stack_of_an_event_is_shown() -> None:
+def test_the_stack_of_an_event_is_written() -> None:
     text = TextFormatter().format(record("here", stack_info="Stack (most recent call last):\n  File x"))
     assert text.split("\n")[1:] == ["    Stack (most recent call last):", "      File x"]

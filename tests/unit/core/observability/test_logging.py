@@ -25,7 +25,7 @@ def _log_as_before() -> Iterator[None]:
 
 
 def shown(options: LogOptions) -> tuple[list[str], list[str]]:
-    """What each stream shows of one message of each level."""
+    """The messages on each stream after one message of each level."""
     out, err = io.StringIO(), io.StringIO()
     configure_logging(options, out=out, err=err)
     for level in (3, 2, 1):
@@ -50,7 +50,7 @@ def shown(options: LogOptions) -> tuple[list[str], list[str]]:
         (LogOptions(info=False, warning=False, error=False), [], []),
     ],
 )
-def test_which_messages_go_where(options: LogOptions, out: list[str], err: list[str]) -> None:
+def test_each_message_goes_to_its_stream(options: LogOptions, out: list[str], err: list[str]) -> None:
     assert tuple(shown(options)) == (out, err)
 
 
@@ -60,7 +60,7 @@ def test_debug_is_the_first_verbose_level() -> None:
     assert verbose_level(1000) > logging.NOTSET
 
 
-def test_a_log_file_takes_everything_and_is_appended_to(tmp_path: Path) -> None:
+def test_a_log_file_gets_all_messages_and_is_appended_to(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("before\n")
     out, err = io.StringIO(), io.StringIO()
@@ -89,7 +89,7 @@ def test_a_second_call_replaces_the_first(tmp_path: Path) -> None:
     assert (event["message"], event["model"], event["logger"]) == ("one", "digits", "trident.test")
 
 
-def test_other_packages_are_heard_when_something_is_wrong() -> None:
+def test_warnings_of_other_packages_are_logged() -> None:
     out, err = io.StringIO(), io.StringIO()
     configure_logging(LogOptions(verbose=9), out=out, err=err)
     other = logging.getLogger("somebody.else")
@@ -99,7 +99,7 @@ def test_other_packages_are_heard_when_something_is_wrong() -> None:
     assert "trouble" in err.getvalue()
 
 
-def test_a_table_is_one_event_with_the_place_of_its_caller() -> None:
+def test_a_table_is_one_event_at_the_line_of_its_caller() -> None:
     out = io.StringIO()
     configure_logging(LogOptions(), out=out, err=io.StringIO())
     log_table(log, "models", "+---+\n+---+")
@@ -109,7 +109,7 @@ def test_a_table_is_one_event_with_the_place_of_its_caller() -> None:
     assert rows == ["+---+", "+---+"]
 
 
-def test_the_iso_form_and_unquoted_messages_can_be_chosen() -> None:
+def test_the_iso_format_and_unquoted_messages_can_be_chosen() -> None:
     out = io.StringIO()
     configure_logging(LogOptions(format="ISO8601", escape=False), out=out, err=io.StringIO())
     log.info("plain")
@@ -131,7 +131,7 @@ class Broken(io.StringIO):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_what_cannot_be_written_is_lost_and_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     err = io.StringIO()
     configure_logging(LogOptions(), out=Broken(), err=err)
     log = logging.getLogger("trident.test")
@@ -142,7 +142,7 @@ def test_what_cannot_be_written_is_lost_and_that_is_said_once(capsys: pytest.Cap
     assert err.getvalue().endswith('"still heard"\n')
 
 
-def test_a_mistake_in_a_message_shows_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_message_is_reported_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     before = list(logging.getLogger().handlers)
     configure_logging(LogOptions(), out=io.StringIO(), err=io.StringIO())
     (quiet, _) = [each for each in logging.getLogger().handlers if each not in before]

@@ -1,4 +1,4 @@
-"""What `trident validate` found, as a page for a person or as JSON."""
+"""The report of `trident validate`, as text for a person or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_PATH = 44
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem. `model` is empty where the repository itself is the problem; `hint` may be empty."""
+    """One problem. `model` is empty for a problem of the repository itself; `hint` may be empty."""
 
     repository: str
     model: str
@@ -25,14 +25,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """`models` counts those that were examined, good and bad."""
+    """`models` is the number of examined models, good and bad."""
 
     models: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
 def text_report(report: Report) -> str:
-    """One block per model: its name, then path and message of each problem, the hint below the message."""
+    """One block per model: its name, then path and message of each problem, with the hint below the message."""
     if not report.findings:
         return f"{_count(report.models, 'model')}, no problems\n"
     blocks = []
@@ -45,14 +45,14 @@ def text_report(report: Report) -> str:
 
 
 def json_report(report: Report) -> str:
-    """One object: the number of models, and each problem with repository, model, path, message and hint."""
+    """A JSON object: the number of models, and each problem with repository, model, path, message and hint."""
     problems = [asdict(each) for each in report.findings]
     return json.dumps({"models": report.models, "problems": problems}, indent=2) + "\n"
 
 
 def _block(findings: list[Finding]) -> str:
     paths = [escaped(each.path) for each in findings]
-    # One long file name must not push every message off the screen: such a message begins below its path.
+    # One long path must not push all messages off the screen: the message of a long path is on the next line.
     width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
     lines = []
     for path, each in zip(paths, findings, strict=True):

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 
-from app.commands.validation_report import Finding, Report, json_report, text_report
+from app.commands.validate.report import Finding, Report, json_report, text_report
 
 
-def test_a_good_repository_is_one_line() -> None:
+def test_a_repository_without_problems_is_one_line() -> None:
     assert text_report(Report(models=3)) == "3 models, no problems\n"
     assert text_report(Report(models=1)) == "1 model, no problems\n"
 
 
-def test_problems_are_aligned_under_their_model() -> None:
+def test_problems_are_aligned_below_their_model() -> None:
     report = Report(
         models=3,
         findings=[
@@ -40,13 +40,13 @@ def test_problems_are_aligned_under_their_model() -> None:
     )
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
+def test_a_name_cannot_control_the_terminal() -> None:
     text = text_report(Report(models=1, findings=[Finding("/m", "a\x1b[2J", "b\r", "c\nd", "e\x9b")]))
     assert text.replace("\n", "").isprintable()
     assert text.count("\n") == 5
 
 
-def test_json_has_everything() -> None:
+def test_the_json_report_has_every_field() -> None:
     report = Report(models=2, findings=[Finding("/models", "digits", "name", "is missing", "")])
     assert json.loads(json_report(report)) == {
         "models": 2,

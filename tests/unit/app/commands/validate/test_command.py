@@ -4,26 +4,17 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.commands.validate import ValidateOptions, examine, golden_problems, read_validate_options, validate
-from app.settings.option import BadOption
-from core.backends.base import BackendModel, LoadContext
-from core.backends.registry import BackendRegistry
-from core.config.golden.request import GoldenRequest
-from core.config.problem import Problem
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.config.signature import ModelSignature
-from core.errors import OutOfMemory
+from app.commands.validate.command import validate
 from core.lifecycle.state import ModelState
 from core.observability.logging import close_log
-from core.repository.layout import ModelDirectory
 from tests.project import ROOT
 from tests.unit import onnx_models
+from tests.unit.app.commands.validate.repositories import bad_names, repository
 from tests.unit.core.engine.test_in_process import serving
 
 GOLDEN_DOCUMENT = ROOT / "docs" / "golden-requests.md"
@@ -40,60 +31,7 @@ def _log_as_before() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def repository(folder: Path, *models: str) -> str:
-    for model in models:
-        (folder / model).mkdir(parents=True)
-    return str(folder)
-
-
-def bad_names(directory: ModelDirectory) -> Sequence[Problem]:
-    """Finds two problems in a model called bad, none in others."""
-    if directory.name != "bad":
-        return []
-    return [Problem("name", "is bad", "call it good"), Problem("input[0]", "is worse")]
-
-
-def test_options() -> None:
-    assert read_validate_options(["a", "--format", "json", "b", "--disable-auto-complete-config"]) == ValidateOptions(
-        repositories=("a", "b"), format="json", auto_complete=False
-    )
-    assert read_validate_options(
-        ["a", "--model-config-name=x", "--backend-config=k=v", "--backend-config=onnxruntime,k=w"]
-    ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])
-def test_bad_options(arguments: list[str]) -> None:
-    with pytest.raises(BadOption):
-        read_validate_options(arguments)
-
-
-def test_every_problem_of_every_model_is_found(tmp_path: Path) -> None:
-    report = examine([repository(tmp_path, "bad", "good")], bad_names)
-    assert report.models == 2
-    assert [(each.model, each.path, each.message, each.hint) for each in report.findings] == [
-        ("bad", "name", "is bad", "call it good"),
-        ("bad", "input[0]", "is worse", ""),
-    ]
-
-
-def test_a_repository_that_is_none_is_a_problem_and_the_others_are_still_examined(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    report = examine([missing, repository(tmp_path / "models", "good")], bad_names)
-    assert report.models == 1
-    assert [(each.path, each.message) for each in report.findings] == [
-        (missing, "repository path is not a valid directory")
-    ]
-
-
-def test_a_model_in_two_repositories_is_a_problem(tmp_path: Path) -> None:
-    one, two = repository(tmp_path / "one", "a", "b"), repository(tmp_path / "two", "b")
-    (found,) = examine([one, two], bad_names).findings
-    assert (found.repository, found.model, found.message) == (two, "b", "model appears in two or more repositories")
-    assert found.hint == f"the other one is {tmp_path / 'one' / 'b'}"
-
-
-def test_the_exit_status_says_whether_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_status_is_1_if_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = repository(tmp_path / "one", "good"), repository(tmp_path / "two", "bad")
     assert validate([good], check=bad_names) == 0
     assert capsys.readouterr().out == "1 model, no problems\n"
@@ -108,7 +46,7 @@ def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytes
     assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"
 
 
-def test_a_broken_graph_and_a_broken_configuration_are_both_named(
+def test_a_broken_graph_and_a_broken_configuration_are_both_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, unreadable = tmp_path / "broken" / "1", tmp_path / "unreadable"
@@ -124,7 +62,7 @@ def test_a_broken_graph_and_a_broken_configuration_are_both_named(
 
 @pytest.fixture
 def simple(shipped_models: Path, tmp_path: Path) -> Path:
-    """A repository with a copy of the model `simple`, whose golden request is the one of the documents."""
+    """A repository with a copy of the model `simple`, which has the golden request of the documentation."""
     copy = tmp_path / "models" / "simple"
     shutil.copytree(shipped_models / "simple", copy)
     (copy / "golden").mkdir(exist_ok=True)
@@ -167,9 +105,7 @@ def test_every_golden_request_of_every_version_is_run(simple: Path, capsys: pyte
     ]
 
 
-def test_golden_requests_that_cannot_be_right_are_each_named_once(
-    simple: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_invalid_golden_request_is_reported_once(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
     serve_all_versions(simple)
     (simple / "2").mkdir()
     (simple / "2" / "model.onnx").write_bytes(b"this is no graph")
@@ -181,7 +117,7 @@ def test_golden_requests_that_cannot_be_right_are_each_named_once(
     assert problems[1]["hint"] == "did you mean 'response'?"
 
 
-def test_golden_requests_are_not_run_where_a_graph_is_broken(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_golden_requests_are_not_run_on_a_broken_graph(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (simple / "1" / "model.onnx").write_bytes(b"this is no graph")
     assert validate([str(simple.parent), "--format=json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
@@ -216,7 +152,7 @@ UNLOADABLE = {
 }
 
 
-def test_it_says_what_the_server_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_messages_are_those_of_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, config in UNLOADABLE.items():
         onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
     with serving(tmp_path) as engine:
@@ -229,35 +165,10 @@ def test_it_says_what_the_server_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(problems) == len(said)
 
 
-def test_versions_that_differ_have_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx_models.write_version(onnx_models.identity(), tmp_path, "m", "version_policy { all {} }")
     onnx_models.write(onnx_models.add_sub(), tmp_path / "m" / "2" / "model.onnx")
     with serving(tmp_path) as engine:
         assert [entry.state for entry in engine.repository_index(False)] == [ModelState.READY, ModelState.READY]
     capsys.readouterr()
     assert validate([str(tmp_path)]) == 0, capsys.readouterr().out
-
-
-class Unloadable:
-    """A backend that can inspect a model but not load it."""
-
-    supports_gpus = False
-
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        return ModelSignature((), ())
-
-    def check(self, config: ModelConfig) -> None: ...
-
-    def load(self, context: LoadContext) -> BackendModel:
-        raise OutOfMemory("no memory left", hint="buy some")
-
-
-def test_a_version_that_does_not_load_has_that_as_its_problem(tmp_path: Path) -> None:
-    config = ModelConfig(
-        name="m", backend="fake", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)]
-    )
-    spec = resolve_model_spec(config, 1, {})
-    golden = [GoldenRequest("a.json", "", (), (), ())]
-    backends = BackendRegistry({}, makers={"fake": lambda settings: Unloadable()})
-    found = golden_problems(backends, tmp_path / "1", config, spec, golden)
-    assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]

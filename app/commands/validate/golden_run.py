@@ -1,0 +1,64 @@
+"""Runs the golden requests of a model version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.errors import ServerError
+
+if TYPE_CHECKING:
+    from core.backends.base import BackendInstance
+    from core.backends.registry import BackendRegistry
+    from core.config.golden.request import GoldenRequest
+    from core.config.model_spec import ModelSpec
+    from core.config.problem import Problem
+    from core.config.schema import ModelConfig
+
+
+def golden_problems(
+    backends: BackendRegistry,
+    path: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    golden: Sequence[GoldenRequest],
+) -> Sequence[Problem]:
+    """Load the version in directory `path`, run each of `golden` on its first instance, and free the version."""
+    from core.backends.base import LoadContext
+    from core.backends.devices.cpu_budget import available_cores, plan_threads
+    from core.config.placement import placements
+
+    placed = placements(config)[:1]
+    threads = plan_threads(available_cores(), 1).intra_op_threads
+    context = LoadContext(path=path, config=config, spec=spec, placements=placed, threads=threads)
+    problems: list[Problem] = []
+    try:
+        with ExitStack() as loaded:
+            model = backends.find(config).load(context)
+            loaded.callback(model.close)
+            for placement in placed:
+                instance = model.instance(placement)
+                loaded.callback(instance.close)
+                for request in golden:
+                    problems += _golden_problem(instance, spec, request)
+    except ServerError as error:
+        problems.append(_problem(str(path), error))
+    return problems
+
+
+def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
+    from core.config.request_validator import RequestValidator
+    from core.lifecycle.golden_check import check_golden
+
+    try:
+        check_golden(instance, spec, RequestValidator(spec).check, [request])
+    except ServerError as error:
+        yield _problem(f"golden/{request.name}", error)
+
+
+def _problem(path: str, error: ServerError) -> Problem:
+    from core.config.problem import Problem
+
+    return Problem(path, error.message, error.hint or "")

@@ -1,0 +1,52 @@
+"""The check of one model: its configuration, the files that it names, a session of every version, golden requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.commands.validate.examination import Check
+from app.commands.validate.golden_run import golden_problems
+from app.commands.validate.options import ValidateOptions
+from app.settings.groups.backends import split_backend_settings
+from app.settings.option import BadOption
+from app.settings.option_types import BadValue, integer
+
+if TYPE_CHECKING:
+    from core.config.golden.request import GoldenRequest
+    from core.config.model_spec import ModelSpec
+    from core.config.problem import Problem
+    from core.config.schema import ModelConfig
+    from core.repository.layout import ModelDirectory
+
+
+def make_check(options: ValidateOptions) -> Check:
+    """The check of a model with these options. Raises BadOption."""
+    from core.backends.devices.cuda import gpu_ids
+    from core.backends.registry import DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+    from core.repository.model_problems import problems_of
+
+    settings = split_backend_settings(options.backend_config)
+    try:
+        for values in settings.values():
+            integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
+    except BadValue as error:
+        raise BadOption.of("--backend-config", str(error)) from None
+    backends = BackendRegistry(settings, gpu_ids=gpu_ids())
+
+    def run_golden(
+        path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
+    ) -> Sequence[Problem]:
+        return golden_problems(backends, path, config, spec, golden)
+
+    def check(directory: ModelDirectory) -> Sequence[Problem]:
+        return problems_of(
+            directory,
+            backends,
+            config_name=options.config_name,
+            auto_complete=options.auto_complete,
+            run_golden=run_golden,
+        )
+
+    return check

@@ -1,0 +1,57 @@
+"""The options of `trident validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.settings.command_line import CommandLine
+from app.settings.option import BadOption, Option
+from app.settings.option_types import BadValue, choice
+from app.settings.server import SERVER_OPTIONS
+
+_FORMAT = Option(
+    flag="format",
+    kind=choice("format", "text", "json"),
+    help="Format of the report.",
+    section="",
+    variable="",
+    default="text",
+)
+_ACCEPTED = (
+    _FORMAT,
+    *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOptions:
+    """`repositories` are local directories; `backend_config` as in ServerSettings."""
+
+    repositories: tuple[str, ...]
+    format: str = "text"
+    config_name: str = ""
+    auto_complete: bool = True
+    backend_config: tuple[str, ...] = ()
+
+
+def read_validate_options(arguments: Sequence[str]) -> ValidateOptions:
+    """The options that the arguments after `validate` give. Raises BadOption."""
+    given, repositories = CommandLine(_ACCEPTED).split(arguments)
+    values: dict[str, Any] = {}
+    for option, text in given:
+        try:
+            value = option.kind.parse(text)
+        except BadValue as error:
+            raise BadOption.of(f"--{option.flag}", str(error)) from None
+        values[option.flag] = (*values.get(option.flag, ()), value) if option.repeatable else value
+    if not repositories:
+        raise BadOption("a model repository is missing: trident validate REPO")
+    return ValidateOptions(
+        repositories=tuple(repositories),
+        format=values.get("format", "text"),
+        config_name=values.get("model-config-name", ""),
+        auto_complete=not values.get("disable-auto-complete-config", False),
+        backend_config=values.get("backend-config", ()),
+    )

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from app.commands.validate.options import ValidateOptions, read_validate_options
+from app.settings.option import BadOption
+
+
+def test_options_and_repositories_may_be_mixed() -> None:
+    assert read_validate_options(["a", "--format", "json", "b", "--disable-auto-complete-config"]) == ValidateOptions(
+        repositories=("a", "b"), format="json", auto_complete=False
+    )
+    assert read_validate_options(
+        ["a", "--model-config-name=x", "--backend-config=k=v", "--backend-config=onnxruntime,k=w"]
+    ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])
+def test_a_bad_option_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(BadOption):
+        read_validate_options(arguments)
