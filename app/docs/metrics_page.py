@@ -68,8 +68,8 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
 
 These count all routes (health, metadata, repository control, `/ping`, `/models`) except the infer routes, whose
 requests are counted with their models, and Vertex AI's two routes. `route` is the pattern of the route, and empty for a
-path without a route. In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of
-its own port, and each of these has a `_created` gauge with the time of the first request.
+path without a route. In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those
+of its own port, and each of these has a `_created` gauge with the time of the first request.
 """,
 }
 _PREFIXES = {"nv_model_": "nv_inference_"}
@@ -77,7 +77,7 @@ _PREFIXES = {"nv_model_": "nv_inference_"}
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
     "nv_inference_count": "divided by `nv_inference_exec_count`: the mean batch size",
-    "nv_inference_request_duration_us": "from the request to its response; like all durations of successful requests only",
+    "nv_inference_request_duration_us": "from the request to its response; like all durations, of successful requests",
     "nv_inference_compute_input_duration_us": "gathering the inputs of a batch",
     "nv_inference_compute_infer_duration_us": "running the model",
     "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
