@@ -8,8 +8,10 @@ import pytest
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.config.request_validator import BatchForm, RequestValidator
 from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, InputTensor
+from core.inference.layout import layout_of
+from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.tensors import BY_NAME, bytes_array, pack_bytes
+from tests.unit.packed_tensors import TWO, packed_request
 
 ID = "[request id: <id_unknown>] "
 NOTE = (
@@ -209,3 +211,23 @@ def test_variable_shapes_are_part_of_the_batch_key_unless_ragged() -> None:
     assert items == 2
     assert first == same
     assert first != other
+
+
+def test_the_validator_remembers_valid_layouts_only() -> None:
+    validator = RequestValidator(TWO)
+    for _ in range(3):
+        request = packed_request([1, 2, 3], 0.5, rows=2)
+        assert validator.check(request) == (2, None)
+        assert [tensor.array.tolist() for tensor in request.inputs] == [[[1, 2, 3]] * 2, [[0.5]] * 2]
+        with pytest.raises(InvalidRequest, match="batch-size must be <= 8"):
+            validator.check(packed_request([1, 2, 3], 0.5, rows=9))
+
+
+def test_the_validator_does_not_remember_a_layout_without_items() -> None:
+    validator = RequestValidator(spec(A=("INT32", (3,))))
+    for _ in range(2):
+        layout = layout_of([("A", "INT32", (0, 3), 12)])
+        content = memoryview(np.array([1, 2, 3], np.int32).tobytes())
+        request = InferenceRequest("m", PackedInputs(layout, content))
+        assert validator.check(request) == (1, None)
+        assert request.inputs[0].array.tolist() == [[1, 2, 3]]

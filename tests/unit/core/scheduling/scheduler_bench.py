@@ -20,14 +20,14 @@ from core.scheduling.batcher import DynamicBatcher
 from tests.waiting import until
 
 LIMIT_S = 20.0
-"""How long a test waits for what must happen before it fails."""
+"""The time that a test waits for an event before it fails, in seconds."""
 
 LONG_NS = 3_600_000_000_000
-"""A queue delay that no test waits out."""
+"""A queue delay that is longer than any test."""
 
 
 class Stub:
-    """A backend instance that notes its batches. While `gate` is clear, executions begin but do not end."""
+    """A backend instance that records its batches. While `gate` is clear, executions begin but do not end."""
 
     poisoned = False
     may_run_inline = True
@@ -52,7 +52,7 @@ class Stub:
 
 
 class Bench:
-    """A scheduler with stub instances, and the answers to what was submitted to it."""
+    """A scheduler with stub instances, and the responses to its requests."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Bench:
             self._answered.notify_all()
 
     def wait(self, count: int) -> list[str]:
-        """The ids in the order of their answers, once there are `count`."""
+        """Wait for `count` responses; returns their ids in order."""
         with self._answered:
             assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
             return [answer.id for answer in self.answers]
@@ -118,7 +118,7 @@ MakeBench = Callable[..., Bench]
 
 @contextmanager
 def benches() -> Iterator[MakeBench]:
-    """Makes schedulers, and closes them at the end with nothing left running."""
+    """Makes schedulers. At the end they are closed, and no thread is left."""
     made: list[Bench] = []
 
     def make(*args: object, **options: object) -> Bench:
@@ -134,7 +134,7 @@ def benches() -> Iterator[MakeBench]:
 
 
 def instance_threads() -> list[str]:
-    """The names of the instance threads that there are."""
+    """The names of the instance threads that run."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
 
 
@@ -150,12 +150,12 @@ def batching(
 
 
 def resting(bench: Bench, number: int = 1) -> None:
-    """Wait until so many instances have nothing to do."""
+    """Wait until `number` instances are idle."""
     until(lambda: len(bench.scheduler._pool.idle) == number)
 
 
 def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8) -> Bench:
-    """Its one instance rests, and its executions, of so many items, have been short."""
+    """A bench whose one instance is idle, and whose executions of `items` items have been short."""
     bench = make_bench(batching(8), clock=lambda: now[0])
     bench.scheduler.start()
     resting(bench)
@@ -169,7 +169,7 @@ def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int =
 
 
 def noted_threads(bench: Bench) -> list[str]:
-    """The names of the threads that execute from now on."""
+    """A list that gets the name of the thread of each execution from now on."""
     threads: list[str] = []
     execute = bench.backend.execute
 

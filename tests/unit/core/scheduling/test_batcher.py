@@ -69,7 +69,7 @@ def test_a_queue_delay_ends_at_a_preferred_size(make_bench: MakeBench) -> None:
     bench.submit("b")
     assert sorted(bench.wait(2)) == ["a", "b"]
     bench.submit("c")
-    bench.scheduler.submit(bench.request("d", batch_size=4))  # together five: neither two nor six
+    bench.scheduler.submit(bench.request("d", batch_size=4))  # five items together: neither two nor six
     bench.submit("e")
     assert len(bench.wait(5)) == 5
     assert sum(len(backend.batches) for backend in bench.backends) == 2
@@ -124,7 +124,7 @@ def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBenc
 
 def test_a_request_ahead_of_a_delayed_one_forms_the_batch_again(make_bench: MakeBench) -> None:
     now_ns = [0]
-    timeout_ns = LONG_NS * 3 // 5  # more than half of the delay: the new one's own ends after the wait
+    timeout_ns = LONG_NS * 3 // 5  # more than half of the delay, so the new timeout ends after the wait
     policy = QueuePolicy(default_timeout_ns=timeout_ns, delay_on_timeout=True)
     bench = make_bench(batching(2, 8, delay_ns=LONG_NS, policy=policy), clock=lambda: now_ns[0])
     bench.scheduler.submit(bench.request("delayed", batch_size=3))
@@ -220,7 +220,7 @@ def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBe
     cancelled.cancelled = True
     late, early = sorted(bench.backends, key=lambda backend: backend.batches)
     early.gate.set()
-    assert early.begun.acquire(timeout=LIMIT_S)  # it has gone on to "d", so "b" and "c" are complete
+    assert early.begun.acquire(timeout=LIMIT_S)  # it executes "d", so "b" and "c" are complete
     assert bench.answers == []
     late.gate.set()
     assert bench.wait(4) == ["a", "b", "c", "d"]
@@ -332,7 +332,7 @@ def test_each_request_gets_one_response_under_load_and_faults(
 
 
 def check_counts(bench: Bench, total: int) -> None:
-    """Every request got one answer, of the right sort, and the statistics agree with the answers."""
+    """Check that every request got one response of the right kind, and that the statistics agree."""
     assert len(set(bench.wait(total))) == len(bench.answers) == total
     sorts = Counter(type(answer.error).__name__ for answer in bench.answers)
     for answer in bench.answers:

@@ -33,7 +33,7 @@ def added(bench: Bench) -> Stub:
 
 @contextmanager
 def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
-    """`stub` has been told to go, and a thread waits for it to do so. It must be able to at the end."""
+    """Another thread removes `stub` and waits for it. At the end nothing may keep the instance any more."""
     remover = threading.Thread(target=bench.scheduler.remove, args=(stub,))
     thread = bench.scheduler._thread_of(stub)
     assert thread is not None
@@ -115,7 +115,7 @@ def test_a_request_that_woke_a_removed_instance_wakes_another(make_bench: MakeBe
     for turn in range(1, 101):
         until(lambda: len(scheduler._pool.idle) == 1)
         stub = added(bench)
-        until(lambda: len(scheduler._pool.idle) == 2)  # and the one that rested last is woken first
+        until(lambda: len(scheduler._pool.idle) == 2)  # the one that went to rest last is woken first
         bench.submit(str(turn))
         scheduler.remove(stub)
         bench.wait(turn)
@@ -204,7 +204,7 @@ def test_drain_and_close_wait_for_a_removed_instance(make_bench: MakeBench) -> N
 
 
 class Caller:
-    """Submits bursts and waits for the answers of each before the next, until it is told to stop."""
+    """Submits bursts until `done` is set, and waits for the responses of each burst before the next."""
 
     def __init__(self, bench: Bench, number: int, done: threading.Event) -> None:
         self.answered: list[str] = []

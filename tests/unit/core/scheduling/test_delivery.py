@@ -24,7 +24,7 @@ def test_a_failing_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> 
 
 
 class FrontEnd:
-    """Counts how often it is told to send what it has collected."""
+    """A caller that counts its flushes."""
 
     def __init__(self) -> None:
         self.flushes = 0

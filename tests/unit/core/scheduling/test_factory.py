@@ -8,7 +8,7 @@ from tests.unit.pending_requests import pending_request
 
 
 def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:
-    """The batches of three requests, submitted before the start to a scheduler that waits for three."""
+    """The batches of three requests that are submitted, before the start, to a scheduler that waits for three."""
     spec = ModelSpec(
         name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={}, batching=batching
     )

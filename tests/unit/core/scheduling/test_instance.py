@@ -26,7 +26,7 @@ SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_siz
 
 
 class Stub:
-    """A backend instance that answers each request with its id, and fails as the requests' ids ask it to.
+    """A backend instance that returns each request's id, or fails as the id asks.
 
     `x…` makes the whole batch raise, `e…` is an error of that request alone.
     """
@@ -54,7 +54,7 @@ class Stub:
 
 
 class Short(Stub):
-    """Forgets an outcome."""
+    """Returns one outcome too few."""
 
     def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         return Execution(super().execute(requests, batch_sizes).outputs[1:], 20, 30)
@@ -65,7 +65,7 @@ def output(text: str) -> list[OutputTensor]:
 
 
 class Bench:
-    """An instance with all that it works with."""
+    """A model instance with its statistics and the responses that it sent."""
 
     def __init__(self, backend: Stub) -> None:
         self.backend = backend
@@ -90,7 +90,7 @@ class Bench:
         self.instance.execute(self.requests(ids))
 
     def outcomes(self) -> dict[str, str]:
-        """What each request got: the text of its output or of its error."""
+        """The text of each request's output or error."""
         assert len({answer.id for answer in self.answers}) == len(self.answers)
         return {
             answer.id: answer.error.message if answer.error else answer.outputs[0].array[0] for answer in self.answers

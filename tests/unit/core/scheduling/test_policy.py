@@ -23,7 +23,7 @@ def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
     ("sizes", "decision"),
     [
         ([], IDLE),
-        # preferred sizes go at once, others wait until the next preferred size could be reached
+        # preferred sizes run at once; others wait for the next preferred size
         ([2], Run(1)),
         ([6], Run(1)),
         ([1, 1], Run(2)),
@@ -31,23 +31,23 @@ def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
         ([3], Wait(11 * S, 6, None)),
         ([3, 2], Wait(11 * S, 6, None)),
         ([2, 1], Run(1)),
-        # a first request above every preferred size cannot become better
+        # a first request above every preferred size runs at once
         ([7], Run(1)),
         ([8], Run(1)),
         ([7, 1], Run(1)),
-        # what would exceed the largest preferred size stays behind
+        # requests that would exceed the largest preferred size stay queued
         ([3, 4], Run(1)),
         ([4], Wait(11 * S, 6, None)),
         ([3, 6], Run(1)),
         ([5, 4], Run(1)),
-        # the biggest preferred size that can be reached
+        # the largest preferred size that can be reached
         ([1] * 6, Run(6)),
         ([1] * 5, Run(2)),
         ([1] * 7, Run(6)),
         ([1] * 8, Run(6)),
         ([1, 1, 4, 1], Run(3)),
         ([1, 2, 3], Run(3)),
-        # a batch dimension of zero weighs one
+        # a batch dimension of zero counts as one item
         ([0, 0], Run(2)),
     ],
 )
@@ -100,7 +100,7 @@ def test_without_a_preferred_size_all_queued_requests_run(sizes: list[int], coun
 
 
 def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[int]:
-    """The sizes of the executions until the queue is empty, seeing no more of it than the scheduler does."""
+    """The sizes of the executions until the queue is empty. Each decision sees as much of it as in the scheduler."""
     counts = []
     while queue:
         decision = form_batch(queue[: limits.max_batch_size], limits, 2 * S)

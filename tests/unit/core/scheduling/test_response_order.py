@@ -74,7 +74,7 @@ def test_order_holds_across_threads() -> None:
 
 
 def test_callers_are_flushed_after_their_responses_are_delivered() -> None:
-    """Of the requests of other batches, too, that had waited for this one."""
+    """This includes requests of other batches that waited for this response."""
     events: list[str] = []
     order = ResponseOrder(lambda request, response: events.append(response.id))
     requests = arrivals(order, 4)

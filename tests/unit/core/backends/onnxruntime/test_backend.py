@@ -139,7 +139,7 @@ def test_check_finds_missing_providers_without_a_session() -> None:
     backend, on_cpu = OnnxRuntimeBackend(), "instance_group { kind: KIND_CPU count: 1 } "
     backend.check(config_of(on_cpu))
     accelerated = on_cpu + 'optimization { execution_accelerators { %s_execution_accelerator { name: "%s" } } }'
-    backend.check(config_of(accelerated % ("gpu", "abacus")))  # no instance is on one
+    backend.check(config_of(accelerated % ("gpu", "abacus")))  # no instance is on a GPU
     for name, error in (("openvino", ModelLoadFailed), ("abacus", ConfigInvalid)):
         with pytest.raises(error):
             backend.check(config_of(accelerated % ("cpu", name)))
@@ -179,7 +179,7 @@ def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
     }
     text = add_sub_config() + "optimization { graph { level: 1 } }\n"
     for key, value in parameters.items():
-        # Shrinking an arena that is switched off is an error of its own.
+        # Shrinking a disabled arena is an error.
         if key not in ("memory.enable_memory_arena_shrinkage",):
             text += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
     with serving(onnx_models.add_sub(), text, tmp_path) as model:
@@ -242,7 +242,7 @@ def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None
         model.model.retain([])
         assert model.model.describe() == {**described, "device": "", "execution provider": ""}
         ones = np.ones((1, 16), np.int32)
-        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # it is in use still
+        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # still in use
         again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", DeviceKind.CPU)))
         assert (again.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
         assert model.model.describe() == described
@@ -304,7 +304,7 @@ def test_a_closed_model_makes_no_session(tmp_path: Path) -> None:
 
 
 def test_the_global_pool_serves_all_sessions(tmp_path: Path) -> None:
-    """In a process of its own: the pool, once made, is there for all sessions of the process."""
+    """Runs in another process, because a process keeps its pool for all later sessions."""
     program = f"""
 from pathlib import Path
 import numpy as np

@@ -24,7 +24,7 @@ NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
 
 
 def samples(datatype: str, shape: tuple[int, ...]) -> Array:
-    """Values that differ, with the datatype's whole width in use."""
+    """Different values that use the whole width of the datatype."""
     dtype = BY_NAME[datatype].dtype
     if datatype == "BOOL":
         return np.random.default_rng(0).random(shape) < 0.5
@@ -100,7 +100,7 @@ def test_a_configuration_may_leave_out_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [4, 40_000])
 def test_outputs_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: int) -> None:
-    """Inputs are gathered into memory that is used again; results must not lie in it, even if nothing is computed."""
+    """Inputs are gathered into memory that is reused. Results must not be in it, even if the model computes nothing."""
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         kept = []
         for value in range(4):

@@ -42,7 +42,7 @@ def test_a_directory_may_hold_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["../../shared/weights.onnx", "/ROOT/shared/weights.onnx", "../../shared"])
 def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> None:
-    """As versions share their weights, and as snapshots of a hub are made."""
+    """Versions share weights by links, and the snapshots of a hub consist of links."""
     made(tmp_path / "shared" / "weights.onnx")
     made(tmp_path / "shared" / "model.onnx")
     version = tmp_path / "m" / "1"

@@ -13,7 +13,7 @@ from core.errors import Unsupported
 
 @dataclass
 class Argument:
-    """As ONNX Runtime's NodeArg."""
+    """Has the attributes of ONNX Runtime's NodeArg."""
 
     name: str
     type: str

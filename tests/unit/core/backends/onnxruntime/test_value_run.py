@@ -57,7 +57,7 @@ def test_concurrent_runs_share_no_result() -> None:
     def run_some(worker: int) -> list[tuple[float, Array]]:
         values = ValueRun(session, onnxruntime.OrtValue, rows, rows, True)
         marks = [float(100 * worker + n) for n in range(50)]
-        # Kept until all threads are done: memory that is used again too early would hold another run's marks.
+        # Results are kept until all threads are done: memory reused too early would hold the values of another run.
         return [(mark, run(values, np.full((1, 30_000), mark, np.float32))) for mark in marks]
 
     with ThreadPoolExecutor(4) as threads:
@@ -102,7 +102,7 @@ def test_onnx_runtime_reads_string_objects() -> None:
 
 def test_another_string_layout_is_detected() -> None:
     class Elsewhere:
-        """An OrtValue of a C++ library whose strings have another size."""
+        """An OrtValue of a C++ library with another string layout."""
 
         @staticmethod
         def ortvalue_from_numpy_with_onnx_type(array: Array, number: int) -> Any:

@@ -7,10 +7,12 @@ import pytest
 
 from core.backends.tensors.batch_inputs import batch_inputs
 from core.backends.tensors.gatherer import Gatherer, batch_total
+from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array
 from tests.unit.onnx_serving import config_of, spec_of, strings, tensor_text
+from tests.unit.packed_tensors import TWO, packed_request
 
 VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
 FIXED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
@@ -102,3 +104,34 @@ def test_a_batch_with_too_many_items_is_refused() -> None:
     assert batch_total([1], 0, "model") == 1
     with pytest.raises(BackendFailed, match="batch size 5 for 'model', max allowed is 4"):
         batch_total([2, 3], 4, "model")
+
+
+def two_feed(*requests: InferenceRequest) -> dict[str, Array]:
+    batch_sizes = [RequestValidator(TWO).check(request)[0] for request in requests]
+    return Gatherer(TWO).gather(requests, sum(batch_sizes))
+
+
+def test_requests_of_one_layout_become_one_block() -> None:
+    feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5), packed_request([7, 8, 9], 2.5))
+    assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert feed["B"].tolist() == [[0.5], [1.5], [2.5]]
+    assert all(array.flags.c_contiguous and array.flags.aligned for array in feed.values())
+
+
+def test_requests_of_several_items_and_one_layout_become_one_block() -> None:
+    feed = two_feed(packed_request([1, 2, 3], 0.5, rows=2), packed_request([4, 5, 6], 1.5, rows=2))
+    assert feed["A"].tolist() == [[1, 2, 3]] * 2 + [[4, 5, 6]] * 2
+    assert feed["B"].tolist() == [[0.5], [0.5], [1.5], [1.5]]
+
+
+def test_requests_of_different_layouts_are_gathered() -> None:
+    single = InferenceRequest(
+        "m",
+        [
+            InputTensor("B", "FP64", (1, 1), np.array([9.5])),
+            InputTensor("A", "INT32", (1, 3), np.array([7, 8, 9], np.int32)),
+        ],
+    )
+    feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5, rows=2), single)
+    assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [4, 5, 6], [7, 8, 9]]
+    assert feed["B"].tolist() == [[0.5], [1.5], [1.5], [9.5]]

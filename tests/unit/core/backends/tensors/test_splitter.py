@@ -10,9 +10,10 @@ import pytest
 from core.backends.tensors.splitter import Splitter, scattered_outputs
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import Outputs
+from core.inference.response import InferenceResponse, Outputs, PackedOutputs
 from core.inference.tensors import Array
 from tests.unit.onnx_serving import config_of, spec_of, tensor_text
+from tests.unit.packed_tensors import TWO, plain_requests, spec, two_results
 
 BATCHING = "max_batch_size: 8\n"
 
@@ -89,3 +90,43 @@ def test_scattered_outputs_have_the_shape_of_their_source() -> None:
     assert cut.split([request(1, 2)], [numbers(2)], 1)[0][0].array.tolist() == [[0, 1]]
     with pytest.raises(BackendFailed, match="output 'O' of 'model' has 3 elements, too few"):
         cut.split([request(1, 2), request(1, 2)], [numbers(3)], 2)
+
+
+def test_small_results_become_one_run_of_bytes_for_each_request() -> None:
+    answers = Splitter(TWO, {}).split(plain_requests(3), [1] * 3, two_results(3), 3)
+    assert all(isinstance(answer, PackedOutputs) for answer in answers)
+    responses = [InferenceResponse("m", 1, answer) for answer in answers]
+    assert [[output.array.tolist() for output in response.outputs] for response in responses] == [
+        [[[0, 1, 2]], [[0.0]]],
+        [[[3, 4, 5]], [[1.0]]],
+        [[[6, 7, 8]], [[2.0]]],
+    ]
+    assert all(output.array.flags.aligned for response in responses for output in response.outputs)
+    assert len({answer.layout for answer in answers if isinstance(answer, PackedOutputs)}) == 1
+
+
+def test_only_the_requested_outputs_are_packed() -> None:
+    for wanted in (("B",), ("B", "A")):
+        (first, _) = Splitter(TWO, {}).split(plain_requests(2, wanted), [1, 1], two_results(2), 2)
+        response = InferenceResponse("m", 1, first)
+        assert [output.name for output in response.outputs] == sorted(wanted)
+        assert response.outputs[-1].array.tolist() == [[0.0]]
+
+
+def test_requests_for_different_outputs_get_their_own() -> None:
+    requests = [*plain_requests(1), *plain_requests(1, ("B",))]
+    answers = Splitter(TWO, {}).split(requests, [1, 1], two_results(2), 2)
+    assert [[output.name for output in answer] for answer in answers] == [["A", "B"], ["B"]]
+
+
+def test_large_results_are_not_copied() -> None:
+    large = np.zeros((2, 100_000), np.int32)
+    answers = Splitter(spec(A=("INT32", (100_000,))), {}).split(plain_requests(2), [1, 1], [large], 2)
+    for answer in answers:
+        assert isinstance(answer, list)
+        assert np.shares_memory(answer[0].array, large)
+
+
+def test_results_without_elements_are_split() -> None:
+    answers = Splitter(spec(A=("INT32", (-1,))), {}).split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32)], 2)
+    assert [InferenceResponse("m", 1, answer).outputs[0].shape for answer in answers] == [(1, 0), (1, 0)]

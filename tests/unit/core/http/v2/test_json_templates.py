@@ -16,7 +16,7 @@ from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.request_codec import decode_request
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME
-from tests.unit.core.backends.tensors.test_packed_tensors import spec
+from tests.unit.packed_tensors import spec
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
 LIMIT = 1 << 20

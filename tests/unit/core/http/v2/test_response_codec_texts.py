@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.http.v2.response_codec import ResponsePlan, ResponseText, encode_response
-from core.inference.layout import layout_of
+from core.inference.layout import TensorLayout, layout_of
 from core.inference.response import InferenceResponse, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, wire_bytes
-from tests.unit.core.backends.tensors.test_packed_tensors import spec
+from tests.unit.packed_tensors import TWO, packed_responses, spec
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
 NUMBERS = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "BOOL")]
@@ -106,3 +107,38 @@ def test_a_text_is_of_one_version_and_one_layout_and_any_id() -> None:
         assert encode_response(each, plan, SPEC)[0] == expected
     assert plan.texts is not None
     assert len(plan.texts) == 3
+
+
+@pytest.mark.parametrize("request_id", ["", "an id", 'quotes " and \u00e4'])
+def test_the_text_of_a_binary_response_is_written_once(request_id: str) -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    for response in packed_responses(3, request_id):
+        once = encode_response(response, ResponsePlan(binary=True), TWO)
+        again = encode_response(response, plan, TWO)
+        assert b"".join(again[0]) == b"".join(once[0])
+        assert again[1] == once[1]
+        assert orjson.loads(again[0][0]).get("id", "") == request_id
+    assert plan.texts is not None
+    assert len(plan.texts) == 1
+
+
+def test_the_text_of_a_response_with_parameters_is_not_remembered() -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    (first, second) = packed_responses(2)
+    first.parameters = {"p": 1}
+    assert orjson.loads(encode_response(first, plan, TWO)[0][0])["parameters"] == {"p": 1}
+    assert "parameters" not in orjson.loads(encode_response(second, plan, TWO)[0][0])
+
+
+def test_a_json_output_is_written_for_each_response() -> None:
+    plan = ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}).keeping_texts()
+    seen = [orjson.loads(encode_response(response, plan, TWO)[0][0])["outputs"][0] for response in packed_responses(2)]
+    assert [entry["data"] for entry in seen] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_the_number_of_remembered_texts_is_bounded() -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    assert plan.texts is not None
+    for number in range(1000):
+        plan.texts[number, TensorLayout(())] = None
+    assert 0 < len(plan.texts) <= 64

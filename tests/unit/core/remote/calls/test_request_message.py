@@ -8,11 +8,12 @@ import numpy as np
 import orjson
 import pytest
 
-from core.inference.request import InferenceRequest, InputTensor
+from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.tensors import BY_NAME, Buffer, pack_bytes
 from core.remote.calls.request_message import RequestReader, RequestWriter
 from core.remote.memory.tensor_block import LARGE, block_head, write_block
 from core.remote.transport.frames import HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
+from tests.unit.packed_tensors import packed_request
 
 ARENA = bytearray(1 << 20)
 
@@ -205,3 +206,47 @@ def test_every_truncation_is_refused() -> None:
     for size in range(0, len(content) - 16, 16):
         with pytest.raises(BadFrame):
             RequestReader(view_of).read(content[:size], 0)
+
+
+def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
+    writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
+    layouts = set()
+    for number, request_id in enumerate(("", "", "an id", "")):
+        request = packed_request([number, 2, 3], number / 2)
+        request.id = request_id
+        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, number, no_place))
+        found = reader.read(content, placed)
+        assert isinstance(found.inputs, PackedInputs)
+        layouts.add(found.inputs.layout)
+        assert (got, found.id, found.model_version) == (number, request_id, -1)
+        assert [tensor.array.tolist() for tensor in found.inputs] == [[[number, 2, 3]], [[number / 2]]]
+    assert len(layouts) == 1
+
+
+def test_the_options_of_a_request_arrive() -> None:
+    writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
+    plain = packed_request([1, 2, 3], 0.5)
+    special = packed_request([1, 2, 3], 0.5)
+    special.parameters, special.correlation_id, special.sequence_end = {"p": 1}, 7, True
+    other = packed_request([1, 2, 3], 0.5)
+    other.priority, other.outputs, other.timeout_us = 2, ("A",), 9
+    seen = []
+    for request in (plain, special, other, plain):
+        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, 1, no_place))
+        found = reader.read(content, placed)
+        seen.append(
+            (
+                found.parameters,
+                found.correlation_id,
+                found.sequence_end,
+                found.priority,
+                found.outputs,
+                found.timeout_us,
+            )
+        )
+    assert seen == [
+        (None, 0, False, 0, (), 0),
+        ({"p": 1}, 7, True, 0, (), 0),
+        (None, 0, False, 2, ("A",), 9),
+        (None, 0, False, 0, (), 0),
+    ]

@@ -9,11 +9,12 @@ import orjson
 import pytest
 
 from core.errors import DeadlineExceeded, ErrorCode
-from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, Buffer
 from core.remote.calls.response_message import ResponseReader, ResponseWriter, failed_response
 from core.remote.memory.tensor_block import LARGE, block_head, write_block
 from core.remote.transport.frames import FINAL, RESPONSE, TO_FRONT_END, BadFrame, FrameReader
+from tests.unit.packed_tensors import packed_responses
 
 ARENA = np.zeros(1 << 20, np.uint8)
 
@@ -162,3 +163,16 @@ def test_an_output_that_cannot_be_said_is_refused() -> None:
     response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
     with pytest.raises(TypeError):
         ResponseWriter(no_place).write(response, 1)
+
+
+def test_packed_responses_arrive_unchanged() -> None:
+    writer, reader = ResponseWriter(no_place), ResponseReader(lambda place, size: np.zeros(0))
+    for number, response in enumerate(packed_responses(3)):
+        ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(writer.write(response, number))
+        found = reader.read(content, flags, placed, "id")
+        assert isinstance(found.outputs, PackedOutputs)
+        assert isinstance(response.outputs, PackedOutputs)
+        assert found.outputs.layout is response.outputs.layout
+        assert [output.array.tolist() for output in found.outputs] == [
+            output.array.tolist() for output in response.outputs
+        ]
