@@ -1,4 +1,4 @@
-"""Models for the tests of payloads: a signature in a line."""
+"""Models for the tests of payloads, in short notation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Signature = dict[str, tuple[str, Shape]]
 
 
 def model(inputs: Signature, outputs: Signature | None = None, batch: int = 1000, optional: str = "") -> ModelSpec:
-    """A model with inputs and outputs by name: datatype and dims. `optional` is the name of an input."""
+    """A model; inputs and outputs by name have a datatype and dims. `optional` names an optional input."""
     return ModelSpec(
         name="m",
         version=1,
@@ -36,12 +36,12 @@ def model(inputs: Signature, outputs: Signature | None = None, batch: int = 1000
 
 
 def one(datatype: str, *dims: int, batch: int = 1000) -> ModelSpec:
-    """A model with the input IN and an output like it."""
+    """A model with the input IN and an output of the same datatype and dims."""
     return model({"IN": (datatype, dims)}, {"OUT": (datatype, dims)}, batch)
 
 
 def column(name: str, datatype: str, values: Any, whole: bool = False) -> OutputColumn:
-    """An output of one part. BYTES: a list of `bytes`, one per row; BF16: the numbers."""
+    """An output of one part. Values for BYTES are a list of `bytes`, one per row; for BF16 they are numbers."""
     row = BY_NAME[datatype]
     if datatype == "BYTES":
         array: Array = bytes_array(values, (len(values), 1))

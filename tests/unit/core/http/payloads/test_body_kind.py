@@ -18,7 +18,7 @@ OCTETS = "application/octet-stream"
 
 
 def decoder(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
-    """The decoder of the body; None for the v2 protocol's."""
+    """The decoder of the body; None for a v2 body."""
     kind = body_kind(content_type, body, spec, "a type of the platform's")
     return None if kind is BodyKind.V2 else kind.decode
 
@@ -37,7 +37,7 @@ def decoder(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
         ("", decode_octets),
     ],
 )
-def test_the_type_says_what_reads_the_body(content_type: str, decode: Decode) -> None:
+def test_the_content_type_decides_the_kind(content_type: str, decode: Decode) -> None:
     assert decoder(content_type, b"[[1,2]]", ONE) is decode
 
 
@@ -55,19 +55,19 @@ def test_the_type_says_what_reads_the_body(content_type: str, decode: Decode) ->
         b'{"parameters":{"a":[1]},"inputs":[{"name":"IN"}]}',
     ],
 )
-def test_json_of_the_v2_protocol_is_seen_under_types_that_say_little(content_type: str, body: Buffer) -> None:
+def test_v2_json_is_recognized_under_vague_types(content_type: str, body: Buffer) -> None:
     assert decoder(content_type, body, ONE) is None
 
 
 @pytest.mark.parametrize(
     "body", [b'{"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}', b'{"inputs":[[1,2]]}', b"[[1,2]]"]
 )
-def test_other_json_is_for_the_reader_of_instances(body: bytes) -> None:
+def test_other_json_has_instances(body: bytes) -> None:
     assert decoder("application/json", body, ONE) is JSON.decode
 
 
 @pytest.mark.parametrize("body", [b"{", b"{}", b"nonsense"])
-def test_json_that_is_nothing_is_for_the_v2_reader_which_says_why(body: bytes) -> None:
+def test_json_without_a_known_form_is_v2(body: bytes) -> None:
     assert decoder("application/json", body, ONE) is None
 
 
@@ -77,7 +77,7 @@ def test_bytes_that_begin_like_json_are_bytes() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/csv", "application/jsonlines"])
-def test_a_v2_request_may_be_the_record_of_a_batch_job(content_type: str) -> None:
+def test_a_v2_request_may_be_a_record_of_a_batch_job(content_type: str) -> None:
     assert decoder(content_type, V2, ONE) is None
     assert decoder(content_type, V2 + b"\n", ONE) is None
     assert decoder(content_type, V2 + b"\n" + V2, ONE) is not None
@@ -85,7 +85,7 @@ def test_a_v2_request_may_be_the_record_of_a_batch_job(content_type: str) -> Non
 
 
 @pytest.mark.parametrize("body", [b' {"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}'])
-def test_objects_with_instances_are_seen_under_types_that_say_little(body: bytes) -> None:
+def test_objects_with_instances_are_recognized_under_vague_types(body: bytes) -> None:
     two = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))})
     for content_type in ("", OCTETS):
         assert decoder(content_type, body, ONE) is decode_octets
@@ -97,7 +97,7 @@ def test_objects_with_instances_are_seen_under_types_that_say_little(body: bytes
         decoder("application/json; charset=latin-1", body, ONE)
 
 
-def test_arrays_are_never_json() -> None:
+def test_numpy_types_are_never_json() -> None:
     assert decoder("application/x-npy", V2, ONE) is NPY.decode
 
 
@@ -114,12 +114,12 @@ def test_bytes_are_refused_by_a_model_with_two_inputs() -> None:
         decoder("", b"\0\0\0\0", model({"A": ("FP32", (1,)), "B": ("FP32", (1,))}))
 
 
-def test_a_charset_that_cannot_be_read() -> None:
+def test_an_unsupported_charset_is_refused() -> None:
     with pytest.raises(UnsupportedMediaType, match="charset 'latin-1'"):
         decoder("text/csv; charset=latin-1", b"1,2", ONE)
 
 
-def test_garbage() -> None:
+def test_a_malformed_content_type_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the Content-Type header is not understood"):
         decoder("csv", b"1,2", ONE)
 
@@ -139,12 +139,12 @@ def test_garbage() -> None:
         (b"", False),
     ],
 )
-def test_how_a_document_of_the_v2_protocol_starts(body: bytes, starts: bool) -> None:
+def test_a_v2_document_is_recognized_by_its_start(body: bytes, starts: bool) -> None:
     assert starts_as_v2(body) is starts
     assert starts_as_v2(memoryview(body)) is starts
 
 
-def test_the_formats_by_their_types() -> None:
+def test_each_known_type_has_its_format() -> None:
     assert known_format("application/json; charset=utf-8") is JSON
     assert known_format("TEXT/CSV") is CSV
     for content_type in ("", OCTETS, "image/png", "text/csv;charset=utf-16", ";;;"):

@@ -18,7 +18,7 @@ LOCATION = ErrorLocation(instance_name, "IN")
     "row", [row for row in DATATYPES if row.kind in "iu" and row.name != "BF16"], ids=lambda r: r.name
 )
 @pytest.mark.parametrize("wide", [np.int64, np.uint64, np.float64, np.float32, np.float16])
-def test_the_limits_of_integers(row: Any, wide: type) -> None:
+def test_integers_within_the_limits_are_converted(row: Any, wide: type) -> None:
     limits = np.iinfo(row.dtype)
     inside = [value for value in (limits.min, 0, 100) if not (wide is np.uint64 and value < 0)]
     if wide is np.float16:
@@ -48,7 +48,7 @@ def test_the_limits_of_integers(row: Any, wide: type) -> None:
         ("BF16", np.array([[1, -1e39]]), "-1e+39"),
     ],
 )
-def test_what_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> None:
+def test_an_element_that_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         as_datatype(wide, BY_NAME[datatype], LOCATION)
     text = f"instance 0, input 'IN', element [1]: expected {expected_text(BY_NAME[datatype])}, got "
@@ -59,19 +59,19 @@ def test_what_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> Non
 @pytest.mark.parametrize(
     ("datatype", "wide"), [("BOOL", np.ones(2)), ("FP32", np.ones(2, bool)), ("BYTES", np.ones(2))]
 )
-def test_booleans_numbers_and_strings_are_not_each_other(datatype: str, wide: Any) -> None:
+def test_booleans_numbers_and_strings_are_not_converted_into_each_other(datatype: str, wide: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"expected elements of {datatype}, got an array of"):
         as_datatype(wide, BY_NAME[datatype], LOCATION)
 
 
-def test_infinities_and_nan_stay_what_they_are() -> None:
+def test_infinities_and_nan_are_kept() -> None:
     wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
     for name in ("FP16", "FP32", "FP64", "BF16"):
         got = as_numbers(as_datatype(wide, BY_NAME[name], LOCATION), BY_NAME[name])
         np.testing.assert_array_equal(got, wide)
 
 
-def test_a_nan_of_all_bits_does_not_round_into_a_number() -> None:
+def test_a_nan_with_all_bits_set_stays_a_nan() -> None:
     wide = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
     got = as_datatype(wide, BY_NAME["BF16"], LOCATION)
     assert np.isnan(as_numbers(got, BY_NAME["BF16"])).all()
@@ -83,7 +83,7 @@ def test_bf16_rounds_to_the_nearest_even() -> None:
     assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
 
 
-def test_integers_in_the_narrowest_wide_type() -> None:
+def test_integers_get_the_first_wide_type_that_holds_them() -> None:
     signed, unsigned = wide_integers([-1, 2**63 - 1]), wide_integers([0, 2**64 - 1])
     assert signed is not None
     assert signed.dtype == np.int64

@@ -1,4 +1,4 @@
-"""The table, and what holds for all of its formats: what was encoded is what is decoded."""
+"""The table of formats, and that all formats decode what they encode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from core.inference.tensors import BY_NAME, DATATYPES, Array, bytes_array
 from tests.unit.core.http.payloads.payload_models import RULES, model
 
 
-def test_a_content_type_finds_its_format() -> None:
+def test_a_content_type_has_its_format() -> None:
     assert format_of("Application/JSON; charset=utf-8") is JSON
     assert format_of("application/x-npz; charset=latin-1") is NPZ
     assert format_of("application/jsonl") is format_of("application/jsonlines")
@@ -42,7 +42,7 @@ def test_a_content_type_finds_its_format() -> None:
         format_of("csv")
 
 
-def test_accept_finds_a_media_type_and_its_encoder() -> None:
+def test_accept_selects_a_media_type_with_an_encoder() -> None:
     assert format_for(None) == "application/json"
     assert format_for("*/*", default="text/csv") == "text/csv"
     assert format_for("application/x-ndjson") == "application/x-ndjson"
@@ -52,7 +52,7 @@ def test_accept_finds_a_media_type_and_its_encoder() -> None:
         format_for("image/png")
 
 
-def test_a_format_of_one_array_is_none_for_several_outputs() -> None:
+def test_a_format_of_one_array_is_not_offered_for_several_outputs() -> None:
     assert format_for("application/x-npy, text/csv;q=0.1", outputs=2) == "text/csv"
     assert format_for(None, "application/x-npy", outputs=2) == "application/json"
     with pytest.raises(NotAcceptable, match=r"none of 'application/x-npy' .* application/x-jsonl, application/x-npz$"):
@@ -62,14 +62,14 @@ def test_a_format_of_one_array_is_none_for_several_outputs() -> None:
 def elements(datatype: str) -> st.SearchStrategy[Any]:
     row = BY_NAME[datatype]
     if datatype == "BYTES":
-        # What ends in NUL has no place in numpy's fixed width: npy refuses it, and its own test says so.
+        # numpy's fixed-width strings cannot end in NUL; npy has its own test that refuses them.
         return st.one_of(st.binary(max_size=6), st.text(max_size=4).map(str.encode)).filter(lambda b: b[-1:] != b"\0")
     if datatype == "BOOL":
         return st.booleans()
     if row.kind == "f":
         return st.floats(width=row.size * 8)
     limits = np.iinfo(row.dtype)
-    # BF16: any bit pattern. Of its NaNs only one comes back.
+    # BF16: any bit pattern, except that all NaNs become the same one.
     return st.integers(int(limits.min), int(limits.max))
 
 
@@ -98,7 +98,7 @@ def encoded(row: Format, tensors: dict[str, tuple[str, Array]]) -> bytes:
 @pytest.mark.parametrize("datatype", [row.name for row in DATATYPES])
 @settings(max_examples=10)
 @given(drawn=st.data())
-def test_one_tensor_of_each_datatype(row: Format, datatype: str, drawn: st.DataObject) -> None:
+def test_one_tensor_of_each_datatype_survives(row: Format, datatype: str, drawn: st.DataObject) -> None:
     rows, width = drawn.draw(st.integers(1, 4)), drawn.draw(st.integers(1, 3))
     array = drawn.draw(columns_of(datatype, rows, width))
     body = encoded(row, {"IN": (datatype, array)})
@@ -111,7 +111,7 @@ def test_one_tensor_of_each_datatype(row: Format, datatype: str, drawn: st.DataO
 @pytest.mark.parametrize("row", [row for row in FORMATS if row is not NPY], ids=lambda row: row.media_types[0])
 @settings(max_examples=20)
 @given(drawn=st.data())
-def test_several_tensors(row: Format, drawn: st.DataObject) -> None:
+def test_several_tensors_survive(row: Format, drawn: st.DataObject) -> None:
     names = drawn.draw(st.lists(st.sampled_from([d.name for d in DATATYPES]), min_size=2, max_size=4))
     rows = drawn.draw(st.integers(1, 3))
     tensors = {
@@ -132,7 +132,7 @@ def test_several_tensors(row: Format, drawn: st.DataObject) -> None:
         st.binary(max_size=60), st.text("[]{},:\"'0123456789.eE+-naNInfty \r\n", max_size=60).map(str.encode)
     )
 )
-def test_any_other_body_is_refused_by_an_invalid_request(row: Format, body: bytes) -> None:
+def test_any_other_body_raises_invalid_request(row: Format, body: bytes) -> None:
     for spec in (model({"IN": ("FP32", (2,))}), model({"IN": ("INT8", (-1,))}), model({"IN": ("BYTES", (1,))})):
         try:
             payload = row.decode(body, spec, RULES)

@@ -1,4 +1,4 @@
-"""A payload to requests and back, on an engine that gives back what it gets."""
+"""Inference on a payload, with an engine that returns its inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.fake_engine import FakeEngine
 
 
 class Bench:
-    """`seen` are the requests that the engine got."""
+    """`seen` are the requests that reached the engine."""
 
     def __init__(self) -> None:
         self.seen: list[InferenceRequest] = []
@@ -54,7 +54,7 @@ def payload(array: Array, **more: Any) -> DecodedPayload:
         (0, True, 40, [(40, 2)]),
     ],
 )
-def test_as_many_requests_as_the_model_needs(batch: int, stacked: bool, rows: int, sizes: list[Any]) -> None:
+def test_a_payload_is_split_by_the_models_batch_size(batch: int, stacked: bool, rows: int, sizes: list[Any]) -> None:
     bench = Bench()
     array = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     result = bench.infer(payload(array, stacked=stacked), one("FP32", 2, batch=batch))

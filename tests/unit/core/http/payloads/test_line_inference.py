@@ -1,4 +1,4 @@
-"""Documents to an engine that gives back what it gets, and one line for each of them."""
+"""Inference on request lines, with an engine that returns its inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = one("FP32", 2, batch=2)
 
 
 class Bench:
-    """`seen` are the requests that the engine got."""
+    """`seen` are the requests that reached the engine."""
 
     def __init__(self, options: HttpOptions | None = None) -> None:
         self.seen: list[InferenceRequest] = []
@@ -63,7 +63,7 @@ def kind(reply: Reply) -> str:
     return dict(reply.headers)["Content-Type"]
 
 
-def test_each_document_has_its_line_in_their_order() -> None:
+def test_each_document_is_answered_by_a_line_in_order() -> None:
     bench = Bench()
     lines = [v2([1, 2]), instances([3, 4], [5, 6], [7, 8]), b'{"inputs":{"IN":[[9,9]]}}', b"[[1,1]]"]
     reply = bench.infer(*lines, v2([0, 0], id="last"))
@@ -81,12 +81,12 @@ def test_each_document_has_its_line_in_their_order() -> None:
     ("media_type", "expected"),
     [("text/csv", b"1.0,2.0\n3.0,4.0\n5.0,6.0\n"), ("application/jsonl", b"[1.0,2.0]\n[3.0,4.0]\n[5.0,6.0]\n")],
 )
-def test_rows_one_after_the_other(media_type: str, expected: bytes) -> None:
+def test_rows_of_all_documents_are_joined_in_order(media_type: str, expected: bytes) -> None:
     reply = Bench().infer(v2([1, 2]), instances([3, 4], [5, 6]), answer_type=lambda is_v2: media_type)
     assert (kind(reply), body(reply)) == (media_type, expected)
 
 
-def test_a_document_has_its_parameters_and_the_headers_of_all() -> None:
+def test_each_request_has_its_own_parameters_and_the_shared_headers() -> None:
     bench = Bench(HttpOptions(header_forward_pattern="^x-"))
     bench.infer(v2([1, 2], parameters={"a": 1}), instances([1, 2], parameters={"b": 2}), HTTP_X_TEAM="red")
     assert [request.parameters for request in bench.seen] == [{"a": 1, "x-team": "red"}, {"b": 2, "x-team": "red"}]
@@ -101,24 +101,24 @@ def test_a_document_has_its_parameters_and_the_headers_of_all() -> None:
         (v2([1, 2], parameters={"binary_data_output": True}), "line 2: an answer of lines cannot have binary outputs"),
     ],
 )
-def test_a_document_that_cannot_be_is_named(line: bytes, message: str) -> None:
+def test_an_invalid_document_is_named_by_its_line(line: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Bench().infer(v2([1, 2]), line)
     assert caught.value.message.startswith(message)
 
 
-def test_all_are_answered_or_none() -> None:
+def test_one_failed_document_fails_all() -> None:
     bench = Bench()
     bench.error = BackendFailed("boom")
     with pytest.raises(BackendFailed, match="boom"):
         bench.infer(v2([1, 2]), v2([3, 4]))
 
 
-def test_arrays_are_no_lines() -> None:
+def test_numpy_formats_cannot_be_joined_by_line() -> None:
     with pytest.raises(NotAcceptable, match="answers in application/x-npy cannot be joined line by line"):
         Bench().infer(v2([1, 2]), answer_type=lambda is_v2: "application/x-npy")
 
 
-def test_a_body_larger_than_allowed() -> None:
+def test_a_body_over_the_limit_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="exceeds the maximum allowed input size of 100 bytes"):
         Bench(HttpOptions(max_input_size=100)).infer(v2([1, 2]), v2([1, 2]))

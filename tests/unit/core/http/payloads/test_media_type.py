@@ -15,12 +15,12 @@ def test_a_content_type_has_an_essence_and_parameters() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "csv", "text/", "/csv", "text/csv; charset", "text/csv, a/b", "*/*", "text/\x00"])
-def test_what_is_no_content_type_is_refused(text: str) -> None:
+def test_a_malformed_content_type_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="the Content-Type header is not understood"):
         parse_media_type(text)
 
 
-def test_a_long_header_is_not_read() -> None:
+def test_a_long_header_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="has 2009 characters, at most 1024"):
         parse_media_type("text/csv;" + " " * 2000)
 
@@ -54,13 +54,13 @@ def test_a_long_header_is_not_read() -> None:
         ('text/csv;a="b, application/x-npy', "application/x-npy"),
     ],
 )
-def test_the_best_of_what_is_supported(accept: str | None, chosen: str | None) -> None:
+def test_the_preferred_supported_type_is_chosen(accept: str | None, chosen: str | None) -> None:
     assert choose(accept, SUPPORTED) == chosen
 
 
 @pytest.mark.parametrize(
     "text", ["json", "text/csv;q=2", "text/csv;q=a", "text/csv;q=.", "*/csv", "a/b c/d", ";", "**", "json, xml"]
 )
-def test_what_is_no_accept_header_is_refused(text: str) -> None:
+def test_a_malformed_accept_header_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="the Accept header is not understood"):
         parse_accept(text)

@@ -18,7 +18,7 @@ def payload(count: int | None, stacked: bool = True) -> DecodedPayload:
     return DecodedPayload(arrays={}, count=count, stacked=stacked)
 
 
-def test_a_batch_is_taken_as_it_is() -> None:
+def test_a_batch_is_kept_as_one_part() -> None:
     array = np.ones((2, 3), np.float32)
     (column,) = output_columns([[tensor("A", array)]], payload(2))
     assert column.parts[0] is array
@@ -41,7 +41,7 @@ def test_single_instances_become_rows_and_keep_their_shapes() -> None:
         first.array("x")
 
 
-def test_bf16_becomes_numbers() -> None:
+def test_bf16_becomes_fp32() -> None:
     (column,) = output_columns([[tensor("A", np.array([0x3F80], np.uint16), "BF16")]], payload(1))
     assert column.parts[0].tolist() == [1.0]
     assert column.parts[0].dtype == np.float32
@@ -62,6 +62,6 @@ def test_whole_tensors_have_no_rows() -> None:
         [[tensor("A", np.ones((1, 1)))], [tensor("B", np.ones((1, 1)))]],
     ],
 )
-def test_a_model_that_gives_something_else(responses: list[list[OutputTensor]]) -> None:
+def test_a_model_with_wrong_outputs_is_reported(responses: list[list[OutputTensor]]) -> None:
     with pytest.raises(BackendFailed):
         output_columns(responses, payload(2))

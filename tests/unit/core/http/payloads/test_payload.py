@@ -23,7 +23,7 @@ def test_a_batch_is_one_request() -> None:
     assert request[0].data is payload.arrays["IN"]
 
 
-def test_a_batch_that_is_too_large_is_cut() -> None:
+def test_a_batch_over_the_models_limit_is_split() -> None:
     payload = DecodedPayload(arrays={"IN": rows(5, 1)}, count=5, stacked=True)
     requests = split_instances(payload, one("FP32", 1, batch=2))
     assert shapes_and_values(requests) == [
@@ -42,13 +42,13 @@ def test_without_a_batch_dimension_each_instance_is_a_request() -> None:
     ]
 
 
-def test_whole_tensors_and_batches_of_the_models_own_dimension_are_one_request() -> None:
+def test_whole_tensors_and_own_batch_dimensions_are_one_request() -> None:
     for count, stacked in ((None, False), (3, True)):
         payload = DecodedPayload(arrays={"IN": rows(3, 2)}, count=count, stacked=stacked)
         assert len(split_instances(payload, one("FP32", -1, 2, batch=0))) == 1
 
 
-def test_rows_of_different_shapes_are_a_request_each() -> None:
+def test_each_row_of_another_shape_is_a_request() -> None:
     rows: list[dict[str, Array]] = [{"IN": np.zeros(2, np.float32)}, {"IN": np.zeros(3, np.float32)}]
     payload = DecodedPayload(arrays={}, count=2, stacked=False, rows=rows)
     requests = split_instances(payload, one("FP32", -1, batch=0))

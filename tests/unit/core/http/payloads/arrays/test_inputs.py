@@ -10,7 +10,7 @@ from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
 
 
-def test_a_batch() -> None:
+def test_arrays_with_rows_are_a_batch() -> None:
     payload = decode_arrays({"IN": np.ones((3, 2))}, one("FP32", 2))
     assert (payload.count, payload.stacked, payload.arrays["IN"].dtype) == (3, True, np.float32)
 
@@ -26,7 +26,9 @@ def test_a_batch() -> None:
         ((3,), one("FP32", batch=0), 3),
     ],
 )
-def test_a_model_that_does_not_batch(shape: tuple[int, ...], spec: ModelSpec, count: int | None) -> None:
+def test_a_model_without_batching_gets_instances_or_one_whole_tensor(
+    shape: tuple[int, ...], spec: ModelSpec, count: int | None
+) -> None:
     payload = decode_arrays({"IN": np.ones(shape)}, spec)
     assert (payload.count, payload.stacked) == (count, False)
 
@@ -45,23 +47,23 @@ def test_a_model_that_does_not_batch(shape: tuple[int, ...], spec: ModelSpec, co
         (np.ones((1, 1)), model({"A": ("FP32", (1,))}), "the arrays: 'IN' is not an input"),
     ],
 )
-def test_what_is_wrong_is_named(array: Array, spec: ModelSpec, message: str) -> None:
+def test_an_error_names_the_input(array: Array, spec: ModelSpec, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         decode_arrays({"IN": array}, spec)
 
 
-def test_all_inputs_have_the_same_rows() -> None:
+def test_inputs_with_different_rows_are_refused() -> None:
     assert common_count({"A": np.ones(2), "B": np.ones((2, 2))}) == 2
     with pytest.raises(InvalidRequest, match="input 'B' has 3 rows, input 'A' has 2: expected the same"):
         common_count({"A": np.ones(2), "B": np.ones(3)})
 
 
-def test_dims_that_vary_fit_any_length() -> None:
+def test_variable_dims_fit_any_length() -> None:
     assert fits_dims((3, 2), (-1, 2))
     assert not fits_dims((3, 2), (3, 3))
     assert not fits_dims((3,), (3, 3))
 
 
-def test_strings() -> None:
+def test_strings_become_bytes_objects() -> None:
     arrays = {"IN": np.array([["é"], ["b"]])}
     assert decode_arrays(arrays, one("BYTES", 1)).arrays["IN"].tolist() == [["é".encode()], [b"b"]]

@@ -38,7 +38,7 @@ def with_header(header: bytes, elements: bytes = b"", version: int = 1) -> bytes
         np.zeros((1,) * 32),
     ],
 )
-def test_what_numpy_saves_is_read(array: Array) -> None:
+def test_arrays_that_numpy_saves_are_read(array: Array) -> None:
     got = read_npy(saved(array), "it")
     assert got.dtype == array.dtype.newbyteorder("=")
     assert got.flags.c_contiguous
@@ -53,13 +53,13 @@ def test_elements_are_a_view_of_the_body() -> None:
     assert array.tolist() == [0, 0, 0, 7]
 
 
-def test_later_versions_and_other_writers() -> None:
+def test_later_versions_and_other_writers_are_read() -> None:
     header = b"{ \"shape\": ( 2L , ),\"fortran_order\" :False, 'descr': '<i2'}"
     for version in (1, 2, 3):
         assert read_npy(with_header(header, b"\1\0\2\0", version), "it").tolist() == [1, 2]
 
 
-def test_the_models_only_input() -> None:
+def test_a_body_is_the_models_only_input() -> None:
     payload = decode_npy(saved(np.ones((2, 3))), one("FP16", 3), RULES)
     assert payload.arrays["IN"].dtype == np.float16
     with pytest.raises(InvalidRequest, match="a body in application/x-npy needs a model with one input"):
@@ -116,7 +116,7 @@ def test_objects_are_never_unpickled() -> None:
         read_npy(pickle.dumps([1, 2, 3]), "it")
 
 
-def test_outputs_are_what_numpy_loads() -> None:
+def test_numpy_loads_the_encoded_outputs() -> None:
     for datatype, values in (("FP32", [[1, np.nan]]), ("UINT64", [2**64 - 1]), ("BOOL", [[True]]), ("BF16", [[0.5]])):
         written = np.load(io.BytesIO(encode_npy([column("A", datatype, values)])), allow_pickle=False)
         np.testing.assert_array_equal(written, values)
@@ -124,7 +124,7 @@ def test_outputs_are_what_numpy_loads() -> None:
     assert strings.tolist() == [[b"a"], [b"\xff\0b"], [b""]]
 
 
-def test_outputs_that_the_format_cannot_hold() -> None:
+def test_outputs_that_the_format_cannot_hold_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="output 'A' has strings that end in NUL"):
         encode_npy([column("A", "BYTES", [b"a\0"])])
     with pytest.raises(InvalidRequest, match="differ much in length"):
@@ -133,6 +133,6 @@ def test_outputs_that_the_format_cannot_hold() -> None:
         encode_npy([column("A", "FP32", [1]), column("B", "FP32", [1])])
 
 
-def test_an_array_survives() -> None:
+def test_an_array_survives_encoding_and_decoding() -> None:
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     np.testing.assert_array_equal(read_npy(write_npy(array), "it"), array)

@@ -39,7 +39,7 @@ def archive(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> by
     return file.getvalue()
 
 
-def test_an_array_by_input_name() -> None:
+def test_arrays_are_inputs_by_name() -> None:
     for save in (saved, compressed):
         payload = decode_npz(memoryview(save(A=np.ones((2, 2)), B=np.array([[3], [4]]))), SPEC, RULES)
         assert payload.arrays["A"].tolist() == [[1, 1], [1, 1]]
@@ -47,7 +47,7 @@ def test_an_array_by_input_name() -> None:
         assert (payload.count, payload.stacked) == (2, True)
 
 
-def test_outputs_are_what_numpy_loads() -> None:
+def test_numpy_loads_the_encoded_outputs() -> None:
     columns = [column("A", "FP32", [[1, 2]]), column("B/C", "BYTES", [b"x"])]
     with np.load(io.BytesIO(encode_npz(columns)), allow_pickle=False) as loaded:
         assert {name: loaded[name].tolist() for name in loaded.files} == {"A": [[1, 2]], "B/C": [[b"x"]]}
@@ -73,19 +73,19 @@ A = write_npy(np.ones((1, 2), np.float32))
         (saved(A=np.ones((1, 3))), r"input 'A': expected shape \[-1,2\], got \[1,3\]"),
     ],
 )
-def test_what_is_wrong_is_named(body: bytes, message: str) -> None:
+def test_an_error_names_its_cause(body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         decode_npz(body, SPEC, RULES)
 
 
-def test_a_bomb_is_refused_by_its_directory() -> None:
+def test_the_sizes_in_the_directory_refuse_a_bomb() -> None:
     bomb = compressed(IN=np.zeros((1, 10_000_000), np.uint8))
     assert len(bomb) < 20_000
     with pytest.raises(InvalidRequest, match="the arrays of the archive have 10000128 bytes, at most 1000000"):
         decode_npz(bomb, one("UINT8", -1), DecodeRules(max_input_size=1_000_000))
 
 
-def test_a_bomb_that_lies_about_its_size_is_inflated_no_further() -> None:
+def test_a_bomb_is_inflated_only_to_its_claimed_size() -> None:
     bomb = bytearray(compressed(IN=np.zeros((1, 10_000_000), np.uint8)))
     directory = bomb.rindex(b"PK\x01\x02")
     struct.pack_into("<L", bomb, directory + 24, 500)
@@ -104,7 +104,7 @@ def test_a_large_directory_is_not_read() -> None:
 
 
 @given(st.data())
-def test_broken_archives_are_refused_and_nothing_else_happens(drawn: st.DataObject) -> None:
+def test_broken_archives_raise_only_invalid_request(drawn: st.DataObject) -> None:
     body = bytearray(compressed(A=np.ones((1, 2), np.float32), B=np.ones((1, 1), np.int64)))
     for _ in range(drawn.draw(st.integers(1, 4))):
         body[drawn.draw(st.integers(0, len(body) - 1))] = drawn.draw(st.integers(0, 255))

@@ -21,42 +21,42 @@ from tests.unit.core.http.payloads.payload_models import RULES, model, one
         (b"text", one("BYTES", -1), [[b"text"]]),
     ],
 )
-def test_the_only_input(body: bytes, spec: ModelSpec, expected: list[object]) -> None:
+def test_bytes_become_the_only_input(body: bytes, spec: ModelSpec, expected: list[object]) -> None:
     payload = decode_raw(memoryview(body), spec, RULES)
     assert payload.arrays["IN"].tolist() == expected
     assert payload.arrays["IN"].dtype == spec.inputs["IN"].datatype.dtype
     assert (payload.count, payload.stacked) == (len(expected), True)
 
 
-def test_a_model_that_does_not_batch() -> None:
+def test_a_model_without_batching_gets_instances() -> None:
     payload = decode_raw(b"\1\2\3\4", one("UINT8", 2, batch=0), RULES)
     assert (payload.count, payload.stacked) == (2, False)
 
 
 @pytest.mark.parametrize("padding", [b"", b" " * 2000])
 @pytest.mark.parametrize("body", [b'{"instances":[[1,2]]}', b' {"inputs":{"IN":[[1,2]]}}', b"[[1,2]]"])
-def test_json_without_a_type_is_json(body: bytes, padding: bytes) -> None:
+def test_json_without_a_type_is_decoded_as_json(body: bytes, padding: bytes) -> None:
     text = body + padding + b" " * (-len(body + padding) % 8)
     assert decode_octets(memoryview(text), one("FP32", 2), RULES).arrays["IN"].tolist() == [[1, 2]]
 
 
-def test_what_is_wrong_with_a_document_is_said() -> None:
+def test_an_error_in_a_document_is_reported() -> None:
     with pytest.raises(InvalidRequest, match="instance 0, input 'IN': expected a list of 2, got one of 3"):
         decode_octets(b'{"instances":[[1,2,3]]} ', one("FP32", 2), RULES)
 
 
 @pytest.mark.parametrize("body", [b"[\0\0\0\1\0\0\0", b'{"a":"instances"}   ', b"[[1,2],["])
-def test_bytes_that_only_begin_like_json_are_bytes(body: bytes) -> None:
+def test_bytes_that_begin_like_json_are_decoded_as_bytes(body: bytes) -> None:
     array = decode_octets(body, one("UINT32", -1), RULES).arrays["IN"]
     assert array.tobytes() == body
 
 
 @pytest.mark.parametrize("body", [b'["a",1]', b'{"text":"the \\"instances\\""}', b'{"a":"instances"}'])
-def test_a_string_may_be_json_itself(body: bytes) -> None:
+def test_a_string_input_may_be_json_text(body: bytes) -> None:
     assert decode_octets(body, one("BYTES", 1), RULES).arrays["IN"].tolist() == [[body]]
 
 
-def test_strings_in_a_document() -> None:
+def test_a_document_may_have_strings() -> None:
     payload = decode_octets(b'{"instances":["a",{"b64":"AAE="}]}', one("BYTES", 1), RULES)
     assert payload.arrays["IN"].tolist() == [[b"a"], [b"\0\1"]]
 
@@ -74,6 +74,6 @@ def test_strings_in_a_document() -> None:
         (b"12", model({"A": ("FP32", ()), "B": ("FP32", ())}), "a body of raw bytes needs a model with one input"),
     ],
 )
-def test_what_is_wrong_is_named(body: bytes, spec: ModelSpec, message: str) -> None:
+def test_an_error_names_the_input(body: bytes, spec: ModelSpec, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         decode_raw(body, spec, RULES)

@@ -1,4 +1,4 @@
-"""Matrices in the layout of scipy.sparse.save_npz, which is written out here: scipy is no dependency of the tests."""
+"""Matrices in the format of scipy.sparse.save_npz. They are written by hand, because the tests do not need scipy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def saved(**arrays: Any) -> bytes:
 
 
 @pytest.mark.parametrize("arrays", [CSR, CSC, COO])
-def test_each_format(arrays: dict[str, Array]) -> None:
+def test_each_format_becomes_a_dense_matrix(arrays: dict[str, Array]) -> None:
     assert is_sparse(arrays)
     assert dense(arrays).tolist() == MATRIX
     assert dense(arrays, format="".join(map(chr, arrays["format"].item()))).tolist() == MATRIX
@@ -56,16 +56,16 @@ def test_each_format(arrays: dict[str, Array]) -> None:
     assert dense(arrays, data=arrays["data"].astype(np.float16)).dtype == np.float16
 
 
-def test_values_of_one_place_add_up() -> None:
+def test_values_with_the_same_position_are_added() -> None:
     assert dense(COO, row=[1, 1, 1], col=[2, 2, 0]).tolist() == [[0, 0, 0], [4, 0, 8]]
     assert dense(CSR, indices=[2, 1, 1]).tolist() == [[0, 0, 3], [0, 9, 0]]
 
 
-def test_what_stands_behind_the_last_row_does_not_count() -> None:
+def test_entries_after_the_last_row_are_ignored() -> None:
     assert dense(CSR, indptr=[0, 1, 2], indices=[2, 0, 99]).tolist() == [[0, 0, 3], [4, 0, 0]]
 
 
-def test_a_matrix_of_nothing() -> None:
+def test_a_matrix_without_values_is_zeros() -> None:
     nothing = np.array([], np.int32)
     assert dense(CSR, data=np.array([]), indices=nothing, indptr=[0, 0, 0]).tolist() == [[0, 0, 0]] * 2
     assert dense(COO, data=np.array([]), row=nothing, col=nothing).tolist() == [[0, 0, 0]] * 2
@@ -106,20 +106,20 @@ def test_a_matrix_of_nothing() -> None:
         (COO, {"col": [1, 3, 0]}, "'col' has a number that is not from 0 to 2"),
     ],
 )
-def test_what_is_wrong_is_named(arrays: dict[str, Array], changes: dict[str, Any], message: str) -> None:
+def test_an_error_names_the_array(arrays: dict[str, Array], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         dense(arrays, **changes)
 
 
 @pytest.mark.parametrize("arrays", [CSR, CSC, COO, {**CSR, "_is_array": np.array(True)}])
-def test_in_an_archive_it_is_the_only_input(arrays: dict[str, Array]) -> None:
+def test_an_archive_with_a_matrix_is_the_only_input(arrays: dict[str, Array]) -> None:
     payload = decode_npz(saved(**arrays), one("FP32", 3), RULES)
     assert payload.arrays["IN"].tolist() == MATRIX
     assert payload.arrays["IN"].dtype == np.float32
     assert (payload.count, payload.stacked) == (2, True)
 
 
-def test_a_shape_that_is_not_the_inputs() -> None:
+def test_a_matrix_with_another_shape_than_the_input_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"input 'IN': expected shape \[-1,4\], got \[2,3\]"):
         decode_npz(saved(**CSR), one("FP32", 4), RULES)
     with pytest.raises(InvalidRequest, match="a sparse matrix needs a model with one input"):
@@ -128,7 +128,7 @@ def test_a_shape_that_is_not_the_inputs() -> None:
         decode_npz(saved(**{**CSR, "shape": np.array([2, 30])}), one("FP32", -1), DecodeRules(max_input_size=200))
 
 
-def test_inputs_may_be_called_as_the_arrays_of_a_matrix_are() -> None:
+def test_inputs_may_have_the_names_of_a_matrix_arrays() -> None:
     spec = model({"data": ("FP32", (1,)), "shape": ("FP32", (1,)), "format": ("FP32", (1,))})
     payload = decode_npz(saved(**{name: np.ones((2, 1)) for name in spec.inputs}), spec, RULES)
     assert payload.arrays.keys() == spec.inputs.keys()

@@ -27,13 +27,13 @@ def test_rows_are_instances(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"1",2\n3,"4"', "+1,2.\n03,4e0", "1.,2\n3,4", "1\t,2\n 3,4"])
-def test_numbers_that_json_does_not_read(text: str) -> None:
+def test_numbers_that_json_does_not_have_are_read(text: str) -> None:
     for datatype in ("FP32", "INT32"):
         assert decode(text, one(datatype, 2)) == {"IN": [[1, 2], [3, 4]]}
 
 
 @pytest.mark.parametrize("word", ["NaN", "nan", "NAN"])
-def test_nan(word: str) -> None:
+def test_nan_is_a_word(word: str) -> None:
     (row, other) = decode(f"{word},2\n3,4", one("FP64", 2))["IN"]
     assert np.isnan(row[0])
     assert (row[1], other) == (2, [3, 4])
@@ -47,7 +47,7 @@ def test_infinities_are_words_and_not_numbers() -> None:
         decode("1e999,1", one("FP64", 2))
 
 
-def test_several_dims_are_row_major_and_a_variable_one_is_told() -> None:
+def test_several_dims_are_row_major_and_columns_resolve_a_variable_dim() -> None:
     assert decode("1,2,3,4", one("INT8", 2, 2)) == {"IN": [[[1, 2], [3, 4]]]}
     assert decode("1,2,3,4\n5,6,7,8", one("INT8", -1, 2)) == {"IN": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}
     assert decode("1\n2", one("FP32", 1)) == {"IN": [[1], [2]]}
@@ -64,17 +64,17 @@ def test_integers_are_exact() -> None:
     assert decode("7,0.5\n8,1", spec) == {"A": [[7], [8]], "B": [[0.5], [1]]}
 
 
-def test_booleans() -> None:
+def test_booleans_are_words_or_digits() -> None:
     assert decode("true,False,1, 0", one("BOOL", 4)) == {"IN": [[True, False, True, False]]}
 
 
-def test_strings_are_quoted_as_usual() -> None:
+def test_strings_may_be_quoted() -> None:
     spec = model({"A": ("BYTES", (2,)), "B": ("FP32", (1,))})
     text = b'"a,""b""","c\r\nd",1\r\n\xff\xfe,,2\r\n'
     assert decode(text, spec) == {"A": [[b'a,"b"', b"c\r\nd"], [b"\xff\xfe", b""]], "B": [[1], [2]]}
 
 
-def test_rows_of_a_model_without_a_batch_dimension() -> None:
+def test_rows_of_a_model_without_batching_are_instances() -> None:
     payload = decode_csv(b"1,2\n3,4", one("FP32", 2, batch=0), RULES)
     assert (payload.count, payload.stacked) == (2, False)
     payload = decode_csv(b"1,2\n3,4", one("FP32", -1, 2, batch=0), RULES)
@@ -114,13 +114,13 @@ def test_rows_of_a_model_without_a_batch_dimension() -> None:
         ("age,height\n1,2", "INT8", "row 1 looks like a header, which CSV must not have"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, datatype: str, message: str) -> None:
+def test_an_error_names_row_and_column(text: str, datatype: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode(text, one(datatype, 2))
     assert message in caught.value.message
 
 
-def test_a_wrong_value_in_the_first_row_is_no_header() -> None:
+def test_a_wrong_value_in_the_first_row_is_not_taken_for_a_header() -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode("1,x", one("FP32", 2))
     assert "header" not in caught.value.message

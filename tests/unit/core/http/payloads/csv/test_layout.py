@@ -17,12 +17,12 @@ def blocks(inputs: Signature, columns: int, optional: str = "") -> list[tuple[st
     return [(b.spec.name, b.columns.start, b.columns.stop, b.dims) for b in layout.blocks]
 
 
-def test_inputs_stand_beside_each_other() -> None:
+def test_inputs_are_columns_side_by_side() -> None:
     inputs: Signature = {"A": ("FP32", (2, 3)), "B": ("BYTES", (1,)), "C": ("FP32", ())}
     assert blocks(inputs, 8) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,)), ("C", 7, 8, ())]
 
 
-def test_a_variable_dimension_is_told_by_the_number_of_columns() -> None:
+def test_the_number_of_columns_resolves_a_variable_dim() -> None:
     assert blocks({"A": ("FP32", (-1, 3)), "B": ("FP32", (1,))}, 7) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,))]
 
 
@@ -44,6 +44,6 @@ def test_optional_inputs_may_be_missing() -> None:
         ({"A": ("FP32", (-1,)), "B": ("FP32", (-1,))}, 4, "several variable dimensions"),
     ],
 )
-def test_a_number_of_columns_that_cannot_be(inputs: Signature, columns: int, message: str) -> None:
+def test_a_wrong_number_of_columns_is_refused(inputs: Signature, columns: int, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         CsvLayout(signature(inputs), columns)

@@ -14,7 +14,7 @@ from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 
 def decode(document: Any, spec: Any) -> DecodedPayload:
-    """As a small document and as a large one, which another parser reads: both must be read alike."""
+    """Decode a small and a large document, which have different parsers, and check that the results are equal."""
     text = orjson.dumps(document)
     small = decode_json(text, spec, RULES)
     large = decode_json(memoryview(text + b" " * 2000), spec, RULES)
@@ -32,7 +32,7 @@ def decode(document: Any, spec: Any) -> DecodedPayload:
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "INT8", "UINT64", "INT64"])
-def test_instances_of_numbers(datatype: str) -> None:
+def test_instances_of_numbers_become_an_array(datatype: str) -> None:
     payload = decode({"instances": [[1, 2], [3, 4]], "parameters": {"outputs": ["["]}}, one(datatype, 2))
     assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
     assert payload.arrays["IN"].flags.c_contiguous
@@ -53,13 +53,13 @@ def test_instances_of_numbers(datatype: str) -> None:
         ([1, 2], (), [1, 2]),
     ],
 )
-def test_bare_arrays(document: Any, dims: tuple[int, ...], expected: Any) -> None:
+def test_a_bare_array_is_instances_or_one_instance(document: Any, dims: tuple[int, ...], expected: Any) -> None:
     payload = decode(document, one("FP32", *dims))
     assert payload.arrays["IN"].tolist() == expected
     assert payload.form is DocumentForm.BARE
 
 
-def test_a_bare_array_for_a_model_with_its_own_batch_dimension() -> None:
+def test_a_bare_array_may_have_the_models_own_batch_dimension() -> None:
     spec = one("FP32", -1, 2, batch=0)
     for document, count in (([[1, 2], [3, 4]], 2), ([1, 2], 1)):
         payload = decode(document, spec)
@@ -82,7 +82,7 @@ def test_columns_are_whole_tensors() -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_has_not(value: str) -> None:
+def test_nan_and_infinity_are_read(value: str) -> None:
     assert decode({"instances": [[value]]}, one("FP32", 1)).arrays["IN"].tolist() == [
         [pytest.approx(float(value), nan_ok=True)]
     ]
@@ -119,14 +119,14 @@ def test_numbers_that_json_has_not(value: str) -> None:
         ('{"inputs": [1, 2]}', "row 0, input 'IN': expected a list of 2, got 1"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str) -> None:
+def test_an_error_names_the_instance_and_the_input(text: str, message: str) -> None:
     for padding in ("", " " * 2000):
         with pytest.raises(InvalidRequest) as caught:
             decode_json((padding + text).encode(), one("FP32", 2), RULES)
         assert message in caught.value.message
 
 
-def test_columns_have_the_same_number_of_rows() -> None:
+def test_columns_with_different_numbers_of_rows_are_refused() -> None:
     spec = model({"A": ("FP32", ()), "B": ("FP32", ())})
     with pytest.raises(InvalidRequest, match="input 'B' has 2 rows, input 'A' has 1: expected the same"):
         decode_json(b'{"inputs": {"A": [1], "B": [1, 2]}}', spec, RULES)
@@ -140,7 +140,7 @@ def test_deep_nesting_is_refused(text: bytes) -> None:
         decode_json(text, one("FP32", 2), RULES)
 
 
-def test_ten_megabytes() -> None:
+def test_a_document_of_ten_megabytes_is_decoded() -> None:
     array = np.random.default_rng(0).normal(size=(17_000, 30)).astype(np.float32)
     text = orjson.dumps({"instances": array.astype(np.float64)}, option=orjson.OPT_SERIALIZE_NUMPY)
     assert len(text) > 10_000_000

@@ -33,7 +33,7 @@ from tests.unit.core.http.payloads.payload_models import column
 )
 def test_one_output_is_a_value_for_each_instance(datatype: str, values: Any, text: str) -> None:
     columns = [column("A", datatype, values)]
-    # orjson writes a power of ten with or without its sign, as its version has it.
+    # By its version orjson writes an exponent with or without a plus sign.
     written = encode_predictions(columns).decode().replace("e+", "e")
     assert written == f'{{"predictions":{text}}}'
     assert encode_json(columns, DocumentForm.BARE).decode().replace("e+", "e") == text
@@ -53,19 +53,19 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
     }
 
 
-def test_rows_of_different_shapes() -> None:
+def test_rows_may_have_different_shapes() -> None:
     ragged = OutputColumn("A", BY_NAME["FP32"], [np.ones((1, 1), np.float32), np.ones((2, 2), np.float32)])
     assert encode_predictions([ragged]) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
     assert encode_json([ragged], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
 
 
-def test_columns_are_answered_by_columns() -> None:
+def test_a_request_of_columns_gets_columns() -> None:
     columns = [column("A", "FP32", [[1], [2]]), column("B", "BOOL", [True, False])]
     assert encode_json(columns[:1], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[2.0]]}'
     assert encode_json(columns, DocumentForm.COLUMNS) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
 
 
-def test_whole_tensors() -> None:
+def test_whole_tensors_are_split_or_kept_whole() -> None:
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
     assert encode_predictions([scalar]) == b'{"predictions":[1.5]}'
     assert encode_predictions([vector]) == b'{"predictions":[1,2]}'

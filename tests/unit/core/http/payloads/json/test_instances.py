@@ -13,29 +13,29 @@ from tests.unit.core.http.payloads.payload_models import RULES, model, one
 TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
 
 
-def test_objects_by_input_name_in_any_order() -> None:
+def test_objects_may_have_inputs_in_any_order() -> None:
     payload = decode_instances([{"A": [1, 2], "B": "x"}, {"B": "y", "A": [3, 4]}], TWO, RULES, instance_name)
     assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
     assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
     assert (payload.count, payload.stacked) == (2, True)
 
 
-def test_optional_inputs_may_be_left_out_by_all() -> None:
+def test_all_instances_may_omit_an_optional_input() -> None:
     assert list(decode_instances([{"A": [1, 2]}], TWO, RULES, instance_name).arrays) == ["A"]
 
 
-def test_values_and_objects_of_one_input() -> None:
+def test_one_input_takes_values_or_objects() -> None:
     for instances in ([[1, 2]], [{"IN": [1, 2]}]):
         assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]
 
 
-def test_an_object_of_base64_is_a_value_unless_an_input_is_called_so() -> None:
+def test_an_object_of_base64_is_a_value_unless_an_input_has_that_name() -> None:
     assert decode_instances([{"b64": "YWI="}], one("BYTES", 1), RULES, instance_name).arrays["IN"].tolist() == [[b"ab"]]
     spec = model({"b64": ("FP32", (1,))})
     assert decode_instances([{"b64": 1}], spec, RULES, instance_name).arrays["b64"].tolist() == [[1]]
 
 
-def test_a_key_is_ignored_unless_an_input_is_called_so() -> None:
+def test_a_key_is_ignored_unless_an_input_has_that_name() -> None:
     rules = DecodeRules(ignored_fields=frozenset({"key"}))
     instances = [{"key": 7, "IN": 1}, {"IN": 2}]
     assert decode_instances(instances, one("FP32", 1), rules, instance_name).arrays["IN"].tolist() == [[1], [2]]
@@ -43,7 +43,7 @@ def test_a_key_is_ignored_unless_an_input_is_called_so() -> None:
     assert decode_instances([{"key": 7}], spec, rules, instance_name).arrays["key"].tolist() == [[7]]
 
 
-def test_without_a_batch_dimension_instances_are_apart() -> None:
+def test_without_a_batch_dimension_instances_are_separate() -> None:
     payload = decode_instances([[1, 2], [3, 4]], one("FP32", 2, batch=0), RULES, instance_name)
     assert (payload.count, payload.stacked) == (2, False)
 
@@ -51,7 +51,7 @@ def test_without_a_batch_dimension_instances_are_apart() -> None:
 APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
 
 
-def test_those_that_are_apart_need_not_be_of_one_shape() -> None:
+def test_separate_instances_may_have_different_shapes() -> None:
     instances = [{"A": [], "B": 1}, {"A": [1, 2], "B": 2}, {"A": {"b64": "AACAPw=="}, "B": 3}]
     payload = decode_instances(instances, APART, RULES, instance_name)
     assert (payload.arrays, payload.count, payload.stacked) == ({}, 3, False)
@@ -72,13 +72,13 @@ def test_those_that_are_apart_need_not_be_of_one_shape() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_one_of_them_is_named(instances: list[Any], message: str) -> None:
+def test_an_error_in_a_separate_instance_names_it(instances: list[Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         decode_instances(instances, APART, RULES, instance_name)
 
 
 @pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
-def test_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
+def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
     payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)
     assert payload.stacked is stacked
 
@@ -104,12 +104,12 @@ def test_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> 
         ([{"A": [1, 2], "B": 5}], "instance 0, input 'B', element [0]: expected a string"),
     ],
 )
-def test_what_is_wrong_is_named(instances: list[Any], message: str) -> None:
+def test_an_error_names_the_instance(instances: list[Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_instances(instances, TWO, RULES, instance_name)
     assert message in caught.value.message
 
 
-def test_objects_among_the_values_of_one_input() -> None:
+def test_objects_and_values_of_one_input_do_not_mix() -> None:
     with pytest.raises(InvalidRequest, match="instance 0: expected an object with a value by input name"):
         decode_instances([[1, 2], {"IN": [1, 2]}], one("FP32", 2), RULES, instance_name)

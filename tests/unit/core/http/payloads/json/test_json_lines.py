@@ -11,13 +11,13 @@ from tests.unit.core.http.payloads.payload_models import RULES, column, model, o
 @pytest.mark.parametrize(
     "text", ["[1,2]\n[3,4]", "[1,2]\n[3,4]\n", "[1,2]\r\n[3,4]\r\n", " [1, 2]\n[3,4] ", '{"IN":[1,2]}\n{"IN":[3,4]}']
 )
-def test_a_line_is_an_instance(text: str) -> None:
+def test_each_line_is_an_instance(text: str) -> None:
     payload = decode_jsonlines(text.encode(), one("FP32", 2), RULES)
     assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
     assert (payload.count, payload.stacked) == (2, True)
 
 
-def test_lines_of_several_inputs_and_of_scalars() -> None:
+def test_lines_may_have_several_inputs_or_scalars() -> None:
     spec = model({"A": ("FP32", (1,)), "B": ("BYTES", (1,))})
     payload = decode_jsonlines(b'{"A":1,"B":"x"}\n{"B":{"b64":"/w=="},"A":"NaN"}\n', spec, RULES)
     assert payload.arrays["B"].tolist() == [[b"x"], [b"\xff"]]
@@ -46,13 +46,13 @@ def test_lines_of_several_inputs_and_of_scalars() -> None:
         ('[1,2]\n{"IN":[1,2]}', "line 1: expected an object"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str) -> None:
+def test_an_error_names_the_line(text: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_jsonlines(text.encode(), one("FP32", 2), RULES)
     assert caught.value.message.startswith(message)
 
 
-def test_a_line_for_each_instance() -> None:
+def test_each_instance_is_encoded_as_a_line() -> None:
     numbers = column("A", "FP32", [[0.1, np.nan], [3, 4]])
     assert encode_jsonlines([numbers]) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
     both = [numbers, column("B", "INT64", [1, 2])]

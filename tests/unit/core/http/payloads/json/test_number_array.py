@@ -10,7 +10,7 @@ from core.inference.tensors import BY_NAME
 @pytest.mark.parametrize(
     ("name", "kind"), [("FP16", "f"), ("BF16", "f"), ("INT8", "i"), ("UINT64", "u"), ("BOOL", None), ("BYTES", None)]
 )
-def test_the_wide_kind_of_a_datatype(name: str, kind: str | None) -> None:
+def test_a_datatype_has_its_wide_kind(name: str, kind: str | None) -> None:
     assert wide_kind(BY_NAME[name]) == kind
 
 
@@ -21,7 +21,7 @@ def test_nested_lists_become_an_array() -> None:
     assert found[0].tolist() == [[[1, 2.5]], [[3, 4]], [[-5, 60]]]
 
 
-def test_other_members_come_as_values() -> None:
+def test_other_members_are_returned_as_values() -> None:
     text = b'{"parameters": {"outputs": ["a[", "b"]}, "instances": [[1], [18446744073709551615]]}'
     found = parse_number_array(text, "instances", "u")
     assert found is not None
@@ -52,11 +52,11 @@ def test_other_members_come_as_values() -> None:
         b"[" * 3000,
     ],
 )
-def test_anything_else_is_left_to_others(text: bytes) -> None:
+def test_any_other_text_gives_none(text: bytes) -> None:
     assert parse_number_array(text, None, "f") is None
 
 
-def test_integers_are_no_fractions_and_keys_are_given_once() -> None:
+def test_fractions_for_integers_and_repeated_keys_give_none() -> None:
     assert parse_number_array(b"[1.0]", None, "i") is None
     assert parse_number_array(b"[-1]", None, "u") is None
     assert parse_number_array(b'{"a":[1],"a":[2]}', "a", "i") is None
@@ -64,7 +64,7 @@ def test_integers_are_no_fractions_and_keys_are_given_once() -> None:
     assert parse_number_array(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
 
 
-def test_a_refusal_leaves_the_next_document_alone() -> None:
+def test_a_document_parses_after_a_refused_one() -> None:
     assert parse_number_array(b"[1,{}]", None, "f") is None
     found = parse_number_array(memoryview(b"[7]"), None, "i")
     assert found is not None

@@ -24,7 +24,7 @@ def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[by
 @pytest.mark.parametrize("document", [V2, INSTANCES, COLUMNS, b'{"id":"1","parameters":{},"inputs":[{}]}'])
 @pytest.mark.parametrize(("between", "end"), [(b"\n", b""), (b"\n", b"\n"), (b"\r\n", b"\r\n")])
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_each_line_is_a_document(
+def test_each_line_is_a_request(
     content_type: str, document: bytes, between: bytes, end: bytes, kind: type[Buffer]
 ) -> None:
     found = documents(content_type, kind(document + between + V2 + end))
@@ -32,21 +32,21 @@ def test_each_line_is_a_document(
     assert [line.strip() for line in found] == [document, V2]
 
 
-def test_a_first_line_of_any_length() -> None:
+def test_a_first_line_may_have_any_length() -> None:
     long = INSTANCES + b" " * 200_000 + b"}"
     body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
     assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
     assert documents(JSON, memoryview(long)) is None
 
 
-def test_arrays_are_documents_of_json_and_instances_of_json_lines() -> None:
+def test_arrays_are_requests_in_json_and_instances_in_json_lines() -> None:
     rows = b"[1,2]\n[3,4]\n"
     assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
     assert documents(LINES, rows) is None
     assert documents("", rows) is None
 
 
-def test_a_line_that_is_alone() -> None:
+def test_a_single_line_is_a_request_only_in_json_lines_with_instances() -> None:
     for document in (V2, INSTANCES, COLUMNS):
         assert documents(JSON, document + b"\n") is None
     assert documents(LINES, V2 + b"\n") is None
@@ -72,17 +72,17 @@ def test_a_line_that_is_alone() -> None:
         (LINES, b""),
     ],
 )
-def test_any_other_body(content_type: str, body: bytes) -> None:
+def test_any_other_body_has_no_request_lines(content_type: str, body: bytes) -> None:
     assert documents(content_type, body) is None
 
 
-def test_an_input_may_be_called_so() -> None:
+def test_an_input_may_have_the_name_of_a_member() -> None:
     spec = model({"instances": ("FP32", (2,))})
     lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
     assert documents(LINES, lines, spec) is None
     assert documents(JSON, lines, spec) is not None
 
 
-def test_an_empty_line_is_named() -> None:
+def test_an_empty_line_is_refused_by_number() -> None:
     with pytest.raises(InvalidRequest, match=r"^line 2 is empty"):
         documents(LINES, V2 + b"\n\n" + V2)

@@ -8,7 +8,7 @@ from core.errors import InvalidRequest
 from core.http.payloads.json.text import parse_json
 
 
-def test_the_words_that_python_writes_are_numbers() -> None:
+def test_nan_and_infinity_are_numbers() -> None:
     nan, infinity = parse_json(b"[NaN, -Infinity]")
     assert math.isnan(nan)
     assert infinity == -math.inf
@@ -27,11 +27,11 @@ def test_the_words_that_python_writes_are_numbers() -> None:
         (b"[NaN," + b"[" * 200000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
     ],
 )
-def test_a_broken_text_is_placed(text: bytes, message: str) -> None:
+def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + message):
         parse_json(text, "line 2")
 
 
-def test_without_a_place_the_reason_stands_first() -> None:
+def test_without_a_location_the_text_begins_with_the_reason() -> None:
     with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
         parse_json(b"{")

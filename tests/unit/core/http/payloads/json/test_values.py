@@ -49,14 +49,16 @@ def b64(content: bytes) -> dict[str, str]:
         ([b64(b"\1\0\2\0"), b64(b"\3\0\4\0")], "INT16", (-1, 1), [[[1], [2]], [[3], [4]]]),
     ],
 )
-def test_values_of_each_kind(values: list[Any], datatype: str, dims: tuple[int, ...], expected: list[Any]) -> None:
+def test_values_of_each_datatype_become_an_array(
+    values: list[Any], datatype: str, dims: tuple[int, ...], expected: list[Any]
+) -> None:
     got = array(values, datatype, *dims)
     assert got.dtype == BY_NAME[datatype].dtype
     assert got.shape == np.array(expected, got.dtype).shape
     assert got.tolist() == expected
 
 
-def test_nan_is_a_string() -> None:
+def test_nan_may_be_a_string() -> None:
     assert np.isnan(array([["NaN", 1]], "FP32", 2)).tolist() == [[True, False]]
 
 
@@ -99,18 +101,18 @@ def test_nan_is_a_string() -> None:
         ([b64(b"12"), [1, 2]], "INT8", (2,), "instance 0, input 'IN': expected a list of 2, got an object"),
     ],
 )
-def test_the_first_mistake_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
+def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         array(values, datatype, *dims)
     assert message in caught.value.message
 
 
-def test_rank_and_base64_are_seen() -> None:
+def test_rank_and_base64_are_recognized() -> None:
     assert [rank_of(value) for value in (1, [], [1], [[1], 2], {"b64": ""})] == [0, 1, 1, 2, 0]
     assert is_b64({"b64": 1})
     assert not is_b64({"b64": "", "key": 1})
     assert not is_b64("b64")
 
 
-def test_raw_bytes_of_an_empty_variable_dimension() -> None:
+def test_raw_bytes_may_have_an_empty_variable_dim() -> None:
     assert raw_row(b"", spec("FP32", -1, 2), "here").shape == (0, 2)
