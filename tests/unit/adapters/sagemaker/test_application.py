@@ -1,4 +1,4 @@
-"""The routes of the platform on an engine that answers what it is told: statuses, bodies, headers, modes."""
+"""The platform's routes on an engine with scripted responses: statuses, bodies, headers, modes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Bench:
 
 
 @pytest.mark.parametrize(("mode", "flag"), [("ready", "ready"), ("live", "live")])
-def test_ping_is_a_flag_with_a_reason(mode: str, flag: str) -> None:
+def test_ping_answers_503_with_the_progress(mode: str, flag: str) -> None:
     bench = Bench(ping_mode=PingMode(mode))
     answer = bench.get("/ping")
     assert (answer.status_code, answer.data) == (200, b"")
@@ -81,7 +81,7 @@ def test_ping_is_a_flag_with_a_reason(mode: str, flag: str) -> None:
     assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
 
 
-def test_metrics() -> None:
+def test_metrics_returns_the_page() -> None:
     for path in ("/metrics", "/metrics/"):
         answer = Bench().get(path)
         assert (answer.status_code, answer.data) == (200, b"# page")
@@ -99,7 +99,9 @@ def test_metrics() -> None:
         ({"max_concurrent_transforms": 2}, 1, (2, "MULTI_RECORD", 1)),
     ],
 )
-def test_execution_parameters(settings: dict[str, Any], limit: int, expected: tuple[int, str, int]) -> None:
+def test_execution_parameters_stay_within_the_limits(
+    settings: dict[str, Any], limit: int, expected: tuple[int, str, int]
+) -> None:
     answer = Bench(HttpOptions(max_input_size=limit), **settings).get("/execution-parameters")
     names = ("MaxConcurrentTransforms", "BatchStrategy", "MaxPayloadInMB")
     assert (answer.status_code, answer.json) == (200, dict(zip(names, expected, strict=True)))
@@ -118,7 +120,7 @@ def test_execution_parameters(settings: dict[str, Any], limit: int, expected: tu
         ("/models/m/invoke", "GET", "POST"),
     ],
 )
-def test_other_methods(path: str, method: str, allowed: str) -> None:
+def test_other_methods_are_405(path: str, method: str, allowed: str) -> None:
     answer = Bench().open(path, method=method)
     assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
 
@@ -128,20 +130,20 @@ def test_other_methods(path: str, method: str, allowed: str) -> None:
     ["/", "/v2", "/v2/models/simple/infer", "/v2/repository/index", "/ping/", "//ping", "/models//invoke", "/a/b"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "BREW"])
-def test_nothing_else_is_served_and_the_answer_lists_what_is(path: str, method: str) -> None:
+def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
     answer = Bench().open(path, method=method)
     assert (answer.status_code, answer.mimetype) == (404, "application/json")
     assert "POST /invocations" in answer.json["error"]
     assert "/models" not in answer.json["error"]
 
 
-def test_in_multi_model_mode_the_list_is_another() -> None:
+def test_the_list_of_routes_depends_on_the_mode() -> None:
     text = Bench(multi_model=True).get("/v2").json["error"]
     assert "GET|POST /models" in text
     assert "/invocations" not in text
 
 
-def test_the_routes_of_the_other_mode_say_so() -> None:
+def test_a_route_of_the_other_mode_is_404_with_the_reason() -> None:
     single, multi = Bench(), Bench(multi_model=True)
     for path, method in (
         ("/models", "GET"),
@@ -157,7 +159,7 @@ def test_the_routes_of_the_other_mode_say_so() -> None:
     assert multi.seen == []
 
 
-def test_restricted_groups() -> None:
+def test_restricted_groups_need_their_header() -> None:
     bench = Bench(HttpOptions(restricted=parse_restricted(["inference,model-repository:key=value"])))
     assert bench.invoke().status_code == 403
     assert bench.get("/models").status_code == 403
@@ -168,7 +170,7 @@ def test_restricted_groups() -> None:
 # --- the v2 protocol
 
 
-def test_json_by_the_short_way_and_by_flask() -> None:
+def test_the_direct_path_and_flask_answer_alike() -> None:
     bench = Bench()
     through_flask = Client(bench.application.wsgi_app)
     short = bench.invoke()
@@ -178,7 +180,7 @@ def test_json_by_the_short_way_and_by_flask() -> None:
     assert len(bench.seen) == 2
 
 
-def test_the_short_way_does_not_enter_flask() -> None:
+def test_invocations_do_not_enter_flask() -> None:
     bench = Bench()
     bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
     assert bench.invoke().status_code == 200
@@ -186,12 +188,12 @@ def test_the_short_way_does_not_enter_flask() -> None:
 
 @pytest.mark.parametrize("content_type", [None, "application/octet-stream", "text/plain", "application/x-unknown"])
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "image/png"])
-def test_json_whatever_the_types_say(content_type: str | None, accept: str) -> None:
+def test_v2_json_is_read_under_any_type(content_type: str | None, accept: str) -> None:
     answer = Bench().invoke(content_type=content_type, Accept=accept)
     assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
 
 
-def test_a_v2_request_that_wants_another_format_gets_it() -> None:
+def test_a_v2_request_gets_the_format_that_it_accepts() -> None:
     bench = Bench()
     bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "a=1"}
     answer = bench.invoke(Accept="text/csv")
@@ -207,7 +209,7 @@ def test_a_v2_request_that_wants_another_format_gets_it() -> None:
         ("application/x-npy", np.array([b"2:1", b"1:0"])),
     ],
 )
-def test_a_classification_is_one_in_every_format(accept: str, expected: Any) -> None:
+def test_a_classification_has_the_same_text_in_every_format(accept: str, expected: Any) -> None:
     document = orjson.loads(V2) | {"outputs": [{"name": "OUT", "parameters": {"classification": 2}}]}
     answer = Bench().invoke(orjson.dumps(document), Accept=accept)
     assert (answer.status_code, answer.content_type) == (200, accept)
@@ -218,7 +220,7 @@ def test_a_classification_is_one_in_every_format(accept: str, expected: Any) -> 
 
 
 @pytest.mark.parametrize("data", [V2, b"[1,2]"])
-def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs(data: bytes) -> None:
+def test_npy_for_several_outputs_is_refused_before_the_model_runs(data: bytes) -> None:
     bench = Bench()
     spec = bench.engine.model_spec("simple")
     two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
@@ -231,7 +233,7 @@ def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_r
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines", None])
-def test_a_line_of_a_batch_is_what_it_is_alone(content_type: str | None) -> None:
+def test_a_line_is_answered_as_if_it_were_alone(content_type: str | None) -> None:
     bench = Bench(batch=True)
     answer = bench.invoke(V2 + b"\n" + V2 + b"\n", content_type)
     assert (answer.status_code, answer.content_type) == (200, "application/jsonlines")
@@ -255,7 +257,7 @@ def binary(size: int | str | None = None) -> tuple[bytes, str]:
     ).tobytes(), f"{BINARY};json-header-size={len(header) if size is None else size}"
 
 
-def test_binary_both_ways() -> None:
+def test_a_binary_request_gets_a_binary_response() -> None:
     bench = Bench()
     body, content_type = binary()
     for _ in range(2):
@@ -268,21 +270,21 @@ def test_binary_both_ways() -> None:
         assert "Inference-Header-Content-Length" not in answer.headers
 
 
-def test_the_length_of_the_json_is_known_before_the_body_is_read() -> None:
+def test_the_content_type_gives_the_binary_offset() -> None:
     body, content_type = binary()
     assert Bench().application.binary_offset({"CONTENT_TYPE": content_type}) == len(body) - 8
     assert Bench().application.binary_offset({"CONTENT_TYPE": "nonsense"}) == 0
     assert Bench().application.binary_offset({}) == 0
 
 
-def test_a_length_of_zero_means_the_bytes_of_the_only_input() -> None:
+def test_a_json_length_of_zero_means_raw_bytes_of_the_only_input() -> None:
     answer = Bench().invoke(np.array([7], np.int32).tobytes(), f"{BINARY};json-header-size=0")
     assert (answer.status_code, answer.mimetype) == (200, BINARY)
     assert answer.data.endswith(b"\7\0\0\0")
 
 
 @pytest.mark.parametrize("size", ["-1", "abc", "99999", "2147483648", "9" * 30, "", "1e2", "1;2"])
-def test_lengths_that_cannot_be(size: str) -> None:
+def test_invalid_json_lengths_are_refused(size: str) -> None:
     bench = Bench()
     body, content_type = binary(size)
     answer = bench.invoke(body, content_type)
@@ -293,7 +295,7 @@ def test_lengths_that_cannot_be(size: str) -> None:
 
 
 @pytest.mark.parametrize("content_type", [BINARY, f"text/csv,{BINARY};json-header-size=1", f"x{BINARY}"])
-def test_the_binary_type_in_a_form_that_is_none(content_type: str) -> None:
+def test_a_malformed_binary_type_is_refused(content_type: str) -> None:
     answer = Bench().invoke(V2, content_type)
     assert (answer.status_code, f"{BINARY};json-header-size=N" in answer.json["error"]) == (400, True)
 
@@ -310,19 +312,19 @@ def test_the_binary_type_in_a_form_that_is_none(content_type: str) -> None:
         (BackendFailed("boom"), 500),
     ],
 )
-def test_errors_of_the_engine(error: ServerError, status: int) -> None:
+def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: int) -> None:
     bench = Bench()
     bench.error = error
     answer = bench.invoke()
     assert (answer.status_code, answer.mimetype, answer.json) == (status, "application/json", {"error": error.message})
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_missing_default_model_is_404() -> None:
     answer = Bench(default_model="nope").invoke()
     assert (answer.status_code, answer.mimetype, "nope" in answer.json["error"]) == (404, "application/json", True)
 
 
-def test_without_a_name_the_only_model_is_meant() -> None:
+def test_the_only_model_is_the_default() -> None:
     bench = Bench(default_model="")
     assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
     bench = Bench(default_model="")
@@ -331,7 +333,7 @@ def test_without_a_name_the_only_model_is_meant() -> None:
     assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
 
 
-def test_what_cannot_be_read_or_sent() -> None:
+def test_unsupported_formats_are_415_and_406() -> None:
     bench = Bench()
     for answer, status, text in (
         (bench.invoke(b""), 400, "the body is empty"),
@@ -344,12 +346,12 @@ def test_what_cannot_be_read_or_sent() -> None:
     assert bench.seen == []
 
 
-def test_a_body_larger_than_allowed() -> None:
+def test_a_body_over_the_limit_is_refused() -> None:
     answer = Bench(HttpOptions(max_input_size=8)).invoke(b"[1,2,3,4,5]")
     assert (answer.status_code, "exceeds the maximum" in answer.json["error"]) == (400, True)
 
 
-def test_headers_of_the_platform_reach_the_model_by_every_format() -> None:
+def test_platform_headers_reach_the_model_in_every_format() -> None:
     names = {"X-Amzn-SageMaker-Custom-Attributes": "k=v", "X-Amzn-SageMaker-Session-Id": "s"}
     headers = {name.replace("-", "_"): value for name, value in names.items()}
     body, content_type = binary()
@@ -365,25 +367,25 @@ def test_headers_of_the_platform_reach_the_model_by_every_format() -> None:
         assert "X-Amzn-SageMaker-Custom-Attributes" not in answer.headers
         assert bench.seen[-1].parameters == {**names, "k": "v"}
         assert bench.seen[-1].id == "id-1"
-    # The remembered JSON of a binary request must not remember headers.
+    # The cached JSON of a binary request must not include headers.
     bench.invoke(body, content_type)
     assert (bench.seen[-1].parameters, bench.seen[-1].id) == (None, "")
 
 
-def test_the_inference_id_finds_the_error() -> None:
+def test_an_error_has_the_inference_id() -> None:
     bench = Bench()
     bench.error = BackendFailed("boom")
     assert bench.invoke(X_Amzn_SageMaker_Inference_Id="id-1").headers["Trident-Request-Id"] == "id-1"
 
 
 @pytest.mark.parametrize("data", [V2, b"[1,2]"])
-def test_the_model_answers_with_custom_attributes(data: bytes) -> None:
+def test_the_model_sets_custom_attributes(data: bytes) -> None:
     bench = Bench()
     bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "trace=1"}
     assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
 
 
-def test_every_hook_is_one_of_the_listed() -> None:
+def test_the_application_overrides_only_listed_hooks() -> None:
     documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
     own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
     assert own

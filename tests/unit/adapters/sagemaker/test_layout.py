@@ -1,4 +1,4 @@
-"""The model directory of the platform: which models are in it, and which one requests mean."""
+"""The layout of the platform's model directory: its models and the default one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def write(root: Path, *paths: str) -> str:
         (["config.pbtxt", "model.onnx", "code/inference.py"], "model"),
     ],
 )
-def test_the_only_model_is_the_default_one(tmp_path: Path, paths: list[str], name: str) -> None:
+def test_the_only_model_is_the_default(tmp_path: Path, paths: list[str], name: str) -> None:
     root = write(tmp_path / "model", *paths)
     assert read_layout(root) == read_layout(root, name) == Layout((name,), name)
 
 
-def test_of_several_one_is_named(tmp_path: Path) -> None:
+def test_one_of_several_models_must_be_named(tmp_path: Path) -> None:
     root = write(tmp_path / "model", "cat/1/model.onnx", "dog/config.pbtxt")
     assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
     with pytest.raises(ConfigInvalid, match="holds several models: cat, dog") as refusal:
@@ -47,7 +47,7 @@ def test_of_several_one_is_named(tmp_path: Path) -> None:
     assert no.value.hint == "the models are: cat, dog"
 
 
-def test_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="is not a directory"):
         read_layout(str(tmp_path / "model"))
     root = write(tmp_path / "model")
@@ -59,7 +59,7 @@ def test_no_model(tmp_path: Path) -> None:
     assert "model.onnx" in (refusal.value.hint or "")
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
+def test_reading_the_layout_writes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "model"
     write(root, "model.onnx", "config.pbtxt")
     read_layout(str(root))

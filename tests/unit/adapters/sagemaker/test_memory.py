@@ -1,4 +1,4 @@
-"""Which models fit, by figures made up for the test, and once by those of this machine."""
+"""The memory budget, with invented figures, and once with the figures of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 
 class Machine:
-    """A container of 1 GiB, of which `used` bytes are this process's, and perhaps GPUs."""
+    """A container of 1 GiB, optionally with GPUs. This process uses `used` bytes of it."""
 
     def __init__(self, gpus: Sequence[MemoryRoom | None] = ()) -> None:
         self.used = 0
@@ -58,7 +58,7 @@ def model(mib: int, config: str = "") -> ModelFolder:
     return ModelFolder(Path("unused"), text_format.Parse(config, ModelConfig()), mib * MIB)
 
 
-def test_a_model_that_fits_and_one_that_does_not() -> None:
+def test_a_model_is_admitted_only_if_it_fits() -> None:
     machine = Machine()
     machine.load("a", model(500), takes=500 * MIB)
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_a_model_that_fits_and_one_that_does_not() -> None:
     assert machine.trims == 3
 
 
-def test_a_model_that_can_never_fit() -> None:
+def test_a_model_that_can_never_fit_gets_another_hint() -> None:
     with pytest.raises(OutOfMemory) as caught:
         Machine().load("a", model(2000))
     assert caught.value.hint == "use an instance type with more memory"
@@ -89,7 +89,7 @@ def test_the_estimate_is_exact_to_the_byte() -> None:
         machine.load("a", model(0))
 
 
-def test_what_a_model_took_last_time_counts() -> None:
+def test_the_last_measured_size_counts() -> None:
     machine = Machine()
     machine.load("a", model(10), takes=600 * MIB)
     assert machine.budget.taken(url("a")) == {HOST: 600 * MIB}
@@ -101,7 +101,7 @@ def test_what_a_model_took_last_time_counts() -> None:
     assert machine.budget.taken(url("a")) == {HOST: 20 * MIB}
 
 
-def test_a_load_that_is_not_alone_says_nothing() -> None:
+def test_a_load_beside_another_is_not_measured() -> None:
     machine = Machine()
     with machine.budget.room_for("a", url("a"), model(10)):
         machine.load("b", model(10), takes=MIB)
@@ -110,7 +110,7 @@ def test_a_load_that_is_not_alone_says_nothing() -> None:
     assert [machine.budget.taken(url(name)) for name in "abc"] == [{}, {}, {}]
 
 
-def test_a_load_that_fails_leaves_nothing_behind() -> None:
+def test_a_failed_load_releases_its_reservation() -> None:
     machine = Machine()
     with pytest.raises(ZeroDivisionError), machine.budget.room_for("a", url("a"), model(500)):
         raise ZeroDivisionError
@@ -118,7 +118,7 @@ def test_a_load_that_fails_leaves_nothing_behind() -> None:
     machine.load("b", model(500))
 
 
-def test_a_model_waits_for_the_estimates_of_others() -> None:
+def test_a_load_waits_for_the_reservations_of_others() -> None:
     machine = Machine()
     order: list[str] = []
 
@@ -136,7 +136,7 @@ def test_a_model_waits_for_the_estimates_of_others() -> None:
     assert order == ["the first ends", "the second begins"]
 
 
-def test_it_does_not_wait_where_memory_is_short_anyhow() -> None:
+def test_a_load_does_not_wait_if_memory_is_too_short_already() -> None:
     machine = Machine()
     with machine.budget.room_for("a", url("a"), model(400)):
         machine.used = 600 * MIB
@@ -144,7 +144,7 @@ def test_it_does_not_wait_where_memory_is_short_anyhow() -> None:
             machine.load("b", model(400))
 
 
-def test_loads_that_fit_go_side_by_side() -> None:
+def test_loads_that_fit_run_side_by_side() -> None:
     machine = Machine()
     together = threading.Barrier(4, timeout=LIMIT_S)
 
@@ -157,7 +157,7 @@ def test_loads_that_fit_go_side_by_side() -> None:
             done.result(LIMIT_S)
 
 
-def test_each_gpu_that_gets_instances_must_have_room() -> None:
+def test_each_gpu_with_instances_must_have_room() -> None:
     machine = Machine([MemoryRoom(8 * GIB, 6 * GIB), MemoryRoom(8 * GIB, GIB)])
     on_second = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
     with pytest.raises(OutOfMemory, match="model 'a' needs about 864 MiB of gpu:1 memory, of which 1,024 MiB of 8,192"):
@@ -165,10 +165,10 @@ def test_each_gpu_that_gets_instances_must_have_room() -> None:
     machine.load("b", model(400, "instance_group { kind: KIND_GPU gpus: [ 0 ] count: 2000000000 }"))
     machine.load("c", model(400, "instance_group { kind: KIND_CPU }"))
     with pytest.raises(OutOfMemory, match="gpu:1"):
-        machine.load("d", model(400))  # nothing written: an instance on each GPU
+        machine.load("d", model(400))  # without instance groups there is an instance on each GPU
 
 
-def test_what_a_model_took_of_a_gpu_counts() -> None:
+def test_the_measured_size_on_a_gpu_counts() -> None:
     machine = Machine([MemoryRoom(8 * GIB, 6 * GIB)])
     with machine.budget.room_for("a", url("a"), model(10)):
         machine.gpus[0] = MemoryRoom(8 * GIB, 3 * GIB)
@@ -177,11 +177,11 @@ def test_what_a_model_took_of_a_gpu_counts() -> None:
         machine.load("a", model(10))
 
 
-def test_a_gpu_that_does_not_exist_is_the_engines_to_refuse() -> None:
+def test_a_missing_gpu_is_left_to_the_engine() -> None:
     Machine().load("a", model(10, "instance_group { kind: KIND_GPU gpus: [ 3 ] }"))
 
 
-def test_what_nobody_can_tell_is_not_checked() -> None:
+def test_unknown_memory_is_not_checked() -> None:
     budget = MemoryBudget(lambda: None, lambda: [None], gpu_ids=lambda config: [0])
     with budget.room_for("a", url("a"), model(10_000_000)):
         pass
@@ -193,11 +193,11 @@ def test_what_nobody_can_tell_is_not_checked() -> None:
 @pytest.mark.parametrize(
     ("total", "reserve"), [(GIB, 64 * MIB), (4 * GIB, GIB // 5), (64 * GIB, 512 * MIB), (0, 64 * MIB)]
 )
-def test_the_reserve(total: int, reserve: int) -> None:
+def test_the_reserve_is_a_part_of_the_total_within_bounds(total: int, reserve: int) -> None:
     assert reserve_of(total) == reserve
 
 
-def test_the_budget_of_this_machine() -> None:
+def test_the_budget_of_this_machine_admits_what_fits() -> None:
     with MemoryBudget.of_machine().room_for("a", url("a"), model(1)):
         pass
     with pytest.raises(OutOfMemory), MemoryBudget.of_machine().room_for("a", url("a"), model(1 << 30)):

@@ -1,4 +1,4 @@
-"""Where the model is in an unpacked archive."""
+"""The model in an unpacked archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENSEMBLE = 'platform: "ensemble"'
 
 
 class Archive:
-    """The folder `hash/model` below a root, filled by paths."""
+    """The folder `hash/model` below a root, with files by path."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -52,13 +52,13 @@ def archive(tmp_path: Path) -> Archive:
         (["resnet/1/model.onnx", ".ipynb_checkpoints/1/model.onnx"], "resnet"),
     ],
 )
-def test_layouts(archive: Archive, paths: list[str], where: str) -> None:
+def test_the_model_is_found_in_each_layout(archive: Archive, paths: list[str], where: str) -> None:
     for path in paths:
         archive.put(path)
     assert archive.found() == (where, 0)
 
 
-def test_of_several_it_is_the_ensemble(archive: Archive) -> None:
+def test_the_ensemble_of_several_models_is_found(archive: Archive) -> None:
     for name in ("after", "before"):
         archive.put(f"{name}/1/model.onnx", "12345")
         archive.put(f"{name}/config.pbtxt", 'platform: "onnxruntime_onnx"')
@@ -70,14 +70,14 @@ def test_of_several_it_is_the_ensemble(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize(("ensembles", "what"), [(0, "none of them an ensemble"), (2, "2 of them ensembles")])
-def test_several_without_one_that_leads(archive: Archive, ensembles: int, what: str) -> None:
+def test_several_models_without_one_ensemble_are_refused(archive: Archive, ensembles: int, what: str) -> None:
     for number in range(3):
         archive.put(f"m{number}/config.pbtxt", ENSEMBLE if number < ensembles else "")
     with pytest.raises(InvalidRequest, match=f"there are 3 models in '.*', {what}: 'm0', 'm1', 'm2'"):
         archive.found()
 
 
-def test_no_model(archive: Archive) -> None:
+def test_a_folder_without_a_model_is_refused(archive: Archive) -> None:
     with pytest.raises(InvalidRequest, match=r"it holds nothing$"):
         archive.found()
     for number in range(10):
@@ -86,14 +86,14 @@ def test_no_model(archive: Archive) -> None:
         archive.found()
 
 
-def test_a_configuration_that_is_none(archive: Archive) -> None:
+def test_a_malformed_configuration_is_refused(archive: Archive) -> None:
     archive.put("config.pbtxt", "max_batch_sise: 8")
     archive.put("1/model.onnx")
     with pytest.raises(ConfigInvalid, match="max_batch_sise"):
         archive.found()
 
 
-def test_the_weights_are_those_of_the_versions_that_will_be_loaded(archive: Archive) -> None:
+def test_only_versions_that_will_be_loaded_count(archive: Archive) -> None:
     archive.put("1/model.onnx", "x" * 1000)
     archive.put("2/model.onnx", "x" * 10)
     archive.put("2/model.onnx.data", "x" * 100)
@@ -102,10 +102,10 @@ def test_the_weights_are_those_of_the_versions_that_will_be_loaded(archive: Arch
     archive.put("config.pbtxt", "version_policy { all {} }")
     assert archive.found() == (".", 1110)
     archive.put("config.pbtxt", "version_policy { specific { versions: 7 } }")
-    assert archive.found()[1] > 6000  # the engine says what is wrong with it
+    assert archive.found()[1] > 6000  # the engine reports the error
 
 
-def test_links(archive: Archive) -> None:
+def test_links_within_the_folder_are_followed_once(archive: Archive) -> None:
     weights = archive.put("weights/big.onnx", "12345")
     (archive.folder / "1").mkdir()
     (archive.folder / "1" / "model.onnx").symlink_to(weights)
@@ -119,8 +119,7 @@ def test_links(archive: Archive) -> None:
 @pytest.mark.parametrize(
     "target", ["/etc/passwd", "/dev/zero", "/proc", "/nowhere/at/all", "ROOT/../secret", "ROOT/other/model"]
 )
-def test_a_link_that_leads_out(archive: Archive, target: str) -> None:
-    """To the system, or to another archive's model."""
+def test_a_link_that_leads_out_is_refused(archive: Archive, target: str) -> None:
     (archive.root.parent / "secret").write_text("secret")
     (archive.root / "other" / "model").mkdir(parents=True)
     (archive.folder / "1").mkdir()
@@ -136,7 +135,7 @@ def test_a_pipe_is_never_opened(archive: Archive) -> None:
         archive.found()
 
 
-def test_folders_without_end(archive: Archive) -> None:
+def test_too_many_levels_of_folders_are_refused(archive: Archive) -> None:
     archive.put("/".join(["d"] * DEEPEST) + "/file")
     list_files(archive.folder)
     archive.put("/".join(["d"] * (DEEPEST + 1)) + "/file")
@@ -144,7 +143,7 @@ def test_folders_without_end(archive: Archive) -> None:
         archive.found()
 
 
-def test_names_that_are_not_utf_8_can_be_told_of(archive: Archive) -> None:
+def test_names_that_are_not_utf_8_are_escaped(archive: Archive) -> None:
     (archive.folder / os.fsdecode(b"\xff\n") / "1").mkdir(parents=True)
     with pytest.raises(InvalidRequest, match="there is no model") as caught:
         archive.found()

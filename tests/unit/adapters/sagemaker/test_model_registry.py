@@ -1,4 +1,4 @@
-"""The life of the models of a multi-model endpoint, on real engines."""
+"""The models of a multi-model endpoint, on real engines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Endpoint:
         self.models.load(name, self.url(name))
 
     def unpack(self, name: str, weight: int | str) -> Path:
-        """An archive with a flat model that answers with `weight`. Returns the model's folder."""
+        """Unpack an archive with a flat model that answers with `weight`; return the model's folder."""
         return write(self.root / name, "model", weight)
 
     def ask(self, name: str) -> int:
@@ -54,7 +54,7 @@ class Endpoint:
 
 
 def waiting(method: str) -> int:
-    """How many threads wait in this method of the registry for what another one does."""
+    """The number of threads that wait in this method of the registry."""
     return sum({method, "wait_for"} <= _functions(frame) for frame in sys._current_frames().values())
 
 
@@ -80,7 +80,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_two_models_of_one_inner_name(endpoint: Endpoint) -> None:
+def test_two_models_may_have_the_same_name_inside(endpoint: Endpoint) -> None:
     for name, weight in (("a1-b2", 3), ("c3", 5)):
         write(endpoint.root / name / "model", "same", weight)
         endpoint.load(name)
@@ -94,7 +94,7 @@ def test_two_models_of_one_inner_name(endpoint: Endpoint) -> None:
         endpoint.ask("a1-b2")
 
 
-def test_the_url_comes_back_as_it_was_sent(endpoint: Endpoint) -> None:
+def test_the_url_is_returned_as_sent(endpoint: Endpoint) -> None:
     write(endpoint.root / "x" / "model", "sub", 3)
     url = f"{endpoint.root}/x/model/sub/"
     endpoint.models.load("name", url)
@@ -102,7 +102,7 @@ def test_the_url_comes_back_as_it_was_sent(endpoint: Endpoint) -> None:
     assert endpoint.ask("name") == 3
 
 
-def test_twice_is_a_conflict(endpoint: Endpoint) -> None:
+def test_loading_a_loaded_model_is_a_conflict(endpoint: Endpoint) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
     with pytest.raises(AlreadyLoaded, match=r"^model 'a' is loaded already$") as caught:
@@ -111,7 +111,7 @@ def test_twice_is_a_conflict(endpoint: Endpoint) -> None:
     assert endpoint.ask("a") == 1
 
 
-def test_twice_at_once_one_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     with endpoint.bench.backend.holding("a"):
         first = pool.submit(endpoint.load, "a")
@@ -126,7 +126,7 @@ def test_twice_at_once_one_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) ->
     assert endpoint.ask("a") == 1
 
 
-def test_models_are_loaded_side_by_side(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_different_models_load_side_by_side(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("slow", 1)
     endpoint.unpack("quick", 2)
     with endpoint.bench.backend.holding("slow"):
@@ -152,7 +152,7 @@ def test_an_unload_waits_for_the_load(endpoint: Endpoint, pool: ThreadPoolExecut
     assert endpoint.bench.backend.models[0].is_closed
 
 
-def test_an_unload_of_a_load_that_fails(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_an_unload_during_a_failing_load_is_not_found(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", BROKEN)
     with endpoint.bench.backend.holding("a"):
         load = pool.submit(endpoint.load, "a")
@@ -165,7 +165,7 @@ def test_an_unload_of_a_load_that_fails(endpoint: Endpoint, pool: ThreadPoolExec
         unload.result(LIMIT_S)
 
 
-def test_an_unload_waits_for_the_invocations_that_began(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_an_unload_waits_for_running_invocations(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
     with endpoint.models.invocation("a") as engine_name, endpoint.models.invocation("a"):
@@ -181,7 +181,7 @@ def test_an_unload_waits_for_the_invocations_that_began(endpoint: Endpoint, pool
     assert endpoint.ask("a") == 1
 
 
-def test_a_load_waits_for_the_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_a_load_waits_for_an_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
     with endpoint.bench.running("a") as responses:
@@ -195,7 +195,7 @@ def test_a_load_waits_for_the_unload(endpoint: Endpoint, pool: ThreadPoolExecuto
         assert endpoint.bench.backend.loads == ["a:1=1"]
     unload.result(LIMIT_S)
     load.result(LIMIT_S)
-    assert responses.get(timeout=LIMIT_S).error is None  # what was in flight is answered
+    assert responses.get(timeout=LIMIT_S).error is None  # requests in flight are answered
     assert [model.is_closed for model in endpoint.bench.backend.models] == [True, False]
     assert endpoint.ask("a") == 1
 
@@ -215,7 +215,7 @@ def test_an_unload_waits_for_another_unload(endpoint: Endpoint, pool: ThreadPool
         endpoint.models.unload("a")
 
 
-def test_an_unload_that_the_engine_refuses_changes_nothing(endpoint: Endpoint) -> None:
+def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
     endpoint.bench.engine.begin_exit()
@@ -224,13 +224,13 @@ def test_an_unload_that_the_engine_refuses_changes_nothing(endpoint: Endpoint) -
     assert endpoint.names() == ["a"]
 
 
-def test_unknown(endpoint: Endpoint) -> None:
+def test_an_unknown_model_is_not_found(endpoint: Endpoint) -> None:
     for ask in (endpoint.models.get, endpoint.ask, endpoint.models.unload):
         with pytest.raises(ModelNotFound, match=r"^model 'none' is not loaded$"):
             ask("none")
 
 
-def test_a_failed_load_leaves_nothing_behind(endpoint: Endpoint) -> None:
+def test_a_failed_load_leaves_the_model_unknown(endpoint: Endpoint) -> None:
     folder = endpoint.unpack("a", BROKEN)
     with pytest.raises(ServerError, match="the weights are broken"):
         endpoint.load("a")
@@ -244,7 +244,7 @@ def test_a_failed_load_leaves_nothing_behind(endpoint: Endpoint) -> None:
     assert endpoint.ask("a") == 7
 
 
-def test_names_cannot_leave_their_folder(endpoint: Endpoint) -> None:
+def test_names_cannot_leave_their_folder_by_a_load(endpoint: Endpoint) -> None:
     endpoint.unpack("a", 1)
     for name, url in (("../a", endpoint.url("a")), ("a", f"{endpoint.root}/../models/a/model"), ("a", "/dev/model")):
         with pytest.raises(InvalidRequest):
@@ -270,7 +270,7 @@ def pages(models: LoadedModels, limit: int) -> list[list[str]]:
             return found
 
 
-def test_pages(endpoint: Endpoint) -> None:
+def test_pages_list_every_model_once(endpoint: Endpoint) -> None:
     assert endpoint.models.names_after(None) == ([], None)
     models = loaded(endpoint, 5)
     assert pages(models, 2) == [["m0", "m1"], ["m2", "m3"], ["m4"]]
@@ -279,29 +279,29 @@ def test_pages(endpoint: Endpoint) -> None:
     assert models.names_after("") == models.names_after(None)
 
 
-def test_a_page_goes_on_where_the_one_before_ended(endpoint: Endpoint) -> None:
+def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
     models = loaded(endpoint, 5)
     _, token = models.names_after(None, 2)
     models.unload("m0")
-    models.unload("m1")  # the one that the token stands for
+    models.unload("m1")  # the model whose name the token encodes
     models.unload("m3")
     page, token = models.names_after(token, 2)
     assert ([model.name for model in page], token) == (["m2", "m4"], None)
 
 
 @pytest.mark.parametrize("token", ["!", "m1", "a", "Li4", "YS9i", "/w==", "-w", "é", "x" * 5000])
-def test_tokens_that_no_page_gave(endpoint: Endpoint, token: str) -> None:
+def test_invalid_tokens_are_refused(endpoint: Endpoint, token: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid next_page_token$"):
         endpoint.models.names_after(token)
 
 
-def test_a_limit_below_one(endpoint: Endpoint) -> None:
+def test_a_limit_below_one_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(InvalidRequest, match="limit must be at least 1, not 0"):
         endpoint.models.names_after(None, 0)
 
 
-def test_full_evict_and_retry(tmp_path: Path) -> None:
-    """A container of 1 GiB, models that take 400 MiB."""
+def test_a_load_succeeds_after_an_eviction(tmp_path: Path) -> None:
+    """The container has 1 GiB, and each model needs 400 MiB."""
     with living(control_mode="explicit") as bench:
 
         def room() -> MemoryRoom:
@@ -310,7 +310,7 @@ def test_full_evict_and_retry(tmp_path: Path) -> None:
         full = Endpoint(tmp_path, bench, MemoryBudget(room))
         for number in range(3):
             with open(full.unpack(f"m{number}", number) / "1" / "weights", "wb") as weights:
-                weights.truncate(300 * MIB)  # a hole: takes nothing of the disk
+                weights.truncate(300 * MIB)  # a hole that uses no disk space
         full.load("m0")
         full.load("m1")
         with pytest.raises(OutOfMemory, match=r"^out of memory: model 'm2' needs about 466 MiB of container memory"):
@@ -322,7 +322,7 @@ def test_full_evict_and_retry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["model", "model/1", "model/inner", "model/inner/1"])
-def test_real_models_in_every_layout(tmp_path: Path, layout: str) -> None:
+def test_real_models_load_in_every_layout(tmp_path: Path, layout: str) -> None:
     onnx_models.write(onnx_models.add_sub(), tmp_path / "models" / "hash" / layout / "model.onnx")
     if "inner" in layout:
         put(tmp_path / "models" / "hash" / "model" / "inner" / "config.pbtxt", 'name: "other"' + CONFIG)
@@ -333,8 +333,8 @@ def test_real_models_in_every_layout(tmp_path: Path, layout: str) -> None:
         assert infer(engine, models.get("hash").engine_name, ones(), ones()).error is None
 
 
-def test_memory_that_runs_out_while_a_model_is_loaded(tmp_path: Path) -> None:
-    """Its warmup asks for more than there is."""
+def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> None:
+    """The model's warmup allocates more than the machine has."""
     onnx_models.write(onnx_models.allocating(), tmp_path / "hash" / "model" / "1" / "model.onnx")
     warmup = (
         'model_warmup { name: "w" batch_size: 1 inputs { key: "SIZE" '
@@ -350,7 +350,7 @@ def test_memory_that_runs_out_while_a_model_is_loaded(tmp_path: Path) -> None:
         assert bench.engine.is_ready()
 
 
-def test_a_model_gives_its_memory_back(tmp_path: Path) -> None:
+def test_an_unload_returns_memory_to_the_system(tmp_path: Path) -> None:
     weights = onnx_models.constant("W", np.ones((2048, 4096)), "FP32")
     node = helper.make_node("MatMul", ["INPUT0", "W"], ["OUTPUT0"])
     sides = [onnx_models.tensor("INPUT0", "FP32", ["b", 2048])], [onnx_models.tensor("OUTPUT0", "FP32", ["b", 4096])]
@@ -359,7 +359,7 @@ def test_a_model_gives_its_memory_back(tmp_path: Path) -> None:
     with living(control_mode="explicit") as bench:
         memory = MemoryBudget()
         endpoint = Endpoint(tmp_path, bench, memory)
-        endpoint.load("hash")  # what ONNX Runtime takes once is taken now
+        endpoint.load("hash")  # allocates what ONNX Runtime needs only once
         endpoint.models.unload("hash")
         trim_heap()
         before = resident_bytes()

@@ -1,4 +1,4 @@
-"""The `/models` family on an engine that only notes what it is told to load."""
+"""The `/models` routes on an engine that only records its loads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_the_life_of_a_model(bench: Bench) -> None:
+def test_a_model_is_loaded_listed_described_and_unloaded(bench: Bench) -> None:
     assert bench.open("/models").json == {"models": []}
     answer = bench.load("abc")
     assert (answer.status_code, answer.data) == (200, b"")
@@ -93,7 +93,7 @@ def test_a_model_is_invoked_by_the_name_in_the_path(bench: Bench) -> None:
         assert bench.open(f"/models/{name}").json == bench.described(name)
 
 
-def test_invoke_takes_every_format_and_does_not_enter_flask(bench: Bench) -> None:
+def test_invocations_take_every_format_without_flask(bench: Bench) -> None:
     bench.load("m")
     bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
     answer = bench.open(
@@ -103,7 +103,7 @@ def test_invoke_takes_every_format_and_does_not_enter_flask(bench: Bench) -> Non
 
 
 def test_an_unload_between_the_requests_of_one_invocation_waits_for_it(bench: Bench) -> None:
-    """Of a model that does not batch each row is a request; the platform unloads it while the first of them runs."""
+    """Each row is a request of a model that does not batch. The platform unloads it while the first one runs."""
     bench.load("m")
     deletion: list[Any] = []
 
@@ -130,7 +130,7 @@ def test_an_unload_between_the_requests_of_one_invocation_waits_for_it(bench: Be
     assert bench.engine.calls[-1] == ("unload", "m", True)
 
 
-def test_pages(bench: Bench) -> None:
+def test_pages_follow_their_tokens(bench: Bench) -> None:
     names = [f"m{n:03}" for n in range(7)]
     for name in names:
         bench.load(name)
@@ -149,7 +149,7 @@ def test_pages(bench: Bench) -> None:
     "query",
     [{"limit": "0"}, {"limit": "-1"}, {"limit": "x"}, {"limit": "²"}, {"limit": "9" * 50}, {"next_page_token": "?"}],
 )
-def test_pages_that_cannot_be(bench: Bench, query: dict[str, str]) -> None:
+def test_invalid_pages_are_refused(bench: Bench, query: dict[str, str]) -> None:
     answer = bench.open("/models", query_string=query)
     assert (answer.status_code, list(answer.json)) == (400, ["error"])
 
@@ -168,13 +168,13 @@ def test_pages_that_cannot_be(bench: Bench, query: dict[str, str]) -> None:
         b'{"model_name":"' + b"x" * 70_000 + b'","url":"u"}',
     ],
 )
-def test_loads_that_cannot_be(bench: Bench, body: bytes) -> None:
+def test_invalid_loads_are_refused(bench: Bench, body: bytes) -> None:
     answer = bench.open("/models", method="POST", data=body)
     assert (answer.status_code, list(answer.json)) == (400, ["error"])
     assert bench.engine.calls == []
 
 
-def test_a_load_that_is_too_long_names_no_option(bench: Bench) -> None:
+def test_a_load_body_over_the_fixed_limit_names_no_option(bench: Bench) -> None:
     answer = bench.open("/models", method="POST", data=b" " * 65537)
     assert answer.json["error"] == (
         "request JSON size of 65537 bytes exceeds the maximum allowed input size of 65536 bytes. "
@@ -182,12 +182,12 @@ def test_a_load_that_is_too_long_names_no_option(bench: Bench) -> None:
     )
 
 
-def test_a_model_that_is_not_there(bench: Bench) -> None:
+def test_a_missing_model_is_404(bench: Bench) -> None:
     answer = bench.open("/models", method="POST", json={"model_name": "gone", "url": bench.url("gone")})
     assert (answer.status_code, "there is no folder" in answer.json["error"]) == (400, True)
 
 
-def test_why_a_load_failed(bench: Bench) -> None:
+def test_a_failed_load_answers_400_with_the_reason(bench: Bench) -> None:
     bench.engine.refusal = OutOfMemory("no memory left")
     answer = bench.load("m")
     assert (answer.status_code, answer.json) == (507, {"error": "no memory left"})
@@ -199,11 +199,11 @@ def test_why_a_load_failed(bench: Bench) -> None:
     assert bench.load("m").status_code == 200
 
 
-def test_names_cannot_leave_their_folder(bench: Bench) -> None:
+def test_names_in_paths_cannot_leave_their_folder(bench: Bench) -> None:
     for name in ("..", "%2e%2e", "a%2Fb", "%00"):
         assert bench.open(f"/models/{name}").status_code == 404
         assert bench.open(f"/models/{name}", method="DELETE").status_code == 404
 
 
-def test_ping_is_live_without_any_model(bench: Bench) -> None:
+def test_ping_answers_200_without_any_model(bench: Bench) -> None:
     assert bench.open("/ping").status_code == 200

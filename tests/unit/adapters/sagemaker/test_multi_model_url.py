@@ -1,4 +1,4 @@
-"""Names and urls of a multi-model load: what is taken, and what cannot leave its folder."""
+"""The checks of names and urls in a multi-model load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = "/opt/ml/models"
 
 
 @pytest.mark.parametrize("name", ["a1b2c3", "with-hyphens", "v1.2_x", "..x", "größe", "x" * LONGEST_NAME])
-def test_names_that_a_folder_can_have(name: str) -> None:
+def test_valid_folder_names_are_accepted(name: str) -> None:
     check_name(name)
     check_url(f"{ROOT}/{name}/model", ROOT)
 
@@ -21,16 +21,16 @@ def test_names_that_a_folder_can_have(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", " ", ".", "..", "a/b", "/etc", "a\0b", "x" * (LONGEST_NAME + 1), "ß" * 128, "\ud800"]
 )
-def test_names_that_no_folder_has(name: str) -> None:
+def test_invalid_folder_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid model_name '") as caught:
         check_name(name)
-    caught.value.message.encode()  # it must be possible to send it
+    caught.value.message.encode()  # the text can be sent
     with pytest.raises(InvalidRequest, match=r"^invalid url '"):
         check_url(f"{ROOT}/{name}/model", ROOT)
 
 
 @pytest.mark.parametrize("rest", ["model", "model/", "model/sub", "model/sub/"])
-def test_urls_below_the_root(rest: str) -> None:
+def test_urls_below_the_root_are_accepted(rest: str) -> None:
     check_url(f"{ROOT}/hash/{rest}", ROOT)
     check_url(f"{ROOT}/hash/{rest}", f"{ROOT}/")
 
@@ -56,13 +56,13 @@ def test_urls_below_the_root(rest: str) -> None:
         "x" * 100_000,
     ],
 )
-def test_urls_that_are_refused(url: str) -> None:
+def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match=f"it must be {ROOT}/<name>/model$") as caught:
         check_url(url, ROOT)
     assert len(caught.value.message) < 1000
 
 
-def test_the_folder_of_a_url(tmp_path: Path) -> None:
+def test_a_url_gives_its_folder(tmp_path: Path) -> None:
     (tmp_path / "hash" / "model" / "sub").mkdir(parents=True)
     assert folder_of(f"{tmp_path}/hash/model", str(tmp_path)) == tmp_path / "hash" / "model"
     assert folder_of(f"{tmp_path}/hash/model/sub/", str(tmp_path)) == tmp_path / "hash" / "model" / "sub"
@@ -77,7 +77,7 @@ def test_links_inside_the_root_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["/dev", "/proc/self", "/sys", "/", "../outside"])
-def test_a_link_cannot_lead_out(tmp_path: Path, target: str) -> None:
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, target: str) -> None:
     root = tmp_path / "models"
     (tmp_path / "outside").mkdir()
     (root / "hash").mkdir(parents=True)
@@ -86,7 +86,7 @@ def test_a_link_cannot_lead_out(tmp_path: Path, target: str) -> None:
         folder_of(f"{root}/hash/model", str(root))
 
 
-def test_what_is_no_folder(tmp_path: Path) -> None:
+def test_a_url_without_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "hash").mkdir()
     url = f"{tmp_path}/hash/model"
     with pytest.raises(InvalidRequest, match=r"^there is no folder '"):

@@ -27,7 +27,7 @@ def test_without_headers_nothing_is_added() -> None:
     assert request.id == ""
 
 
-def test_headers_are_parameters_under_their_names() -> None:
+def test_headers_become_parameters_under_their_names() -> None:
     request = adopted(dict.fromkeys(NAMES, "value") | {"Unknown-Header": "x"})
     assert request.parameters == {f"X-Amzn-SageMaker-{name}": "value" for name in NAMES}
 
@@ -42,19 +42,19 @@ def test_headers_are_parameters_under_their_names() -> None:
         ("priority=1,timeout=2,sequence_id=3,binary_data_output=true,triton_x=1,mine=2", {"mine": "2"}),
     ],
 )
-def test_custom_attributes_are_parameters_whole_and_in_pairs(attributes: str, pairs: dict[str, str]) -> None:
+def test_custom_attributes_become_one_parameter_and_their_pairs(attributes: str, pairs: dict[str, str]) -> None:
     request = adopted({"Custom-Attributes": attributes})
     assert request.parameters == {ATTRIBUTES: attributes, **pairs}
     assert (request.priority, request.timeout_us, request.correlation_id) == (0, 0, 0)
 
 
-def test_the_body_counts_more() -> None:
+def test_parameters_of_the_body_take_precedence() -> None:
     request = adopted({"Custom-Attributes": "a=1,b=2", "Inference-Id": "header"}, {"a": 7}, "body")
     assert request.parameters == {ATTRIBUTES: "a=1,b=2", "a": 7, "b": "2"}
     assert request.id == "body"
 
 
-def test_the_inference_id_is_the_id_of_a_request_without() -> None:
+def test_the_inference_id_becomes_a_missing_request_id() -> None:
     assert adopted({"Inference-Id": "x" * 64}).id == "x" * 64
 
 
@@ -69,7 +69,7 @@ def test_the_inference_id_is_the_id_of_a_request_without() -> None:
         ("Enable-Explanations", 64),
     ],
 )
-def test_limits(name: str, limit: int) -> None:
+def test_headers_over_their_limits_are_refused(name: str, limit: int) -> None:
     adopted({name: "x" * limit})
     with pytest.raises(InvalidRequest, match=f"X-Amzn-SageMaker-{name} has {limit + 1} characters, at most {limit}"):
         adopted({name: "x" * (limit + 1)})
@@ -77,7 +77,7 @@ def test_limits(name: str, limit: int) -> None:
         adopted({name: "caf\xe9"})
 
 
-def test_the_model_answers_with_headers() -> None:
+def test_response_parameters_become_headers() -> None:
     parameters: dict[str, Parameter] = {
         ATTRIBUTES: "a=1",
         "X-Amzn-SageMaker-New-Session-Id": "id; Expires=2030-01-01T00:00:00Z",
@@ -94,6 +94,6 @@ def test_the_model_answers_with_headers() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "caf\xe9", "x" * 1025])
-def test_no_header_is_made_of_what_none_can_hold(value: str) -> None:
+def test_invalid_header_values_of_the_model_are_errors(value: str) -> None:
     with pytest.raises(BackendFailed, match=ATTRIBUTES):
         parameter_headers({ATTRIBUTES: value})

@@ -21,23 +21,23 @@ from core.http.payloads.formats import NotAcceptable
     ],
 )
 @pytest.mark.parametrize("kind", [BodyKind.JSON, BodyKind.CSV])
-def test_the_best_of_what_is_accepted(accept: str | None, chosen: str, kind: BodyKind) -> None:
+def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, kind: BodyKind) -> None:
     assert ResponseTypes(SageMakerSettings()).of(accept, kind) == chosen
 
 
-def test_nothing_that_is_accepted() -> None:
+def test_an_accept_header_without_a_known_type_is_refused() -> None:
     with pytest.raises(NotAcceptable, match="available are: application/json, text/csv, "):
         ResponseTypes(SageMakerSettings()).of("image/png", BodyKind.CSV)
 
 
-def test_the_default_is_a_setting() -> None:
+def test_the_default_type_is_a_setting() -> None:
     types = ResponseTypes(SageMakerSettings(default_accept="text/csv"))
     assert types.of(None, BodyKind.JSON) == types.of("*/*", BodyKind.NPY) == "text/csv"
     assert types.of("application/json", BodyKind.JSON) == "application/json"
 
 
 @pytest.mark.parametrize("default", ["image/png", "csv"])
-def test_a_default_that_is_none_stops_the_start(default: str) -> None:
+def test_an_invalid_default_type_stops_the_start(default: str) -> None:
     with pytest.raises(ConfigInvalid, match="SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"):
         ResponseTypes(SageMakerSettings(default_accept=default))
 
@@ -65,5 +65,5 @@ def test_batch_jobs_get_lines_for_lines() -> None:
         ("application/x-npy", "application/x-npy"),
     ],
 )
-def test_what_a_v2_request_is_answered_with_if_not_with_v2(accept: str, chosen: str | None) -> None:
+def test_a_v2_request_may_prefer_another_type(accept: str, chosen: str | None) -> None:
     assert other_than_v2(accept) == chosen

@@ -1,4 +1,4 @@
-"""What SageMaker's variables say of the server's own options."""
+"""The server options that SageMaker's variables set."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PAGE = ROOT / "docs" / "sagemaker.md"
 
 
 def said(**environ: str) -> dict[str, tuple[str, str]]:
-    """Text and source by option; of several the last, which is the one that counts."""
+    """Text and source by option; the last one wins."""
     found = server_options(environ, read_sagemaker_settings(environ))
     return {flag: (text, source) for flag, text, source in found}
 
 
-def test_the_defaults_of_the_platform() -> None:
+def test_the_platform_has_its_defaults() -> None:
     assert {flag: text for flag, (text, _) in said().items()} == {
         "allow-sagemaker": "true",
         "allow-http": "false",
@@ -70,7 +70,7 @@ def test_each_variable_sets_its_option(variable: str, text: str, flag: str, valu
     assert said(**{variable: text})[flag] == (value, variable)
 
 
-def test_bodies_in_batch_mode() -> None:
+def test_batch_mode_allows_larger_bodies() -> None:
     assert said(SAGEMAKER_BATCH="true")["http-max-input-size"] == (str(100 * MB), "platform")
     with_payload = said(SAGEMAKER_BATCH="true", SAGEMAKER_MAX_PAYLOAD_IN_MB="6")
     assert with_payload["http-max-input-size"] == (str(100 * MB), "SAGEMAKER_MAX_PAYLOAD_IN_MB")
@@ -89,12 +89,12 @@ def test_bodies_in_batch_mode() -> None:
         ("50", ["0", "false", "false", "false"]),
     ],
 )
-def test_levels_of_python_become_switches(level: str, switches: list[str]) -> None:
+def test_python_log_levels_become_switches(level: str, switches: list[str]) -> None:
     found = said(SAGEMAKER_CONTAINER_LOG_LEVEL=level)
     assert [found[flag][0] for flag in ("log-verbose", "log-info", "log-warning", "log-error")] == switches
 
 
-def test_tritons_switches_beat_the_level() -> None:
+def test_triton_log_switches_override_the_level() -> None:
     found = said(SAGEMAKER_CONTAINER_LOG_LEVEL="40", SAGEMAKER_TRITON_LOG_INFO="true")
     assert found["log-info"] == ("true", "SAGEMAKER_TRITON_LOG_INFO")
 
@@ -108,12 +108,12 @@ def test_tritons_switches_beat_the_level() -> None:
         ("SAGEMAKER_TRITON_DISABLE_MODEL_NAMESPACING", "maybe"),
     ],
 )
-def test_a_bad_value_is_named(variable: str, text: str) -> None:
+def test_a_bad_value_names_its_variable(variable: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"the variable {variable} is '{text}'; it takes "):
         said(**{variable: text})
 
 
-def test_additional_arguments_are_split_as_by_a_shell_that_does_nothing_else() -> None:
+def test_additional_arguments_are_split_without_shell_expansion() -> None:
     text = "--load-model=a --id 'my server' --log-file=$(whoami);ls"
     assert additional_arguments({"SAGEMAKER_TRITON_ADDITIONAL_ARGS": text}) == [
         "--load-model=a",
@@ -126,13 +126,13 @@ def test_additional_arguments_are_split_as_by_a_shell_that_does_nothing_else() -
         additional_arguments({"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--id 'x"})
 
 
-def test_variables_without_effect_are_named_and_no_others() -> None:
+def test_only_variables_without_effect_are_reported() -> None:
     environ = dict.fromkeys(("SAGEMAKER_PROGRAM", "SAGEMAKER_REGION", "SAGEMAKER_BATCH", "SOMETHING"), "1")
     assert variables_without_effect({**environ, "SAGEMAKER_STARTUP_TIMEOUT": ""}) == ["SAGEMAKER_PROGRAM"]
     assert not set(WITHOUT_EFFECT) & set(EFFECTIVE_VARIABLES)
 
 
-def test_a_misspelled_variable_of_tritons_is_named() -> None:
+def test_a_misspelled_triton_variable_is_reported() -> None:
     environ = dict.fromkeys(("SAGEMAKER_TRITON_DEFALT_MODEL_NAME", "SAGEMAKER_TRITON_X", "SAGEMAKER_REGION"), "1")
     environ |= dict.fromkeys((*EFFECTIVE_VARIABLES, *WITHOUT_EFFECT), "1")
     assert misspelled(environ) == [
@@ -141,6 +141,6 @@ def test_a_misspelled_variable_of_tritons_is_named() -> None:
     ]
 
 
-def test_every_variable_is_documented_and_no_others() -> None:
+def test_exactly_the_known_variables_are_documented() -> None:
     named = set(re.findall(r"`(SAGEMAKER_\w+[A-Z])`", PAGE.read_text()))
     assert named == {*EFFECTIVE_VARIABLES, *WITHOUT_EFFECT}

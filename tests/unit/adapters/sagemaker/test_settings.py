@@ -1,4 +1,4 @@
-"""What SageMaker's variables say to the adapter."""
+"""The adapter's settings from SageMaker's variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def read(**environ: str) -> SageMakerSettings:
     return read_sagemaker_settings(environ)
 
 
-def test_nothing_set() -> None:
+def test_an_empty_environment_gives_the_defaults() -> None:
     found = read(SAGEMAKER_MULTI_MODEL="", TRIDENT_ID="x", SAGEMAKER_REGION="eu-west-1")
     assert found == SageMakerSettings()
     assert (found.port, found.safe_port_range, found.inference_type, found.ping_mode) == (8080, None, "infer", "ready")
@@ -40,7 +40,7 @@ def test_nothing_set() -> None:
         ("SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT", "text/csv", "default_accept", "text/csv"),
     ],
 )
-def test_each_variable_has_its_meaning(variable: str, text: str, name: str, value: object) -> None:
+def test_each_variable_sets_its_field(variable: str, text: str, name: str, value: object) -> None:
     found = read(**{variable: text})
     assert getattr(found, name) == value
     assert found.sources == {name: "environment"}
@@ -62,21 +62,21 @@ def test_each_variable_has_its_meaning(variable: str, text: str, name: str, valu
         ("SAGEMAKER_MAX_CONCURRENT_TRANSFORMS", "9" * 5000, "a whole number from 1"),
     ],
 )
-def test_a_bad_value_names_variable_value_and_what_it_takes(variable: str, text: str, expected: str) -> None:
+def test_a_bad_value_names_the_variable_and_its_accepted_values(variable: str, text: str, expected: str) -> None:
     with pytest.raises(ConfigInvalid) as refusal:
         read(**{variable: text})
     assert refusal.value.message == f"the variable {variable} is '{text}'; it takes {expected}"
 
 
 @pytest.mark.parametrize("kind", ["generate", "generate_stream"])
-def test_what_would_make_every_invocation_fail_ends_the_start(kind: str) -> None:
+def test_an_unsupported_inference_type_ends_the_start(kind: str) -> None:
     with pytest.raises(ConfigInvalid) as refusal:
         read(SAGEMAKER_TRITON_INFERENCE_TYPE=kind)
     assert refusal.value.message == (
         f"the variable SAGEMAKER_TRITON_INFERENCE_TYPE is '{kind}', which this server does not support yet; "
         "it takes infer"
     )
-    # Triton, too, ignores it where there are many models.
+    # Triton also ignores it on a multi-model endpoint.
     assert read(SAGEMAKER_TRITON_INFERENCE_TYPE=kind, SAGEMAKER_MULTI_MODEL="true").inference_type == kind
 
 
@@ -88,18 +88,18 @@ def test_ping_mode_follows_the_mode_unless_overridden() -> None:
 
 
 @pytest.mark.parametrize(("payload", "transforms"), [("1", 16), ("6", 16), ("25", 4), ("100", 1), ("200", 1), ("0", 1)])
-def test_as_many_transforms_as_the_platform_allows(payload: str, transforms: int) -> None:
+def test_transforms_fill_the_platforms_limit_in_flight(payload: str, transforms: int) -> None:
     assert read(SAGEMAKER_MAX_PAYLOAD_IN_MB=payload).max_concurrent_transforms == transforms
 
 
-def test_options_beat_variables() -> None:
+def test_options_override_variables() -> None:
     environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_SAFE_PORT_RANGE": "1-2"}
     found = read_sagemaker_settings(environ, port=3, safe_port_range="3-4", model_root="/m", models_root="/ms")
     assert (found.port, found.safe_port_range, found.model_root, found.models_root) == (3, (3, 4), "/m", "/ms")
     assert read_sagemaker_settings(environ, safe_port_range="").safe_port_range is None
 
 
-def test_the_rows_of_the_table() -> None:
+def test_describe_returns_the_rows_of_the_table() -> None:
     rows = read(SAGEMAKER_BATCH="1", SAGEMAKER_TRITON_PING_MODE="live").describe()
     assert SettingRow("SAGEMAKER_BATCH", "true", "environment") in rows
     assert SettingRow("SAGEMAKER_TRITON_OVERRIDE_PING_MODE", "live", "environment") in rows
@@ -107,6 +107,6 @@ def test_the_rows_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "-", "1-", "-2", "a-b", "1-2-3", "1-99999", "²-3", "1 - 2"])
-def test_what_is_no_port_range(text: str) -> None:
+def test_an_invalid_port_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="range"):
         parse_port_range(text)

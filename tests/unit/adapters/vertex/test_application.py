@@ -1,4 +1,4 @@
-"""The container as an application: what it has of the v2 core, and what it makes different."""
+"""The container as a WSGI application, and its differences from the v2 core."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ INFER = "/v2/models/simple/infer"
         (ValueError("x"), 500),
     ],
 )
-def test_statuses(error: Exception, status: int) -> None:
+def test_errors_have_their_statuses(error: Exception, status: int) -> None:
     assert VertexBench().application.status_of(error) == status
 
 
-def test_an_error_that_nobody_foresaw_tells_nothing() -> None:
+def test_an_unexpected_error_reveals_nothing() -> None:
     bench = VertexBench()
     bench.error = ServerError("x")
     bench.engine.model_spec = lambda name, version=-1: 1 / 0  # type: ignore[method-assign,assignment]
@@ -52,7 +52,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing() -> None:
     assert answer.json == {"error": "unexpected error in the server, its log says more"}
 
 
-def test_the_v2_routes_are_as_everywhere() -> None:
+def test_the_v2_routes_answer_as_on_plain_http() -> None:
     bench = VertexBench()
     assert bench.post(V2, path=INFER).json["outputs"][0]["data"] == [1, 2]
     tensor = {"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
@@ -65,20 +65,20 @@ def test_the_v2_routes_are_as_everywhere() -> None:
     assert bench.post(body, content_type, path=INFER).json["outputs"][0]["data"] == [5, 6]
 
 
-def test_the_limits_are_those_of_the_predict_route() -> None:
+def test_the_limits_apply_only_to_the_predict_route() -> None:
     assert VertexBench(max_request_size=1).post(V2, path=INFER).status_code == 200
     assert VertexBench(max_request_size=1).post(V2).status_code == 400
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.LOADING])
-def test_while_models_load_a_request_says_so(phase: Phase) -> None:
+def test_a_request_during_the_load_is_503(phase: Phase) -> None:
     bench = VertexBench()
     bench.engine.serving = ServingPhase(name=phase)
     answer = bench.post()
     assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
 
 
-def test_metrics_are_made_anew_each_time() -> None:
+def test_each_request_renders_the_metrics_page() -> None:
     pages = iter([b"first", b"second"])
     application = VertexApplication(
         FakeEngine(),
@@ -93,6 +93,6 @@ def test_metrics_are_made_anew_each_time() -> None:
     assert (answer.data, answer.content_type) == (b"second", "text/plain; charset=utf-8")
 
 
-def test_a_route_whose_version_can_be_none() -> None:
+def test_a_predict_route_with_version_zero_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="version"):
         VertexBench(predict_route="/v2/models/simple/versions/0/infer")

@@ -1,4 +1,4 @@
-"""The time that an answer may take."""
+"""The time limit of a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Now:
         return self.value
 
 
-def test_until_then_the_client_is_asked() -> None:
+def test_before_the_deadline_the_client_check_counts() -> None:
     now, gone = Now(), [False]
     deadline = Deadline(2.5, lambda: gone[0], now)
     now.value = 102.4
@@ -27,12 +27,12 @@ def test_until_then_the_client_is_asked() -> None:
     assert deadline()
 
 
-def test_where_nobody_can_be_asked_the_client_is_there() -> None:
+def test_without_a_client_check_the_client_counts_as_connected() -> None:
     assert not Deadline(2.5, None, Now())()
 
 
 @pytest.mark.parametrize("gone", [None, lambda: True])
-def test_when_it_is_over_it_says_so(gone: Any) -> None:
+def test_after_the_deadline_a_call_raises(gone: Any) -> None:
     now = Now()
     deadline = Deadline(2.5, gone, now)
     now.value = 102.5
@@ -41,7 +41,7 @@ def test_when_it_is_over_it_says_so(gone: Any) -> None:
     assert over.value.hint == "--vertex-ai-timeout-secs is the limit"
 
 
-def test_a_request_has_one_if_there_is_a_limit() -> None:
+def test_a_limit_sets_the_deadline_of_a_request() -> None:
     environ: dict[str, Any] = {}
     set_deadline(environ, 0.0)
     assert environ == {}

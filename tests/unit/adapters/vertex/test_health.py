@@ -1,4 +1,4 @@
-"""The health probe: exactly 200, or 503 with the reason."""
+"""The health probe: 200, or 503 with the reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
 
 
-def test_an_unready_server_says_how_far_it_is() -> None:
+def test_an_unready_server_answers_503_with_the_progress() -> None:
     bench = VertexBench()
     bench.engine.ready = False
     bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", done=1, total=3)
@@ -17,7 +17,7 @@ def test_an_unready_server_says_how_far_it_is() -> None:
     assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
 
 
-def test_a_server_without_the_default_model_is_not_healthy() -> None:
+def test_a_server_without_the_default_model_is_unhealthy() -> None:
     bench = VertexBench(default_model="absent")
     answer = bench.get(HEALTH)
     assert (answer.status_code, answer.json["error"]) == (503, "the default model 'absent' is not loaded")
@@ -27,7 +27,7 @@ def test_a_server_without_the_default_model_is_not_healthy() -> None:
     assert bench.get(HEALTH).json["error"] == "the default model 'absent' is not loaded"
 
 
-def test_a_server_without_any_model_is_not_healthy_unless_one_can_be_loaded_through_it() -> None:
+def test_a_server_without_models_is_healthy_only_if_clients_can_load_one() -> None:
     for groups, status in ((PUBLIC, 503), (("model-repository",), 200)):
         bench = VertexBench(public_groups=groups)
         bench.engine.versions = {}

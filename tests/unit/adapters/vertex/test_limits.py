@@ -1,4 +1,4 @@
-"""Sizes: what is refused, and what is said once a minute."""
+"""The size limits and their warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def now() -> Now:
     return Now()
 
 
-def test_what_is_larger_is_refused(now: Now) -> None:
+def test_larger_bodies_are_refused(now: Now) -> None:
     limits = SizeLimits(100, 200, now)
     limits.check_request(100)
     limits.check_response(200)
@@ -34,15 +34,13 @@ def test_what_is_larger_is_refused(now: Now) -> None:
     assert "--vertex-ai-max-response-size" in str(refused.value.hint)
 
 
-def test_0_allows_anything(now: Now) -> None:
+def test_a_limit_of_0_allows_any_size(now: Now) -> None:
     limits = SizeLimits(0, 0, now)
     limits.check_request(1 << 40)
     limits.check_response(1 << 40)
 
 
-def test_what_a_shared_endpoint_would_not_let_through_is_said_once_a_minute(
-    now: Now, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bodies_over_a_shared_endpoints_limit_warn_once_a_minute(now: Now, caplog: pytest.LogCaptureFixture) -> None:
     limits = SizeLimits(0, 0, now)
     limits.check_request(SHARED_ENDPOINT_BYTES)
     assert caplog.messages == []
@@ -64,7 +62,7 @@ def test_what_a_shared_endpoint_would_not_let_through_is_said_once_a_minute(
     assert len(caplog.messages) == 4
 
 
-def test_what_is_refused_is_not_warned_of(now: Now, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_body_gets_no_warning(now: Now, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InvalidRequest):
         SizeLimits(1, 1, now).check_request(2_000_000)
     assert caplog.messages == []
@@ -82,5 +80,5 @@ def test_what_is_refused_is_not_warned_of(now: Now, caplog: pytest.LogCaptureFix
         ({"trident.body": b""}, 0),
     ],
 )
-def test_how_much_came(environ: dict[str, Any], size: int) -> None:
+def test_the_received_size_is_known_before_the_body_is_read(environ: dict[str, Any], size: int) -> None:
     assert received_size(environ) == size

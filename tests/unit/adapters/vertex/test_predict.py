@@ -1,4 +1,4 @@
-"""A request on the predict route: what its body is, whom it asks, and what its errors say."""
+"""Requests on the predict route: kinds of bodies, targets, limits and errors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TENSOR = struct.pack("<2i", 1, 2)
 
 
 def kind_of(answer: Any) -> str:
-    """How a body was read, by what came back."""
+    """The kind that the body was decoded as, judged by the answer."""
     assert answer.status_code == 200, answer.data
     return "v2" if "outputs" in answer.json else "instances"
 
 
-# --- what a body is
+# --- kinds of bodies
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def kind_of(answer: Any) -> str:
         (b'{"parameters":{"a":"\\"instances\\""},' + V2[1:], "v2"),
     ],
 )
-def test_the_body_says_what_it_is_under_any_type(body: bytes, kind: str, content_type: str | None) -> None:
+def test_the_body_decides_its_kind_under_any_type(body: bytes, kind: str, content_type: str | None) -> None:
     assert kind_of(VertexBench().post(body, content_type)) == kind
 
 
@@ -71,7 +71,9 @@ def test_the_body_says_what_it_is_under_any_type(body: bytes, kind: str, content
     ],
 )
 @pytest.mark.parametrize("content_type", [JSON, None])
-def test_an_option_decides_it_otherwise(payload: str, body: bytes, outcome: str, content_type: str | None) -> None:
+def test_the_payload_option_overrides_the_body(
+    payload: str, body: bytes, outcome: str, content_type: str | None
+) -> None:
     answer = VertexBench(payload=PayloadKind(payload)).post(body, content_type)
     if answer.status_code == 200:
         assert kind_of(answer) == outcome
@@ -83,14 +85,14 @@ def test_an_option_decides_it_otherwise(payload: str, body: bytes, outcome: str,
 @pytest.mark.parametrize(
     "body", [b"{}", b"5", b"null", b'"instances"', b" ", b"\xff\xfe\x00", b'{"input":[1]}', b'{"Instances":[1]}']
 )
-def test_what_is_neither_is_told_both(body: bytes) -> None:
+def test_a_body_without_a_known_form_is_refused(body: bytes) -> None:
     answer = VertexBench().post(body)
     assert (answer.status_code, answer.mimetype) == (400, JSON)
     assert "{'instances': [...]}" in answer.json["error"]
     assert "'inputs'" in answer.json["error"]
 
 
-def test_an_empty_body() -> None:
+def test_an_empty_body_is_refused() -> None:
     for content_type in (JSON, "text/csv", BINARY.of(0), None):
         answer = VertexBench().post(b"", content_type)
         assert (answer.status_code, answer.json) == (400, {"error": "the body is empty"})
@@ -108,7 +110,9 @@ def test_an_empty_body() -> None:
         (b"[[1,2],[3,4]]", JSON, "application/jsonlines", b"[1,2]\n[3,4]\n"),
     ],
 )
-def test_other_formats(body: bytes, content_type: str, accept: str | None, expected: bytes) -> None:
+def test_other_formats_are_decoded_and_encoded(
+    body: bytes, content_type: str, accept: str | None, expected: bytes
+) -> None:
     headers = {} if accept is None else {"Accept": accept}
     answer = VertexBench().post(body, content_type, **headers)
     assert (answer.status_code, answer.data) == (200, expected)
@@ -124,7 +128,7 @@ def test_other_formats(body: bytes, content_type: str, accept: str | None, expec
         ("text/csv", ";;;", 400, "Accept"),
     ],
 )
-def test_what_is_not_understood_lists_what_is(content_type: str, accept: str, status: int, text: str) -> None:
+def test_unsupported_types_list_the_supported_ones(content_type: str, accept: str, status: int, text: str) -> None:
     answer = VertexBench().post(b"1,2\n", content_type, Accept=accept)
     assert (answer.status_code, answer.mimetype, list(answer.json)) == (status, JSON, ["error"])
     assert text in answer.json["error"]
@@ -133,7 +137,7 @@ def test_what_is_not_understood_lists_what_is(content_type: str, accept: str, st
 # --- binary tensors
 
 
-def test_binary_tensors_come_back_as_those_of_the_v2_protocol() -> None:
+def test_binary_responses_have_the_v2_media_type() -> None:
     answer = VertexBench().post(HEADER + TENSOR, BINARY.of(len(HEADER)))
     assert (answer.status_code, answer.mimetype) == (200, "application/octet-stream")
     size = int(answer.headers["Inference-Header-Content-Length"])
@@ -141,7 +145,7 @@ def test_binary_tensors_come_back_as_those_of_the_v2_protocol() -> None:
     assert json.loads(answer.data[:size])["outputs"][0]["parameters"] == {"binary_data_size": 8}
 
 
-def test_a_length_of_0_means_that_all_is_one_tensor() -> None:
+def test_a_json_length_of_0_means_raw_bytes_of_one_tensor() -> None:
     answer = VertexBench().post(TENSOR, BINARY.of(0))
     assert answer.data.endswith(TENSOR)
 
@@ -149,20 +153,20 @@ def test_a_length_of_0_means_that_all_is_one_tensor() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1e3", "0x10", "٣".encode().decode("latin-1"), "5;a=b", " 5", "+5", "9" * 30, "5,5"]
 )
-def test_a_length_that_is_no_number(text: str) -> None:
+def test_a_json_length_that_is_not_a_number_is_refused(text: str) -> None:
     answer = VertexBench().post(HEADER + TENSOR, f"{BINARY.prefix}{text}")
     assert answer.status_code == 400
     assert answer.json["error"].startswith(f"Content-Type must be '{BINARY.prefix}N'")
 
 
 @pytest.mark.parametrize("size", [-1, -999999999, len(HEADER + TENSOR) + 1, 999999999])
-def test_a_length_that_cannot_be(size: int) -> None:
+def test_a_json_length_out_of_range_is_refused(size: int) -> None:
     answer = VertexBench().post(HEADER + TENSOR, BINARY.of(size))
     assert answer.status_code == 400
     assert f"got: {size}" in answer.json["error"]
 
 
-def test_the_header_of_the_v2_protocol_is_ignored() -> None:
+def test_the_v2_length_header_is_ignored() -> None:
     bench = VertexBench()
     assert bench.post(HEADER + TENSOR, BINARY.of(len(HEADER)), Inference_Header_Content_Length="3").status_code == 200
     assert bench.post(INSTANCES, Inference_Header_Content_Length="3").json == PREDICTION
@@ -170,10 +174,10 @@ def test_the_header_of_the_v2_protocol_is_ignored() -> None:
     assert bench.post(HEADER + TENSOR, JSON, Inference_Header_Content_Length=str(len(HEADER))).status_code == 400
 
 
-# --- whom it asks
+# --- targets
 
 
-def test_parameters_choose_and_the_others_are_passed_on() -> None:
+def test_target_parameters_are_taken_and_others_are_passed_on() -> None:
     bench = VertexBench()
     parameters = {
         "model": "simple",
@@ -190,7 +194,7 @@ def test_parameters_choose_and_the_others_are_passed_on() -> None:
     assert (request.outputs, request.priority, request.parameters) == (("OUT",), 2, {"a": "b", "c": 1.5})
 
 
-def test_each_request_of_many_is_like_the_first() -> None:
+def test_every_request_of_a_payload_has_the_same_target() -> None:
     bench = VertexBench()
     body = {"instances": [[1], [2], [3]], "parameters": {"version": 3, "id": "r7", "a": "b"}}
     assert bench.post(body).json == {"predictions": [[1], [2], [3]]}
@@ -209,19 +213,19 @@ def test_each_request_of_many_is_like_the_first() -> None:
         ([], 400),
     ],
 )
-def test_what_cannot_be_asked(parameters: Any, status: int) -> None:
+def test_invalid_targets_are_refused(parameters: Any, status: int) -> None:
     bench = VertexBench()
     answer = bench.post({"instances": [[1]], "parameters": parameters})
     assert (answer.status_code, list(answer.json)) == (status, ["error"])
     assert bench.seen == []
 
 
-def test_there_need_be_no_parameters() -> None:
+def test_parameters_are_optional() -> None:
     for parameters in (None, {}):
         assert VertexBench().post({"instances": [[1]], "parameters": parameters}).json == {"predictions": [[1]]}
 
 
-def test_several_models_and_none_is_meant() -> None:
+def test_several_models_without_a_default_are_refused() -> None:
     bench = VertexBench()
     bench.engine.repository_index = lambda ready_only: [IndexEntry(name=name) for name in ("b", "simple")]  # type: ignore[method-assign]
     answer = bench.post(INSTANCES)
@@ -232,7 +236,7 @@ def test_several_models_and_none_is_meant() -> None:
     assert bench.post(V2).status_code == 400
 
 
-def test_a_version_in_the_predict_route_is_the_one_that_serves() -> None:
+def test_a_version_in_the_predict_route_is_used() -> None:
     path = "/v2/models/simple/versions/1/infer"
     bench = VertexBench(predict_route=path)
     for body in (INSTANCES, V2):
@@ -256,14 +260,14 @@ def test_a_version_in_the_predict_route_is_the_one_that_serves() -> None:
         ("IN", {"IN": [1]}, 200),
     ],
 )
-def test_the_key_field_is_no_input(key_field: str, instance: dict[str, Any], status: int) -> None:
+def test_the_key_field_is_not_an_input(key_field: str, instance: dict[str, Any], status: int) -> None:
     answer = VertexBench(key_field=key_field).post({"instances": [instance]})
     assert answer.status_code == status
     if status == 400:
         assert "instance 0: '" in answer.json["error"]
 
 
-def test_one_wrong_instance_and_nothing_is_run() -> None:
+def test_one_invalid_instance_stops_the_whole_request() -> None:
     bench = VertexBench()
     answer = bench.post({"instances": [[1], [2], ["x"], [4]]})
     assert (answer.status_code, list(answer.json)) == (400, ["error"])
@@ -274,7 +278,7 @@ def test_one_wrong_instance_and_nothing_is_run() -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(InvalidRequest("no"), 400), (QueueFull("no"), 503), (BackendFailed("no"), 500)]
 )
-def test_one_instance_fails_and_there_are_no_predictions(error: ServerError, status: int) -> None:
+def test_one_failed_instance_fails_the_whole_request(error: ServerError, status: int) -> None:
     bench = VertexBench()
     answered = bench._respond
 
@@ -306,11 +310,11 @@ def test_one_instance_fails_and_there_are_no_predictions(error: ServerError, sta
         ("text/event-stream;q=0.1, */*", False),
     ],
 )
-def test_who_would_rather_have_a_stream(accept: str | None, wanted: bool) -> None:
+def test_accept_shows_whether_the_client_wants_a_stream(accept: str | None, wanted: bool) -> None:
     assert wants_stream(accept) is wanted
 
 
-def test_there_are_none_yet() -> None:
+def test_streams_are_refused_as_unsupported() -> None:
     bench = VertexBench()
     for answer in (
         bench.post(INSTANCES, Accept="text/event-stream"),
@@ -328,7 +332,7 @@ def test_there_are_none_yet() -> None:
 # --- limits
 
 
-def test_what_is_too_large_is_not_run() -> None:
+def test_a_request_over_the_limit_is_not_run() -> None:
     bench = VertexBench(max_request_size=len(INSTANCES))
     assert bench.post(INSTANCES).status_code == 200
     for headers, body in (({}, INSTANCES + b" "), ({"Content_Encoding": "gzip"}, gzip.compress(INSTANCES + b" "))):
@@ -339,7 +343,7 @@ def test_what_is_too_large_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("body", [INSTANCES, V2])
-def test_an_answer_that_is_too_large_is_an_error(body: bytes) -> None:
+def test_a_response_over_the_limit_is_an_error(body: bytes) -> None:
     bench = VertexBench()
     size = len(bench.post(body).data)
     assert VertexBench(max_response_size=size).post(body).status_code == 200
@@ -351,7 +355,7 @@ def test_an_answer_that_is_too_large_is_an_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [INSTANCES, V2, b'{"instances":[[1],[2],[3]]}'])
-def test_an_answer_that_is_late_is_an_error_and_the_request_is_cancelled(body: bytes) -> None:
+def test_a_late_response_is_an_error_and_cancels_the_request(body: bytes) -> None:
     bench = VertexBench(timeout_s=0.05)
     bench.engine.respond = lambda request: None
     answer = bench.post(body)
@@ -361,7 +365,7 @@ def test_an_answer_that_is_late_is_an_error_and_the_request_is_cancelled(body: b
     assert not bench.engine._pending
 
 
-def test_the_servers_own_limit_holds_too() -> None:
+def test_the_servers_own_limit_applies_too() -> None:
     bench = VertexBench(HttpOptions(max_input_size=len(INSTANCES) - 1))
     answer = bench.post(INSTANCES)
     assert answer.status_code == 400
@@ -371,7 +375,7 @@ def test_the_servers_own_limit_holds_too() -> None:
 # --- compression
 
 
-def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_runs() -> None:
+def test_npy_for_several_outputs_is_refused_before_the_model_runs() -> None:
     bench = VertexBench()
     spec = bench.engine.model_spec("simple")
     two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
@@ -380,7 +384,7 @@ def test_several_outputs_in_a_format_of_one_array_are_refused_before_the_model_r
     assert (answer.status_code, bench.seen) == (406, [])
 
 
-def test_both_ways_compressed() -> None:
+def test_bodies_may_be_compressed_both_ways() -> None:
     answer = VertexBench().post(gzip.compress(INSTANCES), Content_Encoding="gzip", Accept_Encoding="gzip")
     assert answer.headers["Content-Encoding"] == "gzip"
     assert json.loads(gzip.decompress(answer.data)) == PREDICTION

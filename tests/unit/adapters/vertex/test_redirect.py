@@ -1,4 +1,4 @@
-"""What the redirect header reaches, and what it does not, whoever asks."""
+"""The routes that the redirect header reaches, and those that it does not."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize(("target", "mime"), PERMITTED)
-def test_what_only_looks_is_reached_by_a_post_without_a_body(target: str, mime: str) -> None:
+def test_a_redirect_reaches_routes_that_read_state(target: str, mime: str) -> None:
     answer = VertexBench().redirect(target)
     assert (answer.status_code, answer.mimetype) == (200, mime)
 
 
 @pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}?a=b"])
-def test_the_answers_are_those_of_the_target(path: str) -> None:
+def test_a_redirect_answers_as_its_target(path: str) -> None:
     bench = VertexBench()
 
     def redirect(target: str) -> object:
@@ -109,18 +109,18 @@ def test_the_answers_are_those_of_the_target(path: str) -> None:
     assert redirect("v2/models/absent").status_code == 404
     assert redirect("v2/systemsharedmemory/region/x/status").status_code == 404
     bench.engine.ready = False
-    assert redirect("v2/health/ready").status_code == 400  # as everywhere else
+    assert redirect("v2/health/ready").status_code == 400  # as on plain HTTP
     assert redirect("v2/health/live").status_code == 200
 
 
-def test_the_body_of_the_index_counts() -> None:
+def test_a_redirected_index_reads_its_body() -> None:
     bench = VertexBench()
     assert len(bench.redirect("v2/repository/index").json) == 2
     assert len(bench.redirect("v2/repository/index", b'{"ready":true}').json) == 1
 
 
 @pytest.mark.parametrize("target", ["v2/models/simple/infer", "v2/models/simple/versions/1/infer"])
-def test_inference(target: str) -> None:
+def test_a_redirect_reaches_inference(target: str) -> None:
     bench = VertexBench()
     answer = bench.redirect(target, V2)
     assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [1, 2])
@@ -130,7 +130,7 @@ def test_inference(target: str) -> None:
     assert bench.redirect(target.replace("simple", "absent"), V2).status_code == 404
 
 
-def test_inference_is_within_the_limits() -> None:
+def test_redirected_inference_keeps_the_limits() -> None:
     bench = VertexBench(max_request_size=len(V2), max_response_size=100)
     refused = bench.redirect("v2/models/simple/infer", V2 + b" ")
     assert (refused.status_code, refused.json["error"]) == (
@@ -145,13 +145,13 @@ def test_inference_is_within_the_limits() -> None:
     assert (late.status_code, late.json["error"]) == (503, "there was no answer within 0.05 seconds")
 
 
-def test_a_large_request_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_redirected_request_warns(caplog: pytest.LogCaptureFixture) -> None:
     VertexBench().redirect("v2/models/simple/infer", V2 + b" " * SHARED_ENDPOINT_BYTES)
     assert sum("shared public endpoint" in text for text in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("target", FORBIDDEN)
-def test_what_changes_the_server_is_forbidden(target: str) -> None:
+def test_routes_that_change_the_server_are_forbidden(target: str) -> None:
     bench = VertexBench(public_groups=(*GROUPS, "metrics"))
     answer = bench.redirect(target)
     assert (answer.status_code, answer.mimetype, list(answer.json)) == (403, "application/json", ["error"])
@@ -160,14 +160,14 @@ def test_what_changes_the_server_is_forbidden(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", FORBIDDEN)
-def test_also_for_those_who_have_the_key(target: str) -> None:
+def test_routes_that_change_the_server_are_forbidden_with_the_key_too(target: str) -> None:
     bench = VertexBench(HttpOptions(restricted=parse_restricted([f"{','.join(GROUPS)}:x-key=k"])))
     assert bench.redirect(target, X_Key="k").status_code == 403
     assert bench.engine.calls == []
 
 
 @pytest.mark.parametrize("target", [*UNKNOWN, *HIDDEN])
-def test_all_else_is_no_path_that_it_can_reach(target: str) -> None:
+def test_other_paths_cannot_be_reached(target: str) -> None:
     bench = VertexBench(public_groups=(*GROUPS, "metrics"))
     answer = bench.redirect(target)
     assert (answer.status_code, answer.mimetype) == (400, "application/json")
@@ -176,11 +176,11 @@ def test_all_else_is_no_path_that_it_can_reach(target: str) -> None:
     assert bench.engine.calls == []
 
 
-def test_a_long_header_is_not_repeated_at_length() -> None:
+def test_a_long_header_is_cut_in_the_error() -> None:
     assert len(VertexBench().redirect("x" * 5000).json["error"]) < 250
 
 
-def test_a_header_that_came_twice_is_one_text() -> None:
+def test_a_repeated_header_reaches_no_route() -> None:
     bench = VertexBench()
     for targets in (("v2", "v2/repository/models/simple/unload"), ("v2/repository/models/simple/unload", "v2")):
         headers = [("X-Vertex-Ai-Triton-Redirect", target) for target in targets]
@@ -190,12 +190,12 @@ def test_a_header_that_came_twice_is_one_text() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
 @pytest.mark.parametrize("target", ["v2", "metrics", "nonsense", FORBIDDEN[0]])
-def test_other_methods(method: str, target: str) -> None:
+def test_other_methods_are_405(method: str, target: str) -> None:
     answer = VertexBench().open(PREDICT, method=method, headers={"X-Vertex-Ai-Triton-Redirect": target})
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
-def test_on_other_paths_the_header_means_nothing() -> None:
+def test_the_header_is_ignored_on_other_paths() -> None:
     bench = VertexBench()
     header = {"X-Vertex-Ai-Triton-Redirect": "v2"}
     assert bench.get(HEALTH, headers=header).data == b""
@@ -204,7 +204,7 @@ def test_on_other_paths_the_header_means_nothing() -> None:
     assert bench.get("/none", headers=header).status_code == 404
 
 
-def test_restricted_groups_want_their_header_behind_the_redirect_too() -> None:
+def test_restricted_groups_need_their_header_behind_the_redirect() -> None:
     bench = VertexBench(HttpOptions(restricted=parse_restricted(["health:x-health=h", "inference:x-infer=i"])))
     assert bench.redirect("v2/health/live").status_code == 403
     assert bench.redirect("v2/health/live", X_Infer="i").status_code == 403
@@ -215,7 +215,7 @@ def test_restricted_groups_want_their_header_behind_the_redirect_too() -> None:
     assert bench.redirect("metrics").status_code == 200
 
 
-def test_what_is_public_has_nothing_to_do_with_it() -> None:
+def test_a_redirect_does_not_depend_on_public_groups() -> None:
     bench = VertexBench(public_groups=())
     assert bench.redirect("v2/models/simple/infer", V2).status_code == 200
     assert bench.redirect("metrics").status_code == 200

@@ -1,4 +1,4 @@
-"""The paths of a container: literal, the platform's own first, and no others than were asked for."""
+"""The routes of a container: the platform's, compared as text, and the public groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PREDICTION = {"predictions": [[1, 2]]}
 INSTANCES = {"instances": [[1, 2]]}
 
 
-def test_the_platforms_two_routes() -> None:
+def test_the_platforms_two_routes_answer() -> None:
     bench = VertexBench()
     assert (bench.get(HEALTH).status_code, bench.get(HEALTH).data) == (200, b"")
     answer = bench.post(INSTANCES)
@@ -21,13 +21,13 @@ def test_the_platforms_two_routes() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_methods_on_the_predict_route(method: str) -> None:
+def test_other_methods_on_the_predict_route_are_405(method: str) -> None:
     answer = VertexBench().open(PREDICT, method=method)
     assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "POST", "application/json")
 
 
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "BREW"])
-def test_other_methods_on_the_health_route(method: str) -> None:
+def test_other_methods_on_the_health_route_are_405(method: str) -> None:
     answer = VertexBench().open(HEALTH, method=method)
     assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "GET", "application/json")
 
@@ -48,7 +48,7 @@ def test_other_methods_on_the_health_route(method: str) -> None:
         "/a:b@c;d,e=f&g'h!",
     ],
 )
-def test_routes_are_text_and_no_patterns(route: str) -> None:
+def test_routes_are_compared_as_text(route: str) -> None:
     bench = VertexBench(predict_route=f"{route}:p", health_route=route)
     assert bench.get(route).status_code == 200
     assert bench.post(INSTANCES, path=f"{route}:p").json == PREDICTION
@@ -74,14 +74,14 @@ def test_routes_are_text_and_no_patterns(route: str) -> None:
         ("/a/b", "/a/./b"),
     ],
 )
-def test_what_looks_like_a_route_is_none(route: str, path: str) -> None:
+def test_similar_paths_are_404(route: str, path: str) -> None:
     bench = VertexBench(predict_route=route, health_route=f"{route}-health")
     assert bench.post(INSTANCES, path=path).status_code == 404
     bench = VertexBench(predict_route="/p", health_route=route)
     assert bench.get(path).status_code == 404
 
 
-def test_one_path_for_both() -> None:
+def test_one_path_may_serve_both_routes() -> None:
     bench = VertexBench(predict_route="/both", health_route="/both")
     assert bench.get("/both").status_code == 200
     assert bench.post(INSTANCES, path="/both").json == PREDICTION
@@ -90,7 +90,7 @@ def test_one_path_for_both() -> None:
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, POST")
 
 
-def test_the_platforms_routes_may_be_those_of_the_v2_protocol() -> None:
+def test_the_platforms_routes_may_be_v2_paths() -> None:
     bench = VertexBench(predict_route="/v2/models/simple/infer", health_route="/v2/health/ready")
     bench.engine.ready = False
     assert bench.get("/v2/health/ready").status_code == 503  # and not 400
@@ -106,7 +106,7 @@ ABSENT = ["/", "/v1", "/predict", f"{PREDICT}/", f"/{PREDICT}", f"{HEALTH}/", "/
 
 @pytest.mark.parametrize("path", ABSENT)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "BREW"])
-def test_nothing_else_is_served_and_the_answer_says_what_is(path: str, method: str) -> None:
+def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
     answer = VertexBench().open(path, method=method)
     assert (answer.status_code, answer.mimetype) == (404, "application/json")
     assert answer.json == {
@@ -134,12 +134,12 @@ OF_GROUPS = {
 }
 
 
-def test_all_groups_are_known_here() -> None:
+def test_this_test_knows_all_groups() -> None:
     assert OF_GROUPS.keys() == {*GROUPS, "metrics"}
 
 
 @pytest.mark.parametrize("groups", [(), PUBLIC, ("logging",), ("health", "model-repository"), tuple(OF_GROUPS)])
-def test_the_groups_that_are_public(groups: tuple[str, ...]) -> None:
+def test_only_public_groups_are_served(groups: tuple[str, ...]) -> None:
     bench = VertexBench(public_groups=groups)
     served = {
         group
@@ -157,11 +157,11 @@ def test_the_groups_that_are_public(groups: tuple[str, ...]) -> None:
     assert bench.redirect("v2").status_code == 200
 
 
-def test_no_groups_are_said_to_be_none() -> None:
+def test_the_list_of_routes_says_none_without_groups() -> None:
     assert VertexBench(public_groups=()).get("/v2").json["error"].endswith("those of the groups (none)")
 
 
-def test_restricted_groups_want_their_header_here_too() -> None:
+def test_restricted_groups_need_their_header() -> None:
     restricted = parse_restricted(["health:x-health=h", "inference:x-infer=i", "metadata:x-meta=m"])
     bench = VertexBench(HttpOptions(restricted=restricted))
     refused = bench.get(HEALTH)

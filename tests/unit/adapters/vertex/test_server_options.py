@@ -1,4 +1,4 @@
-"""What the platform's variables say of the server, as options."""
+"""The server options that the platform's variables set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.settings.server import SERVER_OPTIONS
 VARIABLES = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": " 8081 ", "AIP_STORAGE_URI": "gs://b/m"}
 
 
-def test_on_the_platform() -> None:
+def test_the_platform_sets_its_options() -> None:
     assert server_options(VARIABLES, on_platform=True) == [
         OptionText("allow-vertex-ai", "true", "AIP_MODE"),
         OptionText("allow-http", "false", "AIP_MODE"),
@@ -20,16 +20,16 @@ def test_on_the_platform() -> None:
     ]
 
 
-def test_elsewhere_the_port_and_the_repository_count_all_the_same() -> None:
+def test_the_port_and_the_repository_count_outside_of_the_platform() -> None:
     found = server_options(VARIABLES, on_platform=False)
     assert [each.flag for each in found] == ["vertex-ai-port", "model-repository"]
 
 
 @pytest.mark.parametrize("text", ["", " "])
-def test_an_empty_variable_says_nothing(text: str) -> None:
+def test_an_empty_variable_sets_nothing(text: str) -> None:
     assert server_options({"AIP_STORAGE_URI": text, "AIP_HTTP_PORT": text}, on_platform=False) == []
 
 
-def test_every_option_is_one_of_the_servers() -> None:
+def test_every_option_exists_in_the_server() -> None:
     flags = {each.flag for each in SERVER_OPTIONS.values()}
     assert {each.flag for each in server_options(VARIABLES, on_platform=True)} <= flags

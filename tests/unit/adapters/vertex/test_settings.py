@@ -1,4 +1,4 @@
-"""What the platform's variables say to the adapter."""
+"""The adapter's settings from the platform's variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def routes(**environ: str) -> tuple[str, str]:
     return read_routes(environ)[:2]
 
 
-def test_the_routes_are_those_that_were_given() -> None:
+def test_the_routes_are_read_from_their_variables() -> None:
     predict, health, sources = read_routes({**ROUTES, "AIP_ENDPOINT_ID": "1"})
     assert (predict, health) == ("/predict", "/health")
     assert sources == {"AIP_PREDICT_ROUTE": "environment", "AIP_HEALTH_ROUTE": "environment"}
@@ -34,13 +34,13 @@ def test_the_routes_are_those_that_were_given() -> None:
         ({"AIP_ENDPOINT_ID": " ", "AIP_MODEL_NAME": "a-b_c"}, "/v1/endpoints/a-b_c/deployedModels/0"),
     ],
 )
-def test_missing_routes_have_the_form_that_is_documented(environ: dict[str, str], base: str) -> None:
+def test_missing_routes_get_the_documented_form(environ: dict[str, str], base: str) -> None:
     assert read_routes(environ) == (f"{base}:predict", base, {})
     for name in ROUTES:
         assert read_routes({**environ, name: " "}) == (f"{base}:predict", base, {})
 
 
-def test_one_may_be_missing() -> None:
+def test_one_route_may_be_missing() -> None:
     assert routes(AIP_HEALTH_ROUTE="/up") == ("/v1/endpoints/0/deployedModels/0:predict", "/up")
     assert routes(AIP_PREDICT_ROUTE="/p") == ("/p", "/v1/endpoints/0/deployedModels/0")
 
@@ -48,7 +48,7 @@ def test_one_may_be_missing() -> None:
 @pytest.mark.parametrize(
     "route", ["/", "/a", "/a/", "/v2/models/m/infer", "/a.b*(c)+[d]$:predict", "/a%2Fb", "/a;b=c,d"]
 )
-def test_what_is_a_path(route: str) -> None:
+def test_valid_paths_are_accepted(route: str) -> None:
     assert routes(AIP_PREDICT_ROUTE=f" {route} ", AIP_HEALTH_ROUTE=route) == (route, route)
 
 
@@ -56,7 +56,7 @@ def test_what_is_a_path(route: str) -> None:
 @pytest.mark.parametrize(
     "route", ["predict", "/a?b", "/a#b", "/a b", "//a", "/<a>", "/{a}", "/a|b", "/é", "/a\\b", "http://h/a"]
 )
-def test_what_is_none(name: str, route: str) -> None:
+def test_invalid_paths_are_refused(name: str, route: str) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         read_routes({name: route})
     assert refused.value.message == f"the variable {name} is '{route}'; it takes the path of a URL, such as /predict"
@@ -65,12 +65,12 @@ def test_what_is_none(name: str, route: str) -> None:
 
 @pytest.mark.parametrize("name", ["AIP_ENDPOINT_ID", "AIP_DEPLOYED_MODEL_ID", "AIP_MODEL_NAME", "AIP_VERSION_NAME"])
 @pytest.mark.parametrize("text", ["a/b", "1 2", "<x>", "¹", "-"])
-def test_an_id_that_cannot_be_part_of_a_path(name: str, text: str) -> None:
+def test_an_invalid_id_is_refused(name: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match="the platform's ids are digits"):
         read_routes({name: text})
 
 
-def test_the_rows_of_the_start_table() -> None:
+def test_describe_returns_the_rows_of_the_table() -> None:
     settings = VertexSettings(
         mode="PREDICTION", predict_route="/p", health_route="/h", sources={"AIP_MODE": "environment"}
     )

@@ -1,4 +1,4 @@
-"""Which model, version and outputs a document asks for."""
+"""The model, version and outputs that a document names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_tar
 from core.errors import InvalidRequest
 
 
-def test_what_is_named_leaves_the_parameters() -> None:
+def test_the_targets_members_leave_the_parameters() -> None:
     parameters = {"model": "cat", "version": 2, "outputs": ["B", "A", "B"], "id": "7", "stream": True, "other": 1.5}
     assert take_target(parameters) == Target("cat", 2, ("B", "A"), "7", True)
     assert parameters == {"other": 1.5}
@@ -32,13 +32,13 @@ def test_what_is_named_leaves_the_parameters() -> None:
         ({"stream": False}, Target()),
     ],
 )
-def test_what_is_taken(given: dict[str, Any], target: Target) -> None:
+def test_valid_members_give_a_target(given: dict[str, Any], target: Target) -> None:
     assert take_target(given) == target
 
 
 @pytest.mark.parametrize("value", [None, True, 5, 1.5, [], {}, ["a"], {"a": "b"}])
 @pytest.mark.parametrize(("name", "expected"), [("model", "the name of a model"), ("id", "a string")])
-def test_what_is_no_text(name: str, expected: str, value: object) -> None:
+def test_members_that_are_not_strings_are_refused(name: str, expected: str, value: object) -> None:
     with pytest.raises(InvalidRequest, match=rf"^'parameters\.{name}': expected {expected}, got "):
         take_target({name: value})
 
@@ -46,24 +46,24 @@ def test_what_is_no_text(name: str, expected: str, value: object) -> None:
 @pytest.mark.parametrize(
     "value", [None, True, 1.5, float("nan"), -2, 2**63, "", "-1", "x", "1.0", "٣", "9" * 50, [], {}]
 )
-def test_what_is_no_version(value: object) -> None:
+def test_invalid_versions_are_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^'parameters\.version': expected the number of a version, got "):
         take_target({"version": value})
 
 
 @pytest.mark.parametrize("value", [None, True, 1, {}, [1], ["A", None], [["A"]]])
-def test_what_are_no_outputs(value: object) -> None:
+def test_invalid_outputs_are_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^'parameters\.outputs': expected a list of names of outputs, got "):
         take_target({"outputs": value})
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, "true", [], {}])
-def test_what_is_no_flag(value: object) -> None:
+def test_an_invalid_stream_flag_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^'parameters\.stream': expected true or false, got "):
         take_target({"stream": value})
 
 
-def test_whole_numbers_may_come_as_doubles() -> None:
+def test_doubles_are_accepted_for_whole_numbers() -> None:
     parameters: dict[str, Any] = {
         "priority": 1.0,
         "timeout": 5e6,
@@ -90,7 +90,7 @@ NAMING = [
 
 
 @pytest.mark.parametrize("body", NAMING)
-def test_a_document_that_names_one_is_never_missed(body: bytes) -> None:
+def test_a_document_that_names_a_model_is_found(body: bytes) -> None:
     assert names_model(body)
     assert names_model(memoryview(body))
     assert read_target(body) != DEFAULT_TARGET
@@ -106,7 +106,7 @@ def test_a_document_that_names_one_is_never_missed(body: bytes) -> None:
         b"\xff\xfe",
     ],
 )
-def test_most_do_not(body: bytes) -> None:
+def test_a_document_that_names_no_model_is_skipped(body: bytes) -> None:
     assert not names_model(body)
 
 
@@ -117,6 +117,6 @@ def test_a_document_without_parameters_has_the_default_target(body: bytes) -> No
     assert read_target(body) == DEFAULT_TARGET
 
 
-def test_what_is_no_json() -> None:
+def test_malformed_json_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="failed to parse"):
         read_target(b'{"parameters":{"model":')

@@ -1,4 +1,4 @@
-"""A Vertex AI container on an engine that answers what it is told, under the test client."""
+"""A Vertex AI container on an engine with scripted responses, behind the test client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUBLIC = ("health", "metadata", "inference", "model-config", "statistics", "metr
 
 
 class VertexBench:
-    """The model `simple` answers with its input, unless `error` is set. `seen` are the requests that it got."""
+    """The model `simple` returns its input, unless `error` is set. `seen` are the requests that reached it."""
 
     def __init__(self, options: HttpOptions | None = None, **settings: Any) -> None:
         self.seen: list[InferenceRequest] = []
