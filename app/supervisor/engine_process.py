@@ -28,7 +28,6 @@ from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
 from core.observability.console import print_line
-from core.remote.calls.calls import CALLS
 from core.remote.load_log import LoadLog
 from core.remote.server import EngineServer
 
@@ -59,26 +58,26 @@ class EngineProcess:
         _end_with_parent()
         keep_freed_memory()
         tempfile.tempdir = str(self._directory.new_files())
-        journal = LoadLog(self._directory.loads)
-        engine = make_engine(self._options(journal), on_fatal=self._fail)
+        load_log = LoadLog(self._directory.loads)
+        engine = make_engine(self._options(load_log), on_fatal=self._fail)
         server = EngineServer(
             engine,
             _listen(self._directory),
-            on_change=journal.note,
+            on_change=load_log.note,
             is_restoring=lambda: not self._restored.is_set(),
             expected=self._front_ends,
         )
         server.start()
         engine.start()
         StartReport(self._settings, engine, self._fail).start()
-        threading.Thread(target=self._restore, args=(engine, journal), name="trident-restore", daemon=True).start()
+        threading.Thread(target=self._restore, args=(engine, load_log), name="trident-restore", daemon=True).start()
         self._wait(server)
         return self._end(engine, server)
 
-    def _options(self, journal: LoadLog) -> EngineOptions:
+    def _options(self, load_log: LoadLog) -> EngineOptions:
         """The options of the engine, without the models that were unloaded by request from an earlier engine."""
         options = engine_options(self._settings)
-        unloaded = journal.unloaded()
+        unloaded = load_log.unloaded()
         return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
 
     def _wait(self, server: EngineServer) -> None:
@@ -110,18 +109,18 @@ class EngineProcess:
             return EXIT_FAILED
         return 0 if drained else EXIT_NOT_DRAINED
 
-    def _restore(self, engine: InferenceEngine, journal: LoadLog) -> None:
+    def _restore(self, engine: InferenceEngine, load_log: LoadLog) -> None:
         """Repeat the loads and unloads that were requested from the last engine. On a thread."""
-        changes = journal.changes()
+        changes = load_log.changes()
         try:
             while changes and not engine.wait_loaded(_TICK_S):
                 if self._is_stopping:
                     return
-            for call, arguments in changes:
+            for change in changes:
                 try:
-                    CALLS[call].ask(engine, arguments)
+                    change.repeat(engine)
                 except ServerError as error:
-                    _log.error("'%s' could not be restored: %s", arguments[0], error.message)
+                    _log.error("'%s' could not be restored: %s", change.model, error.message)
         finally:
             self._restored.set()
 

@@ -1,12 +1,13 @@
-"""Marks the methods of the Engine protocol that a front end calls and waits for.
+"""The mark of the methods of the Engine protocol that a front end calls and waits for.
 
-The mark and the annotations of the method are all that `core.remote` needs to carry the call to another process.
+`core.remote` needs no more than the mark and the annotations of a method to carry the call to another process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
 _ATTRIBUTE = "engine_call"
@@ -14,20 +15,26 @@ _ATTRIBUTE = "engine_call"
 M = TypeVar("M", bound=Callable[..., Any])
 
 
+class ModelChange(Enum):
+    """What a call does to the model that its first argument names."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark:
-    """`blocks`: the method may wait for storage, for a load or until memory is free. `changes_models`: when it returns,
-    another set of models may be loaded than before."""
+    """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks."""
 
     blocks: bool = False
-    changes_models: bool = False
+    change: ModelChange | None = None
 
 
-def call(*, blocks: bool = False, changes_models: bool = False) -> Callable[[M], M]:
+def call(*, blocks: bool = False, change: ModelChange | None = None) -> Callable[[M], M]:
     """Mark a method of the protocol. All of its parameters and its result need annotations."""
 
     def mark(method: M) -> M:
-        setattr(method, _ATTRIBUTE, CallMark(blocks=blocks, changes_models=changes_models))
+        setattr(method, _ATTRIBUTE, CallMark(blocks=blocks, change=change))
         return method
 
     return mark

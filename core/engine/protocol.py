@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
-from core.engine.call import call
+from core.engine.call import ModelChange, call
 from core.engine.config_message import ConfigMessage
 from core.engine.metadata import ModelMetadata, ServerMetadata
 from core.inference.pending_request import PendingRequest
@@ -65,7 +65,7 @@ class Engine(Protocol):
         """Every known version and, unless `ready_only`, every model directory. Blocks on storage."""
         ...
 
-    @call(blocks=True, changes_models=True)
+    @call(blocks=True, change=ModelChange.LOAD)
     def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
         """Load or reload a model. Blocks until it serves what the repository and `parameters` hold.
 
@@ -74,12 +74,12 @@ class Engine(Protocol):
         """
         ...
 
-    @call(blocks=True, changes_models=True)
+    @call(blocks=True, change=ModelChange.LOAD)
     def load_directory(self, name: str, directory: str) -> None:
         """As `load_model`, for the model in a directory on the server's disk, outside all repositories."""
         ...
 
-    @call(blocks=True, changes_models=True)
+    @call(blocks=True, change=ModelChange.UNLOAD)
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
         """Begin to unload; requests in flight are still answered. With `wait` blocks until all memory is free.
 

@@ -1,4 +1,4 @@
-"""The Engine protocol over a socket: what a front end of its own process talks to.
+"""The Engine protocol over a socket: the engine as a front end in another process sees it.
 
 Source: docs/architecture.md section 5.
 """
@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 _log = logging.getLogger("trident.engine")
 
-# How long a request with large inputs waits for room in the arena.
+# How long a request with large inputs waits for room in shared memory.
 _ROOM_SECONDS = 1.0
-# What does not depend on storage or on loading is answered at once, or the engine is in trouble.
+# A call that does not block is answered at once unless the engine is in trouble.
 _CALL_SECONDS = 60.0
 _SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
@@ -39,7 +39,7 @@ _STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 
 
 def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
-    """A method of the protocol that asks the engine and blocks until it answers. Raises as `RemoteEngine._ask` does."""
+    """The method of the client that sends a call of the protocol and waits for its result. Raises as `_ask` does."""
     call = CALLS[method.__name__]
 
     def ask(self: RemoteEngine, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,11 +55,11 @@ class _WaitsForRoom(NamedTuple):
 
 
 class RemoteEngine:
-    """The engine that listens at `path`. Methods may be called on any thread; those that ask the engine wait at a gate
-    of the link's.
+    """The engine that listens at `path`. Any thread may call any method; a call blocks only its own thread or greenlet.
 
-    Connects by itself, again and again. `memory_bytes` is the size of the arena, for requests and responses together.
-    From the loss of an engine until the next one has loaded, a model that is not there is one that is not there yet.
+    It connects by itself, and again after each loss. `memory_bytes` is the size of the shared memory, for requests and
+    responses together. Between the loss of an engine and the end of the next one's loading an unknown model counts as
+    one that is not loaded yet.
     """
 
     handover = ENOUGH
@@ -84,17 +84,17 @@ class RemoteEngine:
         self._is_exiting = True
 
     def close(self) -> None:
-        """End the connection; what still waits is answered with EngineGone."""
+        """End the connection; every request and call that still waits gets EngineGone."""
         self._is_exiting = True
         self._link.close()
         self._lose("this server stops")
 
     def allocate(self, size: int) -> Array | None:
-        """Memory that the engine reads in place, for a request's body of `size` bytes; None if there is none now."""
+        """Shared memory for a body of `size` bytes, which the engine reads in place; None if there is no room now."""
         connection = self._connection
         return connection.allocate(size) if connection is not None else None
 
-    # --- what the link drives
+    # --- driven by the link
 
     @property
     def sock(self) -> Any:
@@ -110,7 +110,7 @@ class RemoteEngine:
             return
         try:
             connection.read()
-        except ValueError as error:  # BadFrame, or what is no state or no error
+        except ValueError as error:  # BadFrame, or a malformed state or error
             _log.error("the engine was cut off, it sent %s", error)
             self._lose("it could not be understood")
         except OSError:
@@ -163,7 +163,7 @@ class RemoteEngine:
             self._is_recovering = False
 
     def _submit_waiting(self) -> None:
-        """Those that wait for room, in their order; an error for those that have waited for too long."""
+        """Submit the requests that wait for room, in their order; answer those that have waited too long."""
         while self._waiting:
             until, pending = self._waiting[0]
             connection = self._connection
@@ -207,7 +207,7 @@ class RemoteEngine:
         if found is None:
             specs = self._specs
             found = self._ask_model_spec(name, version)
-            specs[name, version] = found  # into those of the generation in which it was asked for
+            specs[name, version] = found  # into the specs of the generation in which it was asked for
         return found
 
     _ask_model_spec = _asked(Engine.model_spec)

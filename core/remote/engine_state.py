@@ -1,4 +1,4 @@
-"""What every front end knows of the engine without asking: it answers health from this, whatever the engine does."""
+"""The state of the engine that it sends to every front end, which answers health probes from it without a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from core.lifecycle.serving_phase import Phase, ServingPhase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """`generation` changes with every change of the versions that serve."""
+    """`generation` changes whenever another set of model versions serves."""
 
     live: bool
     ready: bool
@@ -18,6 +18,6 @@ class EngineState:
 
 
 def engine_down(reason: str) -> EngineState:
-    """Without an engine the server lives, as it is being started again, and is not ready."""
+    """The state without an engine: live, because it is being restarted, but not ready."""
     phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
     return EngineState(live=True, ready=False, generation=-1, phase=phase)

@@ -1,4 +1,4 @@
-"""One front end, as the engine sees it: its connection, its memory, its requests.
+"""One front end as the engine sees it: its connection, its shared memory, its requests.
 
 Source: docs/architecture.md section 5.
 """
@@ -45,17 +45,18 @@ _log = logging.getLogger("trident.engine")
 
 RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
-# More than a greeting has.
+# Bytes; a greeting has fewer.
 _MOST_BEFORE_GREETING = 4096
 OnCall = Callable[["FrontEnd", int, memoryview], None]
 OnBlocked = Callable[["FrontEnd", bool], None]
 
 
 class FrontEnd:
-    """`read` is called on the server's thread; responses come on any.
+    """The server's thread calls `read` and `close`; any thread may send.
 
-    What is sent is collected until `flush`, so that the responses to a batch leave together. `on_blocked` is told when
-    the socket takes no more for now, and when it does again; in between `flush` is to be called once it takes more.
+    Responses are collected until `flush`, so that those of a batch leave together. `on_blocked` is told when the socket
+    takes no more for now and when it has taken everything; in between the server calls `flush` when it takes more.
+    `since` is in monotonic seconds: when it connected, or when it last took a part of what waits for it.
     """
 
     def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked) -> None:
@@ -68,26 +69,25 @@ class FrontEnd:
         self._view = memoryview(self._buffer)
         self._descriptors: list[int] = []
         self._before_greeting = 0
-        self._arena: SharedMemoryBlock | None = None
-        self._slots: PageAllocator | None = None
+        self._shared_memory: SharedMemoryBlock | None = None
+        self._pages: PageAllocator | None = None
         self._requests = RequestReader(self._view_of)
-        self._responses = ResponseWriter(self._place)
+        self._responses = ResponseWriter(self._share)
         self._pending: dict[int, PendingRequest] = {}
-        self._flush = self.flush  # one object for all requests, so that those of a batch are seen to share it
+        self._flush = self.flush  # one object for all requests: a batch calls it once
         self._deferred = Deferred()
         self._outbox = Outbox(sock, partial(on_blocked, self))
 
     @property
-    def is_welcome(self) -> bool:
-        """Whether it has said who it is."""
-        return self._arena is not None
+    def has_greeted(self) -> bool:
+        return self._shared_memory is not None
 
     # --- from the front end
 
     def read(self) -> bool:
-        """Take what has come, and do it. False when the front end is gone. Raises BadFrame."""
+        """Read what has arrived and act on it. False if the front end has closed its end. Raises BadFrame."""
         try:
-            if self._arena is None:
+            if self._shared_memory is None:
                 content, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE_SIZE, _MOST_DESCRIPTORS)
                 self._descriptors += descriptors
                 self._before_greeting += len(content)
@@ -104,18 +104,18 @@ class FrontEnd:
                 self._take(found)
         finally:
             self._deferred.run()
-        if self._arena is None:
-            self._check_unwelcome()
+        if self._shared_memory is None:
+            self._check_greeting_size()
         if self._outbox:
             self.flush()
         return True
 
     def _take(self, found: Frame) -> None:
-        kind, _, placed, number, content = found
-        if self._arena is None and kind != HELLO:
-            raise BadFrame("a frame before the first one, which says who sends")
+        kind, _, shared, number, content = found
+        if self._shared_memory is None and kind != HELLO:
+            raise BadFrame("a frame before the greeting")
         if kind == REQUEST:
-            self._submit(number, content, placed)
+            self._submit(number, content, shared)
         elif kind == CANCEL:
             pending = self._pending.get(number)
             if pending is not None:
@@ -127,15 +127,15 @@ class FrontEnd:
         else:
             self._greet(content)
 
-    def _check_unwelcome(self) -> None:
-        """Who has not said who it is must not make the engine hold more and more for it."""
+    def _check_greeting_size(self) -> None:
+        """Raise BadFrame for more than a greeting: it would make the engine hold memory for an unknown sender."""
         if len(self._descriptors) > 1 or self._before_greeting > _MOST_BEFORE_GREETING:
             raise BadFrame(
-                f"{self._before_greeting} bytes and {len(self._descriptors)} descriptors before a greeting was whole"
+                f"{self._before_greeting} bytes and {len(self._descriptors)} descriptors without a complete greeting"
             )
 
     def _greet(self, content: memoryview) -> None:
-        if self._arena is not None:
+        if self._shared_memory is not None:
             raise BadFrame("a second greeting")
         descriptors, self._descriptors = self._descriptors, []
         try:
@@ -144,36 +144,36 @@ class FrontEnd:
                 raise BadFrame(f"version {version} of the protocol, expected {VERSION}")
             if len(descriptors) != 1:
                 raise BadFrame(f"a greeting with {len(descriptors)} descriptors")
-            arena = SharedMemoryBlock.attach(descriptors.pop())
+            memory = SharedMemoryBlock.attach(descriptors.pop())
         except ValueError as error:
-            raise BadFrame(f"a greeting that cannot be: {error}") from None
+            raise BadFrame(f"an invalid greeting: {error}") from None
         finally:
             _close(descriptors)
-        if not 0 <= middle <= arena.size:
-            arena.close()
-            raise BadFrame("a greeting with responses outside of the arena")
-        self._slots = PageAllocator(middle, arena.size)
-        self._arena = arena
+        if not 0 <= middle <= memory.size:
+            memory.close()
+            raise BadFrame("a greeting with responses outside the shared memory")
+        self._pages = PageAllocator(middle, memory.size)
+        self._shared_memory = memory
 
-    def _submit(self, number: int, content: memoryview, placed: int) -> None:
-        request = self._requests.read(content, placed)
+    def _submit(self, number: int, content: memoryview, shared: int) -> None:
+        request = self._requests.read(content, shared)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
         pending = PendingRequest(request, partial(self._respond, number), defer=self._deferred.add, flush=self._flush)
         self._pending[number] = pending
         self._engine.submit(pending)
 
-    def _view_of(self, place: int, size: int) -> memoryview:
-        assert self._arena is not None
+    def _view_of(self, offset: int, size: int) -> memoryview:
+        assert self._shared_memory is not None
         try:
-            return self._arena.view(place, size).data
+            return self._shared_memory.view(offset, size).data
         except ValueError as error:
             raise BadFrame(str(error)) from None
 
-    def _release(self, place: int) -> None:
-        assert self._slots is not None
+    def _release(self, offset: int) -> None:
+        assert self._pages is not None
         try:
-            self._slots.free(place)
+            self._pages.free(offset)
         except ValueError as error:
             raise BadFrame(str(error)) from None
 
@@ -186,24 +186,25 @@ class FrontEnd:
             return
         try:
             content = self._responses.write(response, number)
-        except Exception as error:  # an engine's fault must reach the caller, not end the instance thread
+        except Exception as error:  # a bug of the engine must reach the caller and not end the instance thread
             if self.is_closed:
-                return  # its memory has just gone with it
+                return  # the memory was closed meanwhile
             content = failed_response(response, error, number)
         self._outbox.append(content)
 
-    def _place(self, content: Buffer) -> int | None:
-        """Where a large output goes in the arena; None if that is full: then it goes through the socket."""
-        if self._slots is None or self._arena is None:
+    def _share(self, content: Buffer) -> int | None:
+        """Copy a large output into shared memory; its offset, or None if there is no room: then it goes through the
+        socket."""
+        if self._pages is None or self._shared_memory is None:
             return None
         size = len(content)
-        place = self._slots.allocate(size)
-        if place is not None:
-            self._arena.view(place, size)[:] = memoryview(content)
-        return place
+        offset = self._pages.allocate(size)
+        if offset is not None:
+            self._shared_memory.view(offset, size)[:] = memoryview(content)
+        return offset
 
     def send(self, content: bytes) -> None:
-        """Send a frame now, after those that wait. Any thread."""
+        """Send a frame now, after those that were collected. Any thread."""
         self._outbox.append(content)
         self.flush()
 
@@ -217,16 +218,15 @@ class FrontEnd:
 
     @property
     def since(self) -> float:
-        """Monotonic seconds when it connected, or when it last took a part of what waits for it."""
         return self._outbox.since
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something could not be sent yet."""
+        """Whether the socket did not take all that was sent."""
         return self._outbox.is_blocked
 
     def close(self) -> None:
-        """The end: nobody wants its requests any more, and its memory goes with it. The server's thread."""
+        """Cancel its requests, and close its memory and its socket. The server's thread."""
         self.is_closed = True
         self._outbox.close()
         for pending in list(self._pending.values()):
@@ -234,16 +234,16 @@ class FrontEnd:
         self._pending.clear()
         _close(self._descriptors)
         self._descriptors = []
-        if self._arena is not None:
-            self._arena.close()
+        if self._shared_memory is not None:
+            self._shared_memory.close()
         self.sock.close()
 
 
 def _greeting(content: memoryview) -> tuple[int, int]:
-    """The version, and where in the arena the responses' half begins. Raises ValueError."""
+    """The version, and the offset of the half of the shared memory that responses use. Raises ValueError."""
     fields = orjson.loads(content)
     if type(fields) is not list or len(fields) != 2 or not all(type(each) is int for each in fields):
-        raise ValueError("it is no list of two numbers")
+        raise ValueError("it is not a list of two numbers")
     return fields[0], fields[1]
 
 

@@ -1,4 +1,4 @@
-"""What was loaded and unloaded by request, so that an engine that is started again has what the last one had.
+"""The load log: what was loaded and unloaded by request, so that a restarted engine has the same models.
 
 Source: docs/spec/repository.md section 1.3 (control mode explicit).
 """
@@ -12,78 +12,96 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.remote.calls.calls import decode_call, encode_call
+from core.engine.call import ModelChange
+from core.engine.protocol import Engine
+from core.remote.calls.calls import Call, decode_call, encode_call
 
 _log = logging.getLogger("trident.engine")
 _NEXT = ".next"
 
 
 class Change(NamedTuple):
-    """One call of the engine that succeeded: `load_model`, `load_directory` or `unload_model`, with its arguments."""
+    """A call that loaded or unloaded a model, with all of its arguments, of which the first is the model's name."""
 
-    call: str
+    call: Call
     arguments: list[Any]
+
+    @property
+    def model(self) -> str:
+        name: str = self.arguments[0]
+        return name
+
+    def repeat(self, engine: Engine) -> None:
+        """Make the change again. Raises what the call raises."""
+        self.call.ask(engine, self.arguments)
 
 
 class LoadLog:
-    """The last change of each model, in a file of its own that only this server reads and writes. Any thread.
+    """The last change of each model, one file per model in a folder that only this server uses. Any thread.
 
-    A file is what a front end sends for the call, so that all that a load can bring along comes back as it was.
+    A file holds what a front end sends for the call, so all arguments of a load survive, files included.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is made if it is not there."""
+        """Make `folder` if it does not exist."""
         self._folder = folder
         self._lock = threading.Lock()
         folder.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, Path] = {}
         self._count = 0
         for path, change in self._found():
-            self._replace(change.arguments[0], path)
+            self._replace(change.model, path)
             self._count = int(path.name)
 
-    def note(self, call: str, arguments: list[Any]) -> None:
-        """Remember a change in place of the model's last one; on disk before this returns.
+    def note(self, change: Change) -> None:
+        """Record a change instead of the model's last one. It is on disk when this returns.
 
-        Where it cannot be written that is logged: the change was made all the same.
+        If it cannot be written only the log says so, because the change itself was made.
         """
-        name: str = arguments[0]
-        content = encode_call(call, arguments)
+        content = encode_call(change.call.name, change.arguments)
         with self._lock:
             self._count += 1
             path = self._folder / str(self._count)
-            before = path.with_suffix(_NEXT)
+            partial = path.with_suffix(_NEXT)
             try:
-                before.write_bytes(content)
-                os.replace(before, path)
+                partial.write_bytes(content)
+                os.replace(partial, path)
             except OSError as error:
-                _log.error("an engine that is started again will not know that '%s' was changed: %s", name, error)
-                before.unlink(missing_ok=True)
+                _log.error("a restarted engine will not know that '%s' was changed: %s", change.model, error)
+                partial.unlink(missing_ok=True)
                 return
-            self._replace(name, path)
-
-    def _replace(self, name: str, path: Path) -> None:
-        old = self._files.get(name)
-        self._files[name] = path
-        if old is not None:
-            old.unlink(missing_ok=True)
+            self._replace(change.model, path)
 
     def unloaded(self) -> frozenset[str]:
-        """The models whose last change was to be unloaded."""
-        return frozenset(change.arguments[0] for change in self.changes() if change.call == "unload_model")
+        """The models whose last change was an unload."""
+        return frozenset(change.model for change in self.changes() if change.call.mark.change is ModelChange.UNLOAD)
 
     def changes(self) -> list[Change]:
-        """In the order in which they were noted."""
+        """The last change of each model, in the order in which they were noted."""
         with self._lock:
             return [change for _, change in self._found()]
+
+    def _replace(self, model: str, path: Path) -> None:
+        old = self._files.get(model)
+        self._files[model] = path
+        if old is not None:
+            old.unlink(missing_ok=True)
 
     def _found(self) -> Iterator[tuple[Path, Change]]:
         names = sorted((path.name for path in self._folder.iterdir() if path.name.isdigit()), key=int)
         for name in names:
             path = self._folder / name
             try:
-                call, arguments = decode_call(path.read_bytes())
+                change = _change_of(path.read_bytes())
             except (OSError, ValueError) as error:
-                _log.error("a note of what was loaded cannot be read: %s", error)
+                _log.error("a note of the load log cannot be read: %s", error)
                 continue
-            yield path, Change(call.name, arguments)
+            yield path, change
+
+
+def _change_of(content: bytes) -> Change:
+    """Raises ValueError for anything but a call that changes a model."""
+    call, arguments = decode_call(content)
+    if call.mark.change is None:
+        raise ValueError(f"{call.name} changes no model")
+    return Change(call, arguments)

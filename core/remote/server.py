@@ -1,4 +1,4 @@
-"""The engine's side of the socket: takes front ends, reads what they ask, pushes what they must know.
+"""The engine's end of the socket: accepts front ends, reads their requests and calls, and sends them its state.
 
 Source: docs/architecture.md section 5.
 """
@@ -24,32 +24,33 @@ from core.remote.calls.calls import Call, decode_call, encode_failure, encode_re
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
 from core.remote.front_end import FrontEnd
+from core.remote.load_log import Change
 from core.remote.transport.frames import STATE, BadFrame, frame
 
 _log = logging.getLogger("trident.engine")
 
 _LOOK_SECONDS = 0.05
 _CALLS_AT_ONCE = 64
-# More than any server has; those that say nothing must not take all descriptors.
+# More than any server has. Connections that never greet must not use up all descriptors.
 _MOST_FRONT_ENDS = 256
 _GREETING_SECONDS = 5.0
-# One that cannot start must not keep the others from serving.
+# A front end that cannot start must not keep the others from serving.
 _GATHERING_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
 _PEER = struct.Struct("3i")
 
-OnChange = Callable[[str, list[Any]], None]
+OnChange = Callable[[Change], None]
 
 
 class EngineServer:
-    """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user's.
+    """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user.
 
-    `on_change` is told the name and the arguments of every call that changed which models are loaded, on the thread of
-    the call. `is_restoring` says whether what was loaded before is still being loaded: until then nobody is ready.
-    Nor is anybody until `expected` front ends have come, or had `gathering_s` seconds to: who hears of one that the
-    server is ready may reach another next.
-    A front end is cut off if it does not say who it is within `greeting_s` seconds, and if it takes nothing of what is
-    sent to it for `patience_s`.
+    `on_change` is called with every successful load and unload, on the thread of the call. The server is not ready
+    while `is_restoring()` is true, because the models of the last engine are still being loaded. Nor is it ready until
+    `expected` front ends have connected or `gathering_s` seconds have passed: a client that one front end told that the
+    server is ready may reach another one next.
+    A front end is disconnected if it does not greet within `greeting_s` seconds, or if it takes nothing of what is sent
+    to it for `patience_s` seconds.
     """
 
     def __init__(
@@ -78,21 +79,21 @@ class EngineServer:
         self._pushing = threading.Lock()
         self._pushed: EngineState | None = None
         self._is_stopping = False
-        # Monotonic seconds when something last came.
+        # Monotonic seconds when something last arrived.
         self.last_work = 0.0
         self._thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve, on a thread of its own."""
+        """Begin to serve, on a new thread."""
         self._listener.setblocking(False)
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what waits, as far as it is taken, and end all connections. Blocks until the thread has ended."""
+        """Send what the sockets still take, and end all connections. Blocks until the thread has ended."""
         self._is_stopping = True
         self._thread.join()
-        self._listener.close()  # first: a front end that is cut off must not come back to one that ends
+        self._listener.close()  # first: a disconnected front end must not reach this server again
         self._blocking.shutdown(wait=False, cancel_futures=True)
         for front_end in list(self._front_ends.values()):
             front_end.flush()
@@ -100,9 +101,9 @@ class EngineServer:
         self._poll.close()
 
     def push_state(self) -> None:
-        """Tell all front ends what they must know, if it has changed. Any thread."""
+        """Send the state to all front ends if it has changed. Any thread."""
         engine = self._engine
-        with self._pushing:  # the look included: what another thread saw before must not be sent after this
+        with self._pushing:  # from the look on: no thread may send an older state after this one
             must_wait = self._is_restoring() or self._is_gathering()
             phase = engine.phase()
             state = EngineState(
@@ -116,7 +117,7 @@ class EngineServer:
             self._pushed = state
             content = _state_frame(state)
             for front_end in list(self._front_ends.values()):
-                if front_end.is_welcome:
+                if front_end.has_greeted:
                     front_end.send(content)
 
     # --- the thread
@@ -143,7 +144,7 @@ class EngineServer:
             if now >= next_look:
                 next_look = now + _LOOK_SECONDS
                 poll.modify(listener, select.EPOLLIN)
-                self._part_with_idle(now)
+                self._end_silent(now)
                 self.push_state()
 
     def _accept(self) -> None:
@@ -151,7 +152,7 @@ class EngineServer:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # no descriptor is left: the thread must not spin until there is one
+        except OSError as error:  # no descriptor is left: the thread must not spin until one is
             _log.error("a front end could not be accepted: %s", error)
             self._poll.modify(self._listener.fileno(), 0)
             return
@@ -161,7 +162,7 @@ class EngineServer:
             sock.close()
             return
         if len(self._front_ends) >= _MOST_FRONT_ENDS:
-            _log.warning("a connection was refused: there are %d", _MOST_FRONT_ENDS)
+            _log.warning("a connection was refused: %d front ends are connected already", _MOST_FRONT_ENDS)
             sock.close()
             return
         sock.setblocking(False)
@@ -170,18 +171,20 @@ class EngineServer:
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
     def _read(self, front_end: FrontEnd) -> None:
-        was_welcome = front_end.is_welcome
+        had_greeted = front_end.has_greeted
         try:
             goes_on = front_end.read()
         except BadFrame as error:
-            _log.error("a front end was cut off, it sent %s", str(error))  # not the error, which knows the arena
+            _log.error(
+                "a front end was cut off, it sent %s", str(error)
+            )  # not the error, which refers to the shared memory
             goes_on = False
-        except Exception:  # the request boundary: whatever one of them sends, the others are served on
+        except Exception:  # the request boundary: the other front ends are still served
             _log.exception("a front end was cut off, what it sent led to an unexpected error")
             goes_on = False
         if not goes_on:
             self._end(front_end)
-        elif front_end.is_welcome and not was_welcome:
+        elif front_end.has_greeted and not had_greeted:
             with self._pushing:
                 if self._pushed is not None:
                     front_end.send(_state_frame(self._pushed))
@@ -197,10 +200,10 @@ class EngineServer:
         self._poll.unregister(descriptor)
         front_end.close()
 
-    def _part_with_idle(self, now: float) -> None:
-        """End the connections of those that say nothing at first, or take nothing later."""
+    def _end_silent(self, now: float) -> None:
+        """End the connections of front ends that do not greet, or that take nothing of what is sent to them."""
         for front_end in list(self._front_ends.values()):
-            if not front_end.is_welcome and now - front_end.since > self._greeting_s:
+            if not front_end.has_greeted and now - front_end.since > self._greeting_s:
                 _log.error("a front end was cut off, it did not say within %g s who it is", self._greeting_s)
                 self._end(front_end)
             elif front_end.is_blocked and now - front_end.since > self._patience_s:
@@ -208,9 +211,11 @@ class EngineServer:
                 self._end(front_end)
 
     def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
-        """Any thread: the thread of `_serve` sends the rest. It reads nothing more meanwhile: who does not take answers
-        must not be able to ask for ever more of them."""
-        with contextlib.suppress(OSError):  # it is on its way out
+        """Have the server's thread send the rest. Any thread.
+
+        It does not read from the front end meanwhile, so one that takes no answers cannot ask for more of them.
+        """
+        with contextlib.suppress(OSError):  # the connection is ending
             self._poll.modify(front_end.sock.fileno(), select.EPOLLOUT if blocked else select.EPOLLIN)
 
     # --- calls
@@ -219,7 +224,7 @@ class EngineServer:
         try:
             call, arguments = decode_call(content)
         except ValueError as error:
-            raise BadFrame(f"a call that cannot be: {error}") from None
+            raise BadFrame(f"an invalid call: {error}") from None
         if call.mark.blocks:
             self._blocking.submit(self._run, front_end, number, call, arguments)
         else:
@@ -228,13 +233,13 @@ class EngineServer:
     def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
         try:
             value = call.ask(self._engine, arguments)
-            if call.mark.changes_models:
+            if call.mark.change is not None:
                 # The other front ends must know of the change before the caller does.
                 if self._on_change is not None:
-                    self._on_change(call.name, arguments)
+                    self._on_change(Change(call, arguments))
                 self.push_state()
             content = encode_result(call, value)
-        except Exception as error:  # whatever it is, the caller waits for an answer
+        except Exception as error:  # the caller waits for an answer, whatever went wrong
             front_end.result(number, encode_failure(error))
         else:
             front_end.result(number, content)

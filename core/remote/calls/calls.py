@@ -112,7 +112,7 @@ def decode_failure(content: Buffer) -> ServerError:
     """The error that `encode_failure` wrote. Raises ValueError for other content."""
     went_well, plain = _pair(content)
     if went_well is not False:
-        raise ValueError("a failure that is none")
+        raise ValueError("a result, not a failure")
     return error_of(plain)
 
 

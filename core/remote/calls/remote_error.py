@@ -1,9 +1,9 @@
-"""Errors on their way from the engine to a front end: the class by its name, the code, and what it says.
+"""Errors on their way from the engine to a front end: the name of the class, the code and the texts.
 
-    EngineGone    UNAVAILABLE    the engine ended while it had the request, or is not there
+    EngineGone    UNAVAILABLE    the engine ended while it had the request, or does not run
 
-It is made in the front end; all others come from the engine. A class that the front end does not know becomes a plain
-ServerError of the same code, so that it is answered with the same status.
+The front end raises EngineGone itself; all other errors are sent by the engine. An unknown class becomes a plain
+ServerError of the same code, so that the answer has the same status.
 Source: the tree in core/errors.py.
 """
 
@@ -40,9 +40,9 @@ _CLASSES: dict[str, type[ServerError]] = {
 
 
 def error_to_plain(error: BaseException) -> list[Any]:
-    """What `error_of` reads, ready for orjson.
+    """The error as `error_of` reads it, ready for orjson.
 
-    Of what is no ServerError the client learns nothing but that it happened: it goes to the log with its traceback.
+    Of an error that is no ServerError the client learns only that it happened; the log has it with its traceback.
     """
     if not isinstance(error, ServerError):
         _log.error("unexpected error in the server", exc_info=error)
@@ -58,7 +58,7 @@ def error_to_plain(error: BaseException) -> list[Any]:
 
 
 def error_of(plain: Any) -> ServerError:
-    """The error, to be raised. Raises ValueError for what `error_to_plain` does not make."""
+    """The error, to be raised. Raises ValueError for anything that `error_to_plain` does not make."""
     name, code, message, hint, model, problems = _read(plain)
     if name == InvalidModelConfig.__name__ and problems:
         return InvalidModelConfig(problems, model=model)
@@ -77,5 +77,5 @@ def _problems(error: ServerError) -> list[Any]:
 
 
 def _unicode(text: str) -> str:
-    """A text may quote what a client sent, or a file's name, neither of which need be valid Unicode."""
+    """`text` as valid Unicode: it may quote a client's bytes or a file name."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

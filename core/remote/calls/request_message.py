@@ -1,7 +1,7 @@
 """An inference request as a frame.
 
 The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
-parameters, inputs], an input [name, datatype, shape, bytes, whether it lies in the arena].
+parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core.remote.memory.tensor_block import (
     LARGE,
     BlockReader,
     Described,
-    OfArena,
+    ViewOf,
     block_head,
     contents_of,
     layout_in_frame,
@@ -28,24 +28,24 @@ from core.remote.memory.tensor_block import (
 )
 from core.remote.transport.frames import REQUEST, BadFrame
 
-Place = Callable[[Buffer], int | None]
-# What `Described` is in the document, which knows no named tuples.
+# Puts the bytes of a large input into shared memory and returns their offset; None if they go into the frame.
+Share = Callable[[Buffer], int | None]
+# `Described` as the document has it, where JSON has no named tuples.
 _Entry = tuple[str, str, Shape, int, bool]
 
 
 class RequestWriter:
-    """Any thread."""
+    """Makes frames of requests. Any thread."""
 
     def __init__(self) -> None:
-        # The meta document of requests that are alike, and the head of those of them that have no id.
+        # The meta document that similar requests share, and the head of the block for those without an id.
         self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
-    def write(self, request: InferenceRequest, number: int, place: Place) -> bytes:
-        """The frame. `place` puts the bytes of a large input into the arena and says where, or None: they travel in the
-        frame. What it raises is raised."""
+    def write(self, request: InferenceRequest, number: int, share: Share) -> bytes:
+        """The frame. Raises what `share` raises."""
         inputs = request.inputs
         if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
-            return _write(request, number, place)
+            return _write(request, number, share)
         layout = inputs.layout
         key = (
             layout,
@@ -69,27 +69,27 @@ class RequestWriter:
 
 
 def _is_plain(request: InferenceRequest) -> bool:
-    """Whether it has nothing that differs from request to request but its id and its tensors."""
+    """Whether only its id and its tensors differ from other requests of its kind."""
     return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
 
 
-def _write(request: InferenceRequest, number: int, place: Place) -> bytes:
+def _write(request: InferenceRequest, number: int, share: Share) -> bytes:
     tensors: list[Buffer] = []
-    places: list[int] = []
+    offsets: list[int] = []
     inputs: list[_Entry] = []
     for tensor in request.inputs:
         content = tensor.data
         if type(content) is not memoryview:
             content = memoryview(wire_bytes(np.ascontiguousarray(content)))
         size = content.nbytes
-        at = place(content) if size >= LARGE else None
-        if at is None:
+        offset = share(content) if size >= LARGE else None
+        if offset is None:
             tensors.append(content)
         else:
-            places.append(at)
-        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, at is not None))
-    head = block_head(_meta(request, inputs), _text(request.id), places)
-    return write_block(REQUEST, number, head, tensors, placed=len(places))
+            offsets.append(offset)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, offset is not None))
+    head = block_head(_meta(request, inputs), _text(request.id), offsets)
+    return write_block(REQUEST, number, head, tensors, shared=len(offsets))
 
 
 def _text(request_id: str) -> bytes:
@@ -114,7 +114,7 @@ def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
 
 
 class _Pattern(NamedTuple):
-    """What requests with the same meta document have in common."""
+    """The decoded meta document, which similar requests have in common."""
 
     model_name: str
     model_version: int
@@ -126,16 +126,16 @@ class _Pattern(NamedTuple):
     sequence_end: bool
     parameters: dict[str, Parameter] | None
     inputs: tuple[Described, ...]
-    layout: TensorLayout  # of the inputs that lie in the frame
+    layout: TensorLayout  # of the inputs that are in the frame
 
 
 def _pattern(meta: Any) -> _Pattern:
     name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed = meta
     inputs = tuple(_input(*entry) for entry in listed)
     if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
-        raise ValueError("a request's fields have other types")
+        raise ValueError("a field of the request has the wrong type")
     if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
-        raise ValueError("a request's fields have other types")
+        raise ValueError("a field of the request has the wrong type")
     return _Pattern(
         name,
         version,
@@ -151,36 +151,36 @@ def _pattern(meta: Any) -> _Pattern:
     )
 
 
-def _input(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
-    # A datatype that is none is the validation's to refuse, with the text that the client knows.
-    if not (type(name) is str and type(datatype) is str and type(in_arena) is bool):
-        raise ValueError("an input's fields have other types")
+def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
+    # An unknown datatype passes: validation refuses it with Triton's text.
+    if not (type(name) is str and type(datatype) is str and type(is_shared) is bool):
+        raise ValueError("a field of an input has the wrong type")
     if not (type(size) is int and size >= 0):
-        raise ValueError("an input's size is no number")
+        raise ValueError("the size of an input is not a number")
     dims = tuple(shape)
     if not all(type(dim) is int for dim in dims):
-        raise ValueError("an input's shape is no list of numbers")
-    return Described(name, datatype, dims, size, in_arena)
+        raise ValueError("the shape of an input is not a list of numbers")
+    return Described(name, datatype, dims, size, is_shared)
 
 
 class RequestReader:
-    """Makes requests of frames, whose memory they go on using. `view_of(place, size)` is of the arena. One thread."""
+    """Makes requests of frames, on one thread. Their inputs are views of the frame or of shared memory."""
 
-    def __init__(self, view_of: OfArena) -> None:
+    def __init__(self, view_of: ViewOf) -> None:
         self._view_of = view_of
         self._blocks = BlockReader(_pattern)
 
-    def read(self, content: memoryview, placed: int) -> InferenceRequest:
+    def read(self, content: memoryview, shared: int) -> InferenceRequest:
         """Raises BadFrame."""
-        pattern, request_id, places, at = self._blocks.read(content, placed)
+        pattern, request_id, offsets, at = self._blocks.read(content, shared)
         end = at + pattern.layout.size
         if end > len(content):
             raise BadFrame("a request that is shorter than its inputs")
         inputs: Inputs
-        if len(pattern.layout.entries) == len(pattern.inputs) and not placed:
+        if len(pattern.layout.entries) == len(pattern.inputs) and not shared:
             inputs = PackedInputs(pattern.layout, content[at:end])
         else:
-            contents = contents_of(pattern.inputs, content, at, places, self._view_of)
+            contents = contents_of(pattern.inputs, content, at, offsets, self._view_of)
             inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
         return InferenceRequest(
             pattern.model_name,

@@ -1,7 +1,7 @@
 """An inference response as a frame.
 
-The meta document is [model, version, parameters, outputs], an output [name, datatype, shape, bytes, whether it lies in
-the arena]; of a failed one [model, version, error].
+The meta document is [model, version, parameters, outputs], where an output is [name, datatype, shape, bytes, whether it
+is in shared memory]. The document of a failed response is [model, version, error].
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from core.remote.memory.tensor_block import (
 )
 from core.remote.transport.frames import FAILED, FINAL, RESPONSE, BadFrame
 
-# Where the bytes of a large output were put in the arena, None if there is no room.
-Place = Callable[[Buffer], int | None]
+# Puts the bytes of a large output into shared memory and returns their offset; None if they go into the frame.
+Share = Callable[[Buffer], int | None]
+# Shared memory by its offset and its size in bytes; the engine gets it back when the array is gone.
 Borrow = Callable[[int, int], Array]
 
 
 class ResponseWriter:
-    """Any thread."""
+    """Makes frames of responses. Any thread."""
 
-    def __init__(self, place: Place) -> None:
-        """`place` puts the bytes of a large output into the arena and says where, or None: they travel in the frame."""
-        self._place = place
+    def __init__(self, share: Share) -> None:
+        self._share = share
         self._heads: Memo[tuple[object, ...], bytes] = Memo(1024)
 
     def write(self, response: InferenceResponse, number: int) -> bytes:
-        """The frame. Raises TypeError for what JSON cannot say."""
+        """The frame. Raises TypeError for a value that JSON cannot hold."""
         if response.error is not None:
             return failed_response(response, response.error, number)
         flags = FINAL if response.final else 0
@@ -52,22 +52,22 @@ class ResponseWriter:
                 RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
             )
         tensors: list[Buffer] = []
-        places: list[int] = []
+        offsets: list[int] = []
         outputs: list[tuple[str, str, Shape, int, bool]] = []
         for output in response.outputs:
             content = output.content()
             size = len(content)
-            place = self._place(content) if size >= LARGE else None
-            if place is None:
+            offset = self._share(content) if size >= LARGE else None
+            if offset is None:
                 tensors.append(content)
             else:
-                places.append(place)
-            outputs.append((output.name, output.datatype, output.shape, size, place is not None))
-        head = block_head(_meta(response, outputs), b"", places)
-        return write_block(RESPONSE, number, head, tensors, flags=flags, placed=len(places))
+                offsets.append(offset)
+            outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
+        head = block_head(_meta(response, outputs), b"", offsets)
+        return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
-        """Those of a batch are all alike."""
+        """The head of a block, remembered because the responses of a batch all share it."""
         key = (layout, response.model_name, response.model_version)
         head = self._heads.get(key)
         if head is None:
@@ -83,21 +83,21 @@ def _meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int,
 
 
 def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
-    """The frame of `response` with `error` in place of what it has."""
+    """The frame that carries `error` instead of the outputs of `response`."""
     meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
     flags = FAILED | (FINAL if response.final else 0)
     return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
 
 
 class _Pattern(NamedTuple):
-    """What responses with the same meta document have in common."""
+    """The decoded meta document, which similar responses have in common."""
 
     model_name: str
     model_version: int
     parameters: dict[str, Parameter] | None
     outputs: tuple[Described, ...]
     error: Any
-    layout: TensorLayout  # of the outputs that lie in the frame
+    layout: TensorLayout  # of the outputs that are in the frame
 
 
 def _pattern(meta: Any) -> _Pattern:
@@ -108,31 +108,28 @@ def _pattern(meta: Any) -> _Pattern:
     return _Pattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
-def _output(name: Any, datatype: Any, shape: Any, size: Any, in_arena: Any) -> Described:
-    return Described(name, BY_NAME[datatype].name, tuple(shape), size, in_arena)
+def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
+    return Described(name, BY_NAME[datatype].name, tuple(shape), size, is_shared)
 
 
 class ResponseReader:
-    """Makes responses of frames, whose memory they go on using. One thread.
-
-    `borrow(place, size)` is memory of the arena, which goes back to the engine when the array is gone.
-    """
+    """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
 
     def __init__(self, borrow: Borrow) -> None:
         self._borrow = borrow
         self._blocks = BlockReader(_pattern)
 
-    def read(self, content: memoryview, flags: int, placed: int, request_id: str) -> InferenceResponse:
+    def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""
-        pattern, _, places, at = self._blocks.read(content, placed)
+        pattern, _, offsets, at = self._blocks.read(content, shared)
         end = at + pattern.layout.size
         if end > len(content):
             raise BadFrame("a response that is shorter than its outputs")
         outputs: Outputs
-        if len(pattern.layout.entries) == len(pattern.outputs) and not placed:
+        if len(pattern.layout.entries) == len(pattern.outputs) and not shared:
             outputs = PackedOutputs(pattern.layout, content[at:end])
         else:
-            contents = contents_of(pattern.outputs, content, at, places, self._of_arena)
+            contents = contents_of(pattern.outputs, content, at, offsets, self._view_of)
             outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(pattern.outputs, contents, strict=True)]
         return InferenceResponse(
             pattern.model_name,
@@ -144,5 +141,5 @@ class ResponseReader:
             final=bool(flags & FINAL),
         )
 
-    def _of_arena(self, place: int, size: int) -> memoryview:
-        return self._borrow(place, size).data
+    def _view_of(self, offset: int, size: int) -> memoryview:
+        return self._borrow(offset, size).data

@@ -1,12 +1,12 @@
-"""The values of the Engine protocol as JSON, and back by their type hints.
+"""The values of the Engine protocol as JSON, and the values of JSON by the type hints of the protocol.
 
     dataclass     a list of its fields, in order           Enum        its value
     tuple, list   a list                                   Datatype    its name
-    mapping       an object; keys that are int as text     bytes       {"base64": text}
-    float         a number; nan, inf and -inf as text      the others  as they are
+    mapping       an object; int keys as texts             bytes       {"base64": text}
+    float         a number; nan, inf and -inf as texts     others      unchanged
 
-What comes in is read by the hint alone: no class is looked up by a name in it, and none of it is run. Where the hint is
-Any or object there is nothing to read it by: a value stays as it came, a tuple as a list, a key as text.
+The hint alone decides how a value is read: no class is looked up by a name in the JSON, and nothing in it is executed.
+Where the hint is Any or object a value stays as JSON has it: a tuple is a list, a key is a text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from core.remote.transport.frames import ALIGNMENT
 _Read = Callable[[Any], Any]
 
 _BYTES = "base64"
-_AS_THEY_ARE = frozenset((NoneType, bool, int, str))
+_UNCHANGED = frozenset((NoneType, bool, int, str))
 _NOT_FINITE = frozenset(("nan", "inf", "-inf"))
 _LENIENT = b" "
 _INT_KEY = re.compile(r"0|-?[1-9][0-9]{0,19}")
@@ -40,23 +40,23 @@ _SHOWN = 60
 
 
 class _Misfit(ValueError):
-    """`place` grows from the inside out, while the error passes through what contains the value."""
+    """A value of another type than its hint. `path` grows from the inside out while the error passes the containers."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.place = ""
+        self.path = ""
 
     def within(self, outer: str) -> _Misfit:
-        self.place = outer + self.place
+        self.path = outer + self.path
         return self
 
     def __str__(self) -> str:
-        return f"{self.place.lstrip('.') or 'the value'} is no {self.args[0]}"
+        return f"{self.path.lstrip('.') or 'the value'} is no {self.args[0]}"
 
 
 def to_plain(value: object) -> Any:
-    """`value` as orjson can write it. Raises TypeError for what has no place in the protocol."""
-    if type(value) in _AS_THEY_ARE:
+    """`value` as orjson can write it. Raises TypeError for a type that cannot be sent."""
+    if type(value) in _UNCHANGED:
         return value
     if isinstance(value, Enum):
         return to_plain(value.value)
@@ -78,21 +78,21 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(plain: Any, hint: Any) -> Any:
-    """The value of type `hint` that `plain` stands for. Raises ValueError, which names the place that does not fit."""
+    """The value of type `hint` that `plain` stands for. Raises ValueError that names the part that does not fit."""
     return reader_of(hint)(plain)
 
 
 def write_plain(plain: Any) -> bytes:
-    """JSON, also of what orjson refuses: text with half a surrogate pair, an integer of more than 64 bits."""
+    """JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits."""
     try:
         return orjson.dumps(plain)
     except TypeError:
-        # A file's name that is no UTF-8 must not make a list of models unreadable. The space says who is to read it.
+        # A file name that is not UTF-8 must not make a list of models unreadable. The blank says which parser to use.
         return _LENIENT + json.dumps(plain, separators=(",", ":")).encode()
 
 
 def read_plain(content: Buffer) -> Any:
-    """What `write_plain` wrote, behind which a frame may have its padding. Raises ValueError."""
+    """The value that `write_plain` wrote, perhaps followed by a frame's padding. Raises ValueError."""
     text = memoryview(content)
     end, padded = len(text), max(0, len(text) - ALIGNMENT + 1)
     while end > padded and text[end - 1] == 0:
@@ -113,7 +113,7 @@ def _plain_key(key: object) -> str:
         return key
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
-    raise TypeError(f"a {type(key).__name__} cannot be a key of what is sent to another process")
+    raise TypeError(f"a {type(key).__name__} cannot be a key in a message to another process")
 
 
 @cache
@@ -123,12 +123,12 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 @cache
 def reader_of(hint: Any) -> _Read:
-    """`from_plain` for one hint, made once. To find it a long hint is hashed again: who reads many values keeps it.
+    """The function that `from_plain` uses for one hint. Callers with many values keep it: each lookup hashes the hint.
 
-    Raises TypeError for a hint that has no place in the protocol.
+    Raises TypeError for a hint whose values cannot be sent.
     """
     if hint is Any or hint is object:
-        return _as_it_is
+        return _unchanged
     if hint in _READERS:
         return _READERS[hint]
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -144,10 +144,10 @@ def reader_of(hint: Any) -> _Read:
         return _list_reader([reader_of(each) for each in arguments], len(arguments), tuple)
     if origin in (dict, Mapping):
         return _mapping_reader(_key_reader(arguments[0]), reader_of(arguments[1]))
-    raise TypeError(f"{hint} has no place in what is sent to another process")
+    raise TypeError(f"values of {hint} cannot be sent to another process")
 
 
-def _as_it_is(plain: Any) -> Any:
+def _unchanged(plain: Any) -> Any:
     return plain
 
 
@@ -180,7 +180,7 @@ def _read_bytes(plain: Any) -> bytes:
 
 def _one_of(members: Mapping[Any, Any], name: str) -> _Read:
     def read(plain: Any) -> Any:
-        # True is equal to 1, and has its hash.
+        # The type is checked because True is equal to 1 and has its hash.
         if type(plain) not in (str, int) or plain not in members:
             raise _Misfit(name)
         return members[plain]
@@ -219,7 +219,7 @@ def _dataclass_reader(kind: type[Any]) -> _Read:
 
 
 def _list_reader(readers: Iterable[_Read], length: int | None, kind: type[Any]) -> _Read:
-    """`length` None: as many items as there are, for which `readers` has no end."""
+    """A list of `length` items; of any number if `length` is None, for which `readers` must be endless."""
 
     def read(plain: Any) -> Any:
         if type(plain) is not list or length not in (None, len(plain)):
@@ -252,7 +252,7 @@ def _mapping_reader(read_key: _Read, read_value: _Read) -> _Read:
 
 
 def _key_reader(hint: Any) -> _Read:
-    """Keys are text on the way."""
+    """Reads a key, which JSON has as a text."""
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _one_of({_plain_key(member): member for member in hint}, f"key of type {hint.__name__}")
     return _read_int_key if hint is int else reader_of(hint)

@@ -1,4 +1,4 @@
-"""Which bytes of a piece of memory are in use, and where the next ones go."""
+"""An allocator of whole pages in a block of memory."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ PAGE = 4096
 
 
 class PageAllocator:
-    """First-fit allocator over the whole pages in the bytes [start, end).
+    """First-fit allocator over the whole pages in the bytes [start, end). Any thread.
 
-    Low addresses are given first, so that the memory that was ever touched stays small; neighbours merge when freed.
-    Any thread. `free` never waits and takes no lock that somebody holds: the garbage collector may call it, at any
-    point of any thread, in the middle of `allocate` too.
+    It prefers low offsets, so that few pages are ever touched, and merges free neighbours. `free` never waits for a
+    lock: the garbage collector may call it at any point of any thread, even in the middle of `allocate`.
     Raises ValueError unless 0 <= start <= end.
     """
 
     def __init__(self, start: int, end: int) -> None:
         if not 0 <= start <= end:
-            raise ValueError(f"no slots can lie in the bytes from {start} to {end}")
+            raise ValueError(f"no pages can lie in the bytes from {start} to {end}")
         first, last = _pages(start), end // PAGE * PAGE
         self.capacity = max(last - first, 0)
         self.used = 0
-        """Bytes in use, those that only fill up a page among them."""
-        # The holes by address: where each begins, and its bytes.
+        """Bytes in use, each allocation rounded up to whole pages."""
+        # The holes by offset: where each begins, and its size in bytes.
         self._starts = [first] if self.capacity else []
         self._rooms = [self.capacity] if self.capacity else []
         self._in_use: dict[int, int] = {}
@@ -33,12 +32,12 @@ class PageAllocator:
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> int | None:
-        """The offset of `size` bytes, at the beginning of a page; None if there is no room now, or never will be.
+        """The offset of `size` bytes, at the start of a page; None if no hole is large enough.
 
-        No bytes take a page as well, so that each slot has its own offset. Raises ValueError for a negative size.
+        Zero bytes take a page too, so that each allocation has its own offset. Raises ValueError for a negative size.
         """
         if size < 0:
-            raise ValueError(f"a slot of {size} bytes")
+            raise ValueError(f"cannot allocate {size} bytes")
         wanted = _pages(size) or PAGE
         with self._lock:
             self._settle()
@@ -48,15 +47,15 @@ class PageAllocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Give a slot back. Raises ValueError for what is no slot in use: given back already, or never given."""
+        """Free the allocation at `offset`. Raises ValueError if there is none."""
         size = self._in_use.pop(offset, None)
         if size is None:
-            raise ValueError(f"no slot in use begins at {offset}")
+            raise ValueError(f"nothing is allocated at {offset}")
         self._freed.append((offset, size))
         self._try_to_settle()
 
     def holds(self, offset: int) -> bool:
-        """Whether a slot in use begins at this offset."""
+        """Whether an allocation begins at this offset."""
         return offset in self._in_use
 
     def _take(self, wanted: int) -> int | None:
@@ -74,7 +73,7 @@ class PageAllocator:
         return None
 
     def _try_to_settle(self) -> None:
-        # Who holds the lock comes here when it has let go of it, and so what was freed meanwhile is not forgotten.
+        # The holder of the lock calls this after it releases it, so nothing that is freed meanwhile is forgotten.
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 self._settle()
@@ -82,7 +81,7 @@ class PageAllocator:
                 self._lock.release()
 
     def _settle(self) -> None:
-        """Make holes of what was freed. Under the lock."""
+        """Turn what was freed into holes. Under the lock."""
         while self._freed:
             offset, size = self._freed.popleft()
             self.used -= size
@@ -99,5 +98,5 @@ class PageAllocator:
 
 
 def _pages(size: int) -> int:
-    """The bytes of the whole pages that `size` bytes need."""
+    """`size` bytes rounded up to whole pages."""
     return (size + PAGE - 1) // PAGE * PAGE

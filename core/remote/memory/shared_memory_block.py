@@ -1,7 +1,7 @@
-"""The memory that a front end and the engine share, for tensors too large for a socket.
+"""The memory that a front end and the engine share for large tensors.
 
-It is a memfd: it has no name, and ends with the last process that maps it, however that ends. It is sealed, so that
-no neighbour can shorten it under our feet: a read behind its end would be a SIGBUS.
+It is a memfd: it has no name, and the kernel frees it with the last process that maps it. It is sealed so that the
+other process cannot shrink it: reading past its end would be a SIGBUS.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
 class SharedMemoryBlock:
-    """Memory of one front end and the engine, of `size` bytes, an even number of pages so that each half has its own.
+    """Memory of `size` bytes, an even number of pages, so that it can be halved between requests and responses.
 
-    `descriptor` is the memfd, -1 when closed. All methods are for any thread, `close` once nobody begins new ones.
-    A page takes memory once it is touched, not before.
+    `descriptor` is the memfd, -1 after `close`. Any thread may call any method, but nothing else at the same time as
+    `close`. A page takes memory only after it was first touched.
     """
 
     def __init__(self, descriptor: int, mapping: mmap.mmap) -> None:
-        """Use `create` or `attach`. Takes the descriptor over."""
+        """Use `create` or `attach`. Takes ownership of the descriptor."""
         self.descriptor = descriptor
         self.size = len(mapping)
         self._mapping: mmap.mmap | None = mapping
@@ -51,11 +51,11 @@ class SharedMemoryBlock:
 
     @classmethod
     def create(cls, size: int) -> SharedMemoryBlock:
-        """New memory of at most `size` bytes, all zero. Raises OutOfMemory, which names the option, and OSError."""
+        """New memory of at most `size` bytes, all zero. Raises OutOfMemory that names the option, or OSError."""
         if not _SIZE_STEP <= size <= LARGEST:
             raise _no_memory(size, f"it must be between {_SIZE_STEP} and {LARGEST}")
         size -= size % _SIZE_STEP
-        descriptor = os.memfd_create("trident-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("trident-shared-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             try:
                 os.ftruncate(descriptor, size)
@@ -70,10 +70,10 @@ class SharedMemoryBlock:
 
     @classmethod
     def attach(cls, descriptor: int, maximum: int = LARGEST) -> SharedMemoryBlock:
-        """The memory that another process made. Takes the descriptor over, and closes it if it raises.
+        """Memory that another process made. Takes ownership of the descriptor, and closes it if it raises.
 
-        Raises ValueError unless it is a memfd that cannot shrink, may be written, and has an even number of pages, at
-        least two and at most `maximum` bytes.
+        Raises ValueError unless it is a writable memfd that cannot shrink, of an even number of pages, at least two,
+        and at most `maximum` bytes.
         """
         try:
             return cls(descriptor, _mapping_of(descriptor, maximum))
@@ -83,9 +83,9 @@ class SharedMemoryBlock:
             raise
 
     def view(self, offset: int, size: int) -> Bytes:
-        """These bytes, to read and to write. Raises ValueError outside of the arena, and when it is closed.
+        """These bytes, writable. Raises ValueError outside the block and after `close`.
 
-        They stay where they are while an array of them is alive, whatever happens to the arena.
+        The memory stays mapped while an array of it is alive, even after `close`.
         """
         memory = self._memory
         if memory is None or not 0 <= offset <= offset + size <= self.size:
@@ -93,24 +93,24 @@ class SharedMemoryBlock:
         return memory[offset : offset + size]
 
     def borrow(self, offset: int, size: int, on_end: Callable[[], None]) -> Bytes:
-        """As `view`; `on_end` is called when the last array, view or buffer made of it is gone.
+        """As `view`; `on_end` is called after the last array, view or buffer of these bytes is gone.
 
-        On any thread, and, if a cycle of objects held it, wherever that thread was when the garbage collector came:
-        `on_end` must be cheap and may wait for no lock. It is not called when the interpreter ends first.
+        It is called on any thread, possibly by the garbage collector in the middle of anything: it must be cheap and
+        must not wait for a lock. It is not called if the interpreter ends first.
         """
         mapping = self._mapping
         if mapping is None or not 0 <= offset <= offset + size <= self.size:
             raise self._outside(offset, size)
-        # Not a slice of self._memory: numpy lets a view of a view hold the first array only, and the one in between,
+        # Not a slice of self._memory: a numpy view of a view refers to the first array only, so the slice in between,
         # which is watched here, would be gone too early.
         array = np.frombuffer(mapping, np.uint8, size, offset)
         weakref.finalize(array, on_end).atexit = False
         return array
 
     def offset_of(self, buffer: Buffer | Array) -> int | None:
-        """Where in the arena the memory of a contiguous buffer begins.
+        """The offset at which the memory of a contiguous buffer begins.
 
-        None if it is outside, empty or not contiguous, and when the arena is closed.
+        None for a buffer outside, an empty or non-contiguous one, and after `close`.
         """
         try:
             offset = ctypes.addressof(_first_byte(buffer)) - self._address
@@ -119,8 +119,8 @@ class SharedMemoryBlock:
         return offset if 0 <= offset < self._reach else None
 
     def close(self) -> None:
-        """Give the descriptor and the memory back, of which what has views stays until they are gone."""
-        # Another mapping may come to lie at this address.
+        """Close the descriptor and unmap the memory as soon as no view of it is left."""
+        # Another mapping may get this address later.
         self._reach = 0
         self._memory = self._mapping = None
         descriptor, self.descriptor = self.descriptor, -1
@@ -128,26 +128,26 @@ class SharedMemoryBlock:
             os.close(descriptor)
 
     def _outside(self, offset: int, size: int) -> ValueError:
-        what = "is closed" if self._mapping is None else f"has {self.size}"
-        return ValueError(f"{size} bytes at {offset} of an arena that {what}")
+        state = "is closed" if self._mapping is None else f"has {self.size} bytes"
+        return ValueError(f"{size} bytes at {offset} are outside the shared memory, which {state}")
 
 
 def _mapping_of(descriptor: int, maximum: int) -> mmap.mmap:
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-        # After the seals: what cannot shrink may be trusted to have this size.
+        # Read after the seals: only a file that cannot shrink keeps this size.
         status = os.fstat(descriptor)
     except OSError as error:
-        raise ValueError(f"memory to share must be a memfd: {error.strerror}") from None
+        raise ValueError(f"shared memory must be a memfd: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode) or not seals & fcntl.F_SEAL_SHRINK:
-        raise ValueError("memory to share must be sealed against shrinking")
+        raise ValueError("shared memory must be sealed against shrinking")
     size = status.st_size
     if not 0 < size <= maximum or size % _SIZE_STEP:
-        raise ValueError(f"memory to share of {size} bytes: an even number of pages, {maximum} bytes at most")
+        raise ValueError(f"shared memory of {size} bytes: wanted is an even number of pages, at most {maximum} bytes")
     try:
         return mmap.mmap(descriptor, size)
     except OSError as error:
-        raise ValueError(f"memory to share of {size} bytes cannot be mapped: {error.strerror}") from error
+        raise ValueError(f"shared memory of {size} bytes cannot be mapped: {error.strerror}") from error
 
 
 def _no_memory(size: int, reason: str) -> OutOfMemory:
@@ -157,7 +157,7 @@ def _no_memory(size: int, reason: str) -> OutOfMemory:
 
 
 def _address_of(buffer: Buffer | Array) -> int:
-    """The slow way, which takes read-only buffers too. -1 for what has none."""
+    """The address of any buffer, read-only ones too, but slower. -1 if it has none."""
     if isinstance(buffer, bytes):
         return -1
     array = np.asarray(buffer)

@@ -1,12 +1,12 @@
-"""The part of a frame that carries tensors: what they are, as JSON, and then their bytes, or where they lie.
+"""The part of a frame that carries tensors: a description as JSON, then their bytes or their offsets.
 
-meta size   u32   bytes of the JSON
-text size   u32   bytes of the text after it
-places      u64   one for each tensor in the arena, as many as the frame says
-meta        JSON  the same bytes for like requests, so that what they decode to can be remembered
-text        UTF-8 what differs from request to request: its id
+meta size   u32    bytes of the JSON
+text size   u32    bytes of the text after it
+offsets     u64    one for each tensor in shared memory, as many as the frame's header says
+meta        JSON   equal bytes for similar requests, so that the decoded document can be remembered
+text        UTF-8  what differs between requests: the id
 padding
-tensors     those that are not in the arena, one after the other
+tensors            those that are not in shared memory, one after the other
 padding
 """
 
@@ -23,58 +23,61 @@ from core.remote.calls.serialization import read_plain
 from core.remote.transport.frames import HEADER, PADDING, BadFrame
 
 T = TypeVar("T")
-# Memory of the arena, by its place and its size in bytes.
-OfArena = Callable[[int, int], memoryview]
+# Shared memory by its offset and its size in bytes.
+ViewOf = Callable[[int, int], memoryview]
 
-# From here on the arena is cheaper than the socket, which copies in and out of the kernel.
+# From this size on shared memory is cheaper than the socket, which copies into the kernel and out of it.
 LARGE = 32768
 _SIZES = struct.Struct("<II")
-_PLACE = struct.Struct("<Q")
+_OFFSET = struct.Struct("<Q")
 _LONGEST_REMEMBERED = 4096
 
 
-def block_head(meta: bytes, text: bytes = b"", places: Sequence[int] = ()) -> bytes:
-    """What stands before the tensors, padded."""
-    parts = [_SIZES.pack(len(meta), len(text)), *map(_PLACE.pack, places), meta, text]
+def block_head(meta: bytes, text: bytes = b"", offsets: Sequence[int] = ()) -> bytes:
+    """All that stands before the tensors, padded."""
+    parts = [_SIZES.pack(len(meta), len(text)), *map(_OFFSET.pack, offsets), meta, text]
     parts.append(PADDING[sum(map(len, parts)) & 15])
     return b"".join(parts)
 
 
 def write_block(
-    kind: int, number: int, head: bytes, tensors: Sequence[Buffer], *, flags: int = 0, placed: int = 0
+    kind: int, number: int, head: bytes, tensors: Sequence[Buffer], *, flags: int = 0, shared: int = 0
 ) -> bytes:
-    """The whole frame. `tensors` are those that travel in it."""
+    """The whole frame. `tensors` are those in the frame; `shared` is the number of those in shared memory."""
     size = len(head) + sum(map(len, tensors))
     padding = PADDING[size & 15]
-    return b"".join((HEADER.pack(size + len(padding), kind, flags, placed, number), head, *tensors, padding))
+    return b"".join((HEADER.pack(size + len(padding), kind, flags, shared, number), head, *tensors, padding))
 
 
 class Described(NamedTuple):
-    """A tensor as a meta document has it. `size` is in bytes."""
+    """A tensor as a meta document describes it. `size` is in bytes."""
 
     name: str
     datatype: str
     shape: Shape
     size: int
-    in_arena: bool
+    is_shared: bool
 
 
 def layout_in_frame(tensors: Iterable[Described]) -> TensorLayout:
-    """How those lie that travel in the frame."""
-    return layout_of([tensor[:4] for tensor in tensors if not tensor.in_arena])
+    """The layout of the tensors that are in the frame."""
+    return layout_of([tensor[:4] for tensor in tensors if not tensor.is_shared])
 
 
 def contents_of(
-    tensors: Sequence[Described], content: memoryview, at: int, places: Sequence[int], of_arena: OfArena
+    tensors: Sequence[Described], content: memoryview, at: int, offsets: Sequence[int], view_of: ViewOf
 ) -> list[memoryview]:
-    """The bytes of each tensor: of the frame's `content`, from `at` on, or `of_arena(place, size)`. Raises BadFrame."""
-    if sum(tensor.in_arena for tensor in tensors) != len(places):
-        raise BadFrame("a block with other places than tensors in the arena")
-    place = iter(places)
+    """The bytes of each tensor: from the frame's `content`, beginning at `at`, or `view_of(offset, size)`.
+
+    Raises BadFrame.
+    """
+    if sum(tensor.is_shared for tensor in tensors) != len(offsets):
+        raise BadFrame("the block has another number of offsets than of tensors in shared memory")
+    following = iter(offsets)
     found: list[memoryview] = []
     for tensor in tensors:
-        if tensor.in_arena:
-            found.append(of_arena(next(place), tensor.size))
+        if tensor.is_shared:
+            found.append(view_of(next(following), tensor.size))
         else:
             found.append(content[at : at + tensor.size])
             at += tensor.size
@@ -82,21 +85,18 @@ def contents_of(
 
 
 class BlockReader(Generic[T]):
-    """Reads blocks; `parse` makes of a meta document what the reader of the message needs, and may raise ValueError.
-
-    One thread.
-    """
+    """Reads blocks, on one thread. `parse` turns a meta document into what the message needs, or raises ValueError."""
 
     def __init__(self, parse: Callable[[Any], T]) -> None:
         self._parse = parse
         self._known: Memo[bytes, T] = Memo(1024)
 
-    def read(self, content: memoryview, placed: int) -> tuple[T, str, tuple[int, ...], int]:
-        """What `parse` made, the text, the places, and where the tensors begin. Raises BadFrame."""
+    def read(self, content: memoryview, shared: int) -> tuple[T, str, tuple[int, ...], int]:
+        """What `parse` returned, the text, the offsets, and where the tensors begin. Raises BadFrame."""
         if len(content) < 8:
             raise BadFrame("a block without its sizes")
         meta_size, text_size = _SIZES.unpack_from(content)
-        at = 8 + 8 * placed
+        at = 8 + 8 * shared
         end = at + meta_size + text_size
         if end > len(content):
             raise BadFrame("a block that is shorter than its sizes")
@@ -104,8 +104,8 @@ class BlockReader(Generic[T]):
         parsed = self._known.get(meta)
         if parsed is None:
             parsed = self._learn(meta)
-        places = tuple([_PLACE.unpack_from(content, 8 + 8 * i)[0] for i in range(placed)]) if placed else ()
-        return parsed, _text(content[end - text_size : end]) if text_size else "", places, (end + 15) & -16
+        offsets = tuple([_OFFSET.unpack_from(content, 8 + 8 * i)[0] for i in range(shared)]) if shared else ()
+        return parsed, _text(content[end - text_size : end]) if text_size else "", offsets, (end + 15) & -16
 
     def _learn(self, meta: bytes) -> T:
         try:

@@ -1,4 +1,4 @@
-"""One connection of a front end to the engine, from its greeting to its loss.
+"""One connection to the engine as the front end sees it, from its greeting to its loss.
 
 Source: docs/architecture.md section 5.
 """
@@ -41,8 +41,8 @@ from core.remote.transport.frames import (
 from core.remote.transport.outbox import Outbox
 
 _RECEIVE_SIZE = 1 << 18
-# So many frames are sent without waiting for the others of this iteration of the loop: the engine runs them while the
-# front end goes on reading. Of 64 connections that made 1.10 to 1.24 times the requests/s.
+# This many frames are sent at once, before the end of this iteration of the loop: the engine runs them while the front
+# end reads on. With 64 connections that gave 1.10 to 1.24 times the requests/s.
 ENOUGH = 24
 _PAGE = 4096
 
@@ -53,30 +53,30 @@ OnResult = Callable[[object], None]
 LOST = object()
 """The result of a call whose engine ended before it answered."""
 
-# A request that the engine has, and the places in the arena that were made for it.
+# A request that the engine has, and the shared memory that was allocated for its inputs.
 _Pending = tuple[PendingRequest, list[Array]]
 
 
 class NoRoom(Exception):
-    """The arena has no place for an input now."""
+    """The shared memory has no room for an input now."""
 
 
 class Connection:
-    """`read`, `lose` on the link's thread; everything else on any."""
+    """The link's thread calls `read` and `lose`; any thread calls the other methods."""
 
     def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
         """Connect to the engine's socket at `path`. Raises OSError where nobody listens."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._middle = memory_bytes // 2 // _PAGE * _PAGE
-        self.sock.setblocking(False)  # for the connect as well: it waits where many others do
+        self.sock.setblocking(False)  # already for the connect, which blocks while many others connect
         try:
             self.sock.connect(path)
-            self._arena = SharedMemoryBlock.create(2 * self._middle)
+            self._shared_memory = SharedMemoryBlock.create(2 * self._middle)
             self._greet()
         except BaseException:
             self.sock.close()
             raise
-        self._slots = PageAllocator(0, self._middle)
+        self._pages = PageAllocator(0, self._middle)
         self._on_state = on_state
         self._wake = wake
         self._reader = FrameReader(TO_FRONT_END)
@@ -93,9 +93,9 @@ class Connection:
     def _greet(self) -> None:
         greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION, self._middle]),))
         try:
-            socket.send_fds(self.sock, [greeting], [self._arena.descriptor])
+            socket.send_fds(self.sock, [greeting], [self._shared_memory.descriptor])
         except BaseException:
-            self._arena.close()
+            self._shared_memory.close()
             raise
 
     @property
@@ -105,36 +105,38 @@ class Connection:
     # --- memory
 
     def allocate(self, size: int) -> Array | None:
-        """Memory of the arena for `size` bytes of requests, free again when the array and its views are gone; or None
-        if there is no room now."""
-        place = self._slots.allocate(size)
-        if place is None:
+        """Shared memory for `size` bytes of a request; None if there is no room now.
+
+        It is free again when the array and its views are gone.
+        """
+        offset = self._pages.allocate(size)
+        if offset is None:
             return None
         try:
-            return self._arena.borrow(place, size, partial(self._slots.free, place))
+            return self._shared_memory.borrow(offset, size, partial(self._pages.free, offset))
         except ValueError:  # the connection has just been lost
             return None
 
-    def _borrow(self, place: int, size: int) -> Array:
+    def _borrow(self, offset: int, size: int) -> Array:
         try:
-            return self._arena.borrow(place, size, partial(self._release, place))
+            return self._shared_memory.borrow(offset, size, partial(self._release, offset))
         except ValueError as error:
             raise BadFrame(str(error)) from None
 
-    def _release(self, place: int) -> None:
+    def _release(self, offset: int) -> None:
         if not self._is_lost:
-            self._send_soon(frame(RELEASE, place))
+            self._send_soon(frame(RELEASE, offset))
 
     # --- to the engine
 
     def submit(self, pending: PendingRequest) -> None:
-        """Hand the request over. Raises NoRoom, and EngineGone or InvalidRequest for one that cannot be."""
+        """Send the request. Raises NoRoom, EngineGone, or InvalidRequest if it cannot be sent."""
         request = pending.request
         number = next(self._numbers)
         held: list[Array] = []
         try:
-            content = self._requests.write(request, number, partial(self._place, held))
-        except TypeError as error:  # what JSON cannot say
+            content = self._requests.write(request, number, partial(self._share, held))
+        except TypeError as error:  # a value that JSON cannot hold
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         pending.number = number
         self._pending[number] = (pending, held)
@@ -142,22 +144,24 @@ class Connection:
             raise EngineGone("the engine ended before it had the request")
         self._send_soon(content)
 
-    def _place(self, held: list[Array], content: Buffer) -> int | None:
-        """Where a large input lies in the arena: it was received there, or is copied. None if it never has room there:
-        then it goes through the socket."""
-        place = self._arena.offset_of(content)
-        if place is None:
+    def _share(self, held: list[Array], content: Buffer) -> int | None:
+        """The offset of a large input in shared memory: it was received there, or is copied there and `held`.
+
+        None if the memory is too small for it: then it goes through the socket. Raises NoRoom.
+        """
+        offset = self._shared_memory.offset_of(content)
+        if offset is None:
             size = len(content)
-            if size > self._slots.capacity:
+            if size > self._pages.capacity:
                 return None
             memory = self.allocate(size)
             if memory is None:
                 raise NoRoom
             memory[:] = memoryview(content)
             held.append(memory)
-            place = self._arena.offset_of(memory)
-            assert place is not None
-        return place
+            offset = self._shared_memory.offset_of(memory)
+            assert offset is not None
+        return offset
 
     def cancel(self, pending: PendingRequest) -> None:
         if pending.number in self._pending:
@@ -174,7 +178,7 @@ class Connection:
         return number
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the result of a call any more."""
+        """The caller no longer waits for the result of a call."""
         self._calls.pop(number, None)
 
     def _send_soon(self, content: bytes) -> None:
@@ -191,16 +195,16 @@ class Connection:
     # --- from the engine
 
     def read(self) -> None:
-        """Take what has come. Raises OSError at the end, BadFrame for what is no frame."""
+        """Read what has arrived. Raises OSError at the end of the connection, and BadFrame."""
         try:
             size = self.sock.recv_into(self._buffer)
         except BlockingIOError:
             return
         if not size:
             raise ConnectionResetError("the engine closed the connection")
-        for kind, flags, placed, number, content in self._reader.feed(bytes(self._view[:size])):
+        for kind, flags, shared, number, content in self._reader.feed(bytes(self._view[:size])):
             if kind == RESPONSE:
-                self._answer(content, flags, placed, number)
+                self._answer(content, flags, shared, number)
             elif kind == RESULT:
                 on_result = self._calls.pop(number, None)
                 if on_result is not None:
@@ -208,18 +212,18 @@ class Connection:
             else:
                 self._on_state(from_plain(read_plain(content), EngineState))
 
-    def _answer(self, content: memoryview, flags: int, placed: int, number: int) -> None:
+    def _answer(self, content: memoryview, flags: int, shared: int, number: int) -> None:
         found = self._pending.get(number)
         if found is None:
-            raise BadFrame(f"a response to no request, number {number}")
+            raise BadFrame(f"a response to the unknown request {number}")
         pending = found[0]
-        response = self._responses.read(content, flags, placed, pending.request.id)
+        response = self._responses.read(content, flags, shared, pending.request.id)
         if response.final:
             del self._pending[number]
         pending.on_response(response)
 
     def lose(self, reason: str) -> None:
-        """The end: whatever waits for the engine is answered with EngineGone."""
+        """End the connection: every request and call that waits for the engine gets EngineGone."""
         self._is_lost = True
         self._outbox.close()
         self.sock.close()
@@ -235,11 +239,11 @@ class Connection:
             except KeyError:
                 break
             on_result(LOST)
-        self._arena.close()
+        self._shared_memory.close()
 
 
 def gone(request: InferenceRequest, reason: str) -> InferenceResponse:
-    """The response to a request that has no engine."""
+    """The response to a request when the engine is gone."""
     error = EngineGone(
         f"the engine is not there: {reason}",
         hint="it is being started again; send the request again in a few seconds",

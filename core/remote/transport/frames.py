@@ -1,20 +1,20 @@
-"""The frames on the socket between a front end and the engine: a fixed header, then content of the size that it says.
+"""The frames on the socket between a front end and the engine: a fixed header, then the content.
 
-    size     u32   bytes after the header, a multiple of 16
-    type     u8    what the frame is
-    flags    u8    by type
-    placed   u16   tensors that lie in the arena
-    number   u64   of the request or the call; of RELEASE the place in the arena
+    size     u32   bytes of the content, a multiple of 16
+    type     u8    of the frame
+    flags    u8    of that type of frame
+    shared   u16   number of tensors in shared memory
+    number   u64   of the request or the call; in RELEASE the offset in shared memory
 
     front end -> engine              engine -> front end
-    HELLO    version, arena          STATE     live, ready, phase
+    HELLO    version, memory         STATE     live, ready, phase
     REQUEST  an inference request    RESPONSE  to a request; flags: final, failed
     CANCEL   a request               RESULT    of a call
     CALL     another method
     RELEASE  memory of a response
 
-Frames start on a multiple of 16, and so do the tensors in them, so that the first one, mostly the only one, is aligned
-as numpy and ONNX Runtime like it.
+Frames begin at a multiple of 16 bytes, and so do the tensors in them: the first tensor, usually the only one, has the
+alignment that numpy and ONNX Runtime want.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION = 2
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
-# Larger than what any option lets a request have; what is not there yet takes no memory.
+# More than any option allows for a request. Only content that has arrived takes memory.
 LARGEST = 0xFFFF_FFF0
 
 HELLO, REQUEST, CANCEL, CALL, RELEASE = range(1, 6)
@@ -39,24 +39,24 @@ TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
 FINAL = 1
 FAILED = 2
 
-# Type, flags, tensors in the arena, number, content: a view of what was received, which it keeps in memory. A plain
-# tuple: one of names costs a twentieth of all that is done for a small request.
+# Type, flags, tensors in shared memory, number, and content: a view of the received bytes, which it keeps in memory.
+# A plain tuple, because a named one costs a twentieth of the time of a small request.
 Frame = tuple[int, int, int, int, memoryview]
 
 
 class BadFrame(ValueError):
-    """What came is none of the protocol's frames: the connection cannot go on."""
+    """The other end sent something that the protocol does not have: the connection must end."""
 
 
 def frame(kind: int, number: int, content: Iterable[Buffer] = ()) -> bytes:
-    """A whole frame, padded with blanks, which JSON does not mind."""
+    """A whole frame, padded with blanks, which JSON parsers ignore."""
     body = b"".join(content)
     padding = b" " * (-len(body) % ALIGNMENT)
     return b"".join((HEADER.pack(len(body) + len(padding), kind, 0, 0, number), body, padding))
 
 
 class FrameReader:
-    """Cuts a stream into frames. `kinds` are the types that may come."""
+    """Cuts a stream into frames. `kinds` are the types that the other end may send."""
 
     def __init__(self, kinds: frozenset[int]) -> None:
         self._kinds = kinds
@@ -65,7 +65,7 @@ class FrameReader:
         self._wanted = HEADER.size
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that are complete with `chunk`. Raises BadFrame."""
+        """The frames that `chunk` completes. Raises BadFrame."""
         if self._parts:
             self._parts.append(chunk)
             self._have += len(chunk)
@@ -78,7 +78,7 @@ class FrameReader:
         self._wanted = HEADER.size
         unpack, kinds = HEADER.unpack_from, self._kinds
         while end - at >= 16:
-            size, kind, flags, placed, number = unpack(chunk, at)
+            size, kind, flags, shared, number = unpack(chunk, at)
             if kind not in kinds or size & 15 or size > LARGEST:
                 raise BadFrame(f"a frame of type {kind} and {size} bytes")
             start = at + 16
@@ -86,7 +86,7 @@ class FrameReader:
                 self._wanted = HEADER.size + size
                 break
             at = start + size
-            frames.append((kind, flags, placed, number, view[start:at]))
+            frames.append((kind, flags, shared, number, view[start:at]))
         if at < end:
             self._parts = [chunk[at:] if at else chunk]
             self._have = end - at

@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Linked(Protocol):
-    """What a link drives; all of it on the link's thread."""
+    """What a link drives, always on the link's thread."""
 
     @property
     def sock(self) -> socket.socket | None:
@@ -30,13 +30,13 @@ class Linked(Protocol):
         """Whether something could not be sent yet."""
 
     def read(self) -> None:
-        """Take what has come."""
+        """Read what has arrived."""
 
     def flush(self) -> None:
-        """Send what was collected, as far as the socket takes it."""
+        """Send what was collected, as much as the socket takes."""
 
     def look(self) -> None:
-        """About every 50 ms: connect if there is no connection, give up what has waited for too long."""
+        """Connect if there is no connection, and give up what has waited too long. Called about every 50 ms."""
 
 
 class Link(Protocol):
@@ -50,11 +50,11 @@ class Link(Protocol):
         """For the calling thread or greenlet, which waits until the connection settles it."""
 
     def close(self) -> None:
-        """Stop driving. `linked` is not called any more once this returns."""
+        """Stop driving. After this returns `linked` is no longer called."""
 
 
 class ThreadLink:
-    """A link with a native thread of its own: for servers without a hub, and for tests."""
+    """A link with its own native thread: for servers without a hub, and for tests."""
 
     def __init__(self) -> None:
         self._linked: Linked | None = None
@@ -86,7 +86,7 @@ class ThreadLink:
         self._waker.close()
 
     def _signal(self) -> None:
-        with contextlib.suppress(OSError):  # it is full of signals, or closed: memory may be given back later still
+        with contextlib.suppress(OSError):  # full of signals, or closed: memory may be freed even after `close`
             self._waker.send(b"\0")
 
     def _drive(self) -> None:
@@ -102,7 +102,7 @@ class ThreadLink:
                     selector.register(sock, selectors.EVENT_READ | write)
                 ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
             if self._awake in ready:
-                # In this order: a signal that comes in between, and is taken, must not be thought to be on its way.
+                # In this order: a signal that this takes must not leave `_asked` set.
                 self._awake.recv(4096)
                 self._asked = False
                 linked.flush()

@@ -274,4 +274,4 @@ def open_files(process: int) -> int:
 
 def arenas_of(process: int) -> int:
     """How many pieces of shared memory a process has mapped."""
-    return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-arena")
+    return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-shared-memory")

@@ -73,7 +73,7 @@ def _has_backend(worker: int) -> bool:
 
 def connected_front_ends(server: Started) -> int:
     """How many front ends have the memory that they share with the engine."""
-    return sum(any("trident-arena" in target for target in _targets(each)) for each in front_ends_of(server))
+    return sum(any("trident-shared-memory" in target for target in _targets(each)) for each in front_ends_of(server))
 
 
 def open_files(server: Started) -> int:

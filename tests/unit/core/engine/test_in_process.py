@@ -65,7 +65,7 @@ def ones(rows: int = 1) -> Array:
     return np.ones((rows, 16), np.int32)
 
 
-def test_serves_a_model(tmp_path: Path) -> None:
+def test_the_engine_serves_a_model(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
         assert engine.is_ready()
@@ -84,7 +84,7 @@ def test_serves_a_model(tmp_path: Path) -> None:
         assert metrics.statistics.request_success == 1
 
 
-def test_errors_come_as_responses(tmp_path: Path) -> None:
+def test_errors_are_responses(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
         assert isinstance(infer(engine, "nope").error, ModelNotFound)
@@ -93,7 +93,7 @@ def test_errors_come_as_responses(tmp_path: Path) -> None:
         assert "expected 2 inputs but got 1 inputs for model 'simple'" in error.message
 
 
-def test_versions_of_a_policy(tmp_path: Path) -> None:
+def test_all_versions_of_the_policy_serve(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG + "version_policy { all {} }")
     onnx_models.write(onnx_models.add_sub(), tmp_path / "simple" / "7" / "model.onnx")
     with serving(tmp_path) as engine:
@@ -108,7 +108,7 @@ def test_versions_of_a_policy(tmp_path: Path) -> None:
             engine.model_statistics("nope")
 
 
-def test_a_model_that_fails_says_why_and_the_others_serve(tmp_path: Path) -> None:
+def test_a_model_that_fails_gives_the_reason_and_the_others_serve(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "good", CONFIG)
     broken = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "broken", CONFIG)
     (broken / "model.onnx").write_bytes(b"no model")
@@ -148,13 +148,13 @@ def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> No
         assert not engine.is_ready()
 
 
-def test_a_repository_that_is_none_fails_the_start(tmp_path: Path) -> None:
+def test_a_missing_repository_fails_the_start(tmp_path: Path) -> None:
     with serving(tmp_path / "nowhere") as engine:
         assert engine.phase().name == Phase.FAILED
         assert engine.phase().failures == {"model repository": "Unavailable: repository path is not a valid directory"}
 
 
-def test_repository_control_needs_its_mode(tmp_path: Path) -> None:
+def test_load_and_unload_need_explicit_mode(tmp_path: Path) -> None:
     with serving(tmp_path) as engine:
         for call in (lambda: engine.load_model("m", {}), lambda: engine.unload_model("m", False)):
             with pytest.raises(
@@ -163,7 +163,7 @@ def test_repository_control_needs_its_mode(tmp_path: Path) -> None:
                 call()
 
 
-def test_exit_is_unready_at_once_and_serves_until_it_finishes(tmp_path: Path) -> None:
+def test_an_exiting_engine_is_unready_and_serves_until_it_finishes(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
         engine.begin_exit()

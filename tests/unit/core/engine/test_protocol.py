@@ -22,7 +22,7 @@ ENGINE_ONLY = (
 FRONT_END = "import core.http.application, core.remote.calls.calls"
 
 
-def test_a_front_end_loads_nothing_of_a_backend() -> None:
+def test_a_front_end_imports_no_backend() -> None:
     code = f"import sys; {FRONT_END}; print(*[name for name in {ENGINE_ONLY!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert found.stdout.split() == []

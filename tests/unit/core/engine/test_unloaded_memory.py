@@ -44,7 +44,7 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_an_unloaded_model_leaves_nothing(engine: InferenceEngine) -> None:
+def test_an_unloaded_model_leaves_no_memory(engine: InferenceEngine) -> None:
     engine.load_model("simple", {})
     (scheduler,) = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, DynamicBatcher)]
     assert _ask(engine).error is None

@@ -60,7 +60,7 @@ def echoed(folder: Path, datatype: str, sent: Any, expected: Any, tolerance: Tol
     return difference(onnx_models.identity(datatype), identity_config(datatype, [-1]), folder, request)
 
 
-def test_a_response_as_expected(tmp_path: Path) -> None:
+def test_an_equal_response_passes(tmp_path: Path) -> None:
     inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16]) for n in range(2)]
     outputs = [tensor("OUTPUT0", "INT32", [[2] * 16]), tensor("OUTPUT1", "INT32", [[0] * 16])]
     request = golden(inputs, outputs, EXACT)
@@ -85,7 +85,7 @@ def test_only_the_outputs_of_the_response_are_compared(tmp_path: Path) -> None:
     assert difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request) == ""
 
 
-def test_numbers_are_shown_with_the_tolerance_and_the_digits_of_their_datatype(tmp_path: Path) -> None:
+def test_a_difference_shows_the_tolerance_and_the_digits_of_the_datatype(tmp_path: Path) -> None:
     assert echoed(tmp_path, "FP32", [[0.5, 0.12]], [[0.5, 0.34]]) == (
         ": output 'OUTPUT0' at [0, 1] is 0.12, expected 0.34 (tolerance 1e-05 absolute, 0.0001 relative); "
         "1 of 2 elements differs"
@@ -117,7 +117,7 @@ def test_numbers_are_shown_with_the_tolerance_and_the_digits_of_their_datatype(t
     ],
 )
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
-def test_what_a_tolerance_allows(
+def test_a_tolerance_allows_small_differences(
     tmp_path: Path, datatype: str, sent: float, expected: float, tolerance: Tolerance, same: bool
 ) -> None:
     assert (echoed(tmp_path, datatype, [[sent]], [[expected]], tolerance) == "") is same
@@ -127,7 +127,9 @@ def test_what_a_tolerance_allows(
     ("sent", "expected", "shown"),
     [(np.nan, 1, "NaN, expected 1.0"), (np.inf, -np.inf, "Infinity, expected -Infinity")],
 )
-def test_what_is_no_number_is_shown_as_files_write_it(tmp_path: Path, sent: float, expected: float, shown: str) -> None:
+def test_nan_and_infinity_are_shown_as_files_write_them(
+    tmp_path: Path, sent: float, expected: float, shown: str
+) -> None:
     assert f"at [0, 0] is {shown} (" in echoed(tmp_path, "FP32", [[sent]], [[expected]])
 
 
@@ -146,13 +148,13 @@ def test_what_is_no_number_is_shown_as_files_write_it(tmp_path: Path, sent: floa
         ("INT32", 89, 100, Tolerance(0, 0.1), False),
     ],
 )
-def test_integers_are_exact_at_their_ends(
+def test_integers_are_compared_exactly_at_their_limits(
     tmp_path: Path, datatype: str, sent: int, expected: int, tolerance: Tolerance, same: bool
 ) -> None:
     assert (echoed(tmp_path, datatype, [[sent]], [[expected]], tolerance) == "") is same
 
 
-def test_half_precision(tmp_path: Path) -> None:
+def test_half_precision_values_are_compared(tmp_path: Path) -> None:
     assert echoed(tmp_path, "FP16", [[1.5, 2.0]], [[1.5, 2.0]]) == ""
     assert "at [0, 1] is 2.0, expected 2.002 (" in echoed(tmp_path, "FP16", [[1.5, 2.0]], [[1.5, 2.002]])
     one, two = (np.array([[bits]], np.uint16) for bits in (0x3F80, 0x4000))
@@ -160,7 +162,7 @@ def test_half_precision(tmp_path: Path) -> None:
     assert "at [0, 0] is 1.0, expected 2.0 (" in echoed(tmp_path, "BF16", one, two)
 
 
-def test_text_and_truth(tmp_path: Path) -> None:
+def test_bytes_and_booleans_are_compared(tmp_path: Path) -> None:
     sent, other = strings(b"cat", b"\xff\n"), strings(b"cat", b"dog")
     assert echoed(tmp_path, "BYTES", sent, sent, EXACT) == ""
     assert echoed(tmp_path, "BYTES", sent, other, EXACT) == (
@@ -171,7 +173,7 @@ def test_text_and_truth(tmp_path: Path) -> None:
     )
 
 
-def test_an_output_without_dimensions(tmp_path: Path) -> None:
+def test_an_output_without_dimensions_is_compared(tmp_path: Path) -> None:
     config = identity_config("FP32", [1], 0, "reshape { shape: [ ] }")
     inputs = [tensor("INPUT0", "FP32", [1.0])]
     assert difference(onnx_models.scalar(), config, tmp_path, golden(inputs, [tensor("OUTPUT0", "FP32", [1.0])])) == ""
@@ -187,14 +189,14 @@ def test_another_shape_or_datatype_is_a_difference(tmp_path: Path) -> None:
     )
 
 
-def test_an_output_that_did_not_come_is_a_difference(tmp_path: Path) -> None:
+def test_a_missing_output_is_a_difference(tmp_path: Path) -> None:
     inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16]) for n in range(2)]
     request = golden(inputs, [tensor("OUTPUT1", "INT32", [[0] * 16])], EXACT, asked=("OUTPUT0",))
     found = difference(onnx_models.add_sub(), add_sub_config(), tmp_path, request)
     assert found == ": output 'OUTPUT1' is missing"
 
 
-def test_an_execution_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_failed_execution_gives_the_reason(tmp_path: Path) -> None:
     config = (
         'max_batch_size: 4 input { name: "INDEX" data_type: TYPE_INT64 dims: [ 1 ] } '
         'output { name: "VALUE" data_type: TYPE_FP32 dims: [ 1 ] }'
@@ -205,7 +207,7 @@ def test_an_execution_that_fails_says_why(tmp_path: Path) -> None:
     assert "indices element out of data bounds" in found
 
 
-def test_a_request_that_the_model_cannot_take_says_why(tmp_path: Path) -> None:
+def test_a_request_that_the_model_refuses_gives_the_reason(tmp_path: Path) -> None:
     request = golden([tensor("INPUT0", "FP32", [[1]] * 9)], [tensor("OUTPUT0", "FP32", [[1]] * 9)])
     found = difference(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path, request)
     assert found == " failed: [request id: cat.json] inference request batch-size must be <= 8 for 'model'"
@@ -242,7 +244,7 @@ def run(instance: Echo, *requests: GoldenRequest) -> None:
     check_golden(instance, spec, RequestValidator(spec).check, requests)
 
 
-def test_each_request_is_an_execution_of_its_own_and_the_first_that_differs_ends_it() -> None:
+def test_each_request_runs_alone_and_the_first_difference_ends_the_check() -> None:
     good = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
     bad = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[2]])])
     instance = Echo()
@@ -255,11 +257,11 @@ def test_each_request_is_an_execution_of_its_own_and_the_first_that_differs_ends
     assert (caught.value.code, caught.value.model) == (ErrorCode.INTERNAL, "model")
 
 
-def test_an_error_that_the_request_alone_caused_is_a_failure_too() -> None:
+def test_an_error_of_the_request_alone_is_a_failure() -> None:
     request = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
     with pytest.raises(ModelLoadFailed, match="failed: no memory"):
         run(Echo(BackendFailed("no memory")), request)
 
 
-def test_long_text_is_cut(tmp_path: Path) -> None:
+def test_a_difference_shortens_long_text(tmp_path: Path) -> None:
     assert len(echoed(tmp_path, "BYTES", strings(b"x" * 10_000), strings(b"y" * 10_000), EXACT)) < 600

@@ -72,7 +72,7 @@ def test_all_models_are_loaded_at_start(tmp_path: Path, mode: str) -> None:
                 call("a")
 
 
-def test_in_explicit_mode_only_what_is_named_is_loaded(tmp_path: Path) -> None:
+def test_explicit_mode_loads_only_the_named_models(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write(tmp_path, name, 1)
     with explicit(tmp_path, load_models=("c", "a", "c")) as bench:
@@ -88,7 +88,7 @@ def test_in_explicit_mode_only_what_is_named_is_loaded(tmp_path: Path) -> None:
             assert failure(bench, "*") == polled_in_vain("*")
 
 
-def test_what_cannot_be_loaded_at_start_fails_the_start_and_not_the_others(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_fails_the_start_and_not_the_other_models(tmp_path: Path) -> None:
     write(tmp_path, "good", 1)
     write(tmp_path, "bad", BROKEN)
     with explicit(tmp_path, load_models=("none", "bad", "good")) as bench:
@@ -101,7 +101,7 @@ def test_what_cannot_be_loaded_at_start_fails_the_start_and_not_the_others(tmp_p
         assert bench.engine.is_ready()
 
 
-def test_the_wildcard_stands_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_wildcard_must_be_the_only_startup_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "Wildcard model name '*' must be the ONLY startup model if specified at all."
     with explicit(tmp_path, load_models=("*", "a")) as bench:
         (reason,) = bench.engine.phase().failures.values()
@@ -110,7 +110,7 @@ def test_the_wildcard_stands_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
-def test_a_repository_that_is_not_there_is_never_ready(tmp_path: Path, mode: str) -> None:
+def test_a_server_without_its_repository_is_never_ready(tmp_path: Path, mode: str) -> None:
     for strict in (True, False):
         with living(tmp_path / "none", control_mode=mode, strict_readiness=strict) as bench:
             assert bench.engine.phase().failures == {
@@ -119,7 +119,7 @@ def test_a_repository_that_is_not_there_is_never_ready(tmp_path: Path, mode: str
             assert not bench.engine.is_ready()
 
 
-def test_requests_to_load_wait_for_the_start_and_end_with_the_server(tmp_path: Path) -> None:
+def test_load_requests_are_refused_during_the_start_and_after_the_exit(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     bench = Bench([tmp_path], lambda text: LocalSource(Path(text)), control_mode="explicit", load_models=("m",))
     with bench.backend.holding("m"):
@@ -137,7 +137,7 @@ def test_requests_to_load_wait_for_the_start_and_end_with_the_server(tmp_path: P
     until(lambda: threads() == [])
 
 
-def test_directories_are_loaded_once_the_start_has_ended(tmp_path: Path) -> None:
+def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
     """A platform that pings a container of many models, and finds it alive, loads the first one at once."""
     (tmp_path / "repository").mkdir()
     write(tmp_path / "elsewhere", "m", 1)
@@ -164,7 +164,7 @@ def test_directories_are_loaded_once_the_start_has_ended(tmp_path: Path) -> None
     until(lambda: threads() == [])
 
 
-def test_what_cannot_be_loaded_has_tritons_text(tmp_path: Path) -> None:
+def test_a_failed_load_has_the_text_of_triton(tmp_path: Path) -> None:
     write(tmp_path, "broken", BROKEN)
     write(tmp_path, "typo", 1, config="max_batch_sise: 8")
     write(tmp_path, "empty")
@@ -181,7 +181,7 @@ def test_what_cannot_be_loaded_has_tritons_text(tmp_path: Path) -> None:
         assert "max_batch_sise" in bench.index()[2]
 
 
-def test_what_keeps_a_server_unready_after_its_start_is_named(tmp_path: Path) -> None:
+def test_the_phase_names_the_models_that_keep_the_server_unready(tmp_path: Path) -> None:
     write(tmp_path, "good", 1)
     write(tmp_path, "bad", BROKEN)
     with explicit(tmp_path, load_models=("good",)) as bench:
@@ -204,7 +204,7 @@ def test_what_keeps_a_server_unready_after_its_start_is_named(tmp_path: Path) ->
         assert bench.engine.phase() == ServingPhase(name=Phase.READY, done=1, total=1)
 
 
-def test_a_failure_of_the_start_is_named_until_it_is_mended(tmp_path: Path) -> None:
+def test_the_phase_names_a_failure_of_the_start_until_it_is_repaired(tmp_path: Path) -> None:
     write(tmp_path, "bad", BROKEN)
     with explicit(tmp_path, load_models=("bad", "none")) as bench:
         assert bench.engine.phase().failures == {
@@ -216,7 +216,7 @@ def test_a_failure_of_the_start_is_named_until_it_is_mended(tmp_path: Path) -> N
         assert list(bench.engine.phase().failures) == ["none"]
 
 
-def test_load_and_unload(tmp_path: Path) -> None:
+def test_a_model_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         with pytest.raises(ModelNotFound):
@@ -236,7 +236,7 @@ def test_load_and_unload(tmp_path: Path) -> None:
         assert bench.index() == ["m 1 READY"]
 
 
-def test_a_configuration_of_a_request_stays_until_the_files_change_or_it_is_unloaded(tmp_path: Path) -> None:
+def test_a_configuration_override_stays_until_the_files_change_or_the_model_is_unloaded(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         bench.load("m", JSON)
@@ -255,7 +255,7 @@ def test_a_configuration_of_a_request_stays_until_the_files_change_or_it_is_unlo
         assert not is_overridden(bench)
 
 
-def test_a_configuration_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
+def test_a_wrong_configuration_override_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         bench.load("m")
@@ -271,7 +271,7 @@ NOT_JSON = "Invalid argument: Invalid config override: "
 
 
 @pytest.mark.parametrize("content", [None, 1, BROKEN])
-def test_the_index_has_the_reason_of_the_last_failure(tmp_path: Path, content: int | str | None) -> None:
+def test_the_index_shows_the_reason_of_the_last_failure(tmp_path: Path, content: int | str | None) -> None:
     """Of a model that was never loaded, one that serves, and one whose version has failed."""
     write(tmp_path, "m", content or 1)
     state = {None: "m UNAVAILABLE", 1: "m 1 READY", BROKEN: "m 1 UNAVAILABLE"}[content]
@@ -297,7 +297,7 @@ def test_the_index_has_the_reason_of_the_last_failure(tmp_path: Path, content: i
         assert bench.index() == ["m 1 READY"]
 
 
-def test_files_of_a_request_stand_in_for_the_whole_directory(tmp_path: Path, temporary: Path) -> None:
+def test_files_of_a_load_request_replace_the_whole_directory(tmp_path: Path, temporary: Path) -> None:
     write(tmp_path, "m", 1, 2)
     with explicit(tmp_path) as bench:
         bench.load("m")
@@ -320,7 +320,7 @@ def test_files_of_a_request_stand_in_for_the_whole_directory(tmp_path: Path, tem
         assert bench.ask("new") == 5
 
 
-def test_files_of_a_request_that_fails_are_gone(tmp_path: Path, temporary: Path) -> None:
+def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: Path) -> None:
     with explicit(tmp_path) as bench:
         assert failure(bench, "m", JSON, {"1/model.fake": BROKEN.encode()}).startswith("InvalidRequest: load failed")
         assert failure(bench, "m", '{"max_batch_size": -1}', {"1/model.fake": b"1"}) == polled_in_vain("m")

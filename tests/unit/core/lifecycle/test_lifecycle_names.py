@@ -49,7 +49,7 @@ def test_without_namespaces_a_name_that_is_not_unique_is_not_loaded(tmp_path: Pa
         assert bench.backend.loads == []
 
 
-def test_names_that_are_no_text_are_no_models(tmp_path: Path) -> None:
+def test_directory_names_that_are_not_text_are_no_models(tmp_path: Path) -> None:
     os.makedirs(os.fsencode(tmp_path) + b"/caf\xe9/1")
     write(tmp_path, "ü.1 2", 1)
     with living(tmp_path) as bench:

@@ -27,14 +27,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def test_without_a_change_nothing_happens(bench: Bench) -> None:
+def test_a_poll_without_changes_does_nothing(bench: Bench) -> None:
     version = bench.version("m")
     bench.poll()
     assert bench.version("m") is version
     assert bench.backend.loads == ["m:1=1"]
 
 
-def test_a_new_model_appears_a_changed_one_is_reloaded_and_a_removed_one_leaves(bench: Bench, tmp_path: Path) -> None:
+def test_a_poll_loads_new_models_reloads_changed_ones_and_unloads_removed_ones(bench: Bench, tmp_path: Path) -> None:
     write(tmp_path, "new", 5)
     put(tmp_path / "m" / "1" / "model.fake", "2")
     bench.poll()
@@ -73,7 +73,7 @@ def test_instances_change_in_place(bench: Bench, tmp_path: Path) -> None:
     ("path", "half", "whole"),
     [("config.pbtxt", CONFIG[: len(CONFIG) // 2], CONFIG), ("1/model.fake", BROKEN, "2")],
 )
-def test_a_half_written_model_keeps_what_serves_and_says_why(
+def test_a_half_written_model_leaves_the_old_one_serving_and_gives_the_reason(
     bench: Bench, tmp_path: Path, path: str, half: str, whole: str
 ) -> None:
     put(tmp_path / "m" / path, half)
@@ -88,7 +88,7 @@ def test_a_half_written_model_keeps_what_serves_and_says_why(
     assert bench.index() == ["m 1 READY"]
 
 
-def test_a_truncated_graph_keeps_what_serves_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_truncated_graph_leaves_the_old_version_serving_until_it_is_complete(tmp_path: Path) -> None:
     graph = onnx_models.add_sub().SerializeToString()
     model = tmp_path / "simple" / "1" / "model.onnx"
     put(model, graph)
@@ -105,7 +105,7 @@ def test_a_truncated_graph_keeps_what_serves_until_it_is_whole(tmp_path: Path) -
         assert bench.version("simple") is not version
 
 
-def test_a_new_model_that_is_half_written_is_loaded_when_it_is_whole(bench: Bench, tmp_path: Path) -> None:
+def test_a_half_written_new_model_is_loaded_when_it_is_complete(bench: Bench, tmp_path: Path) -> None:
     put(tmp_path / "new" / "config.pbtxt", CONFIG)
     bench.poll()
     assert bench.index()[1].startswith("new UNAVAILABLE Invalid argument: at least one version must be available")
@@ -117,7 +117,7 @@ def test_a_new_model_that_is_half_written_is_loaded_when_it_is_whole(bench: Benc
     assert bench.index() == ["m 1 READY", "new 1 READY"]
 
 
-def test_what_failed_and_is_removed_says_nothing_any_more(tmp_path: Path) -> None:
+def test_a_failed_model_that_is_removed_leaves_the_index(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     for name, weight, config in (("broken", BROKEN, CONFIG), ("typo", "1", "max_batch_sise: 8")):
         write(tmp_path, name, weight, config=config)
@@ -132,7 +132,7 @@ def test_what_failed_and_is_removed_says_nothing_any_more(tmp_path: Path) -> Non
         assert bench.engine.is_ready()
 
 
-def test_the_files_that_serve_come_back(bench: Bench, tmp_path: Path) -> None:
+def test_a_failure_is_forgotten_when_the_files_that_serve_return(bench: Bench, tmp_path: Path) -> None:
     config = tmp_path / "m" / "config.pbtxt"
     config.rename(tmp_path / "kept")
     put(config, "no configuration")
@@ -182,7 +182,7 @@ def test_a_name_that_another_repository_has_too_is_neither_loaded_nor_unloaded(t
         assert bench.ask("m") == 3
 
 
-def test_a_name_that_is_not_unique_any_more_is_as_if_it_had_never_been(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_forgotten_when_it_is_unique_again(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     write(first, "m", 1)
     second.mkdir()
@@ -196,7 +196,7 @@ def test_a_name_that_is_not_unique_any_more_is_as_if_it_had_never_been(tmp_path:
         assert bench.backend.loads == ["m:1=1"]
 
 
-def test_a_load_that_takes_long_delays_no_other(bench: Bench, tmp_path: Path) -> None:
+def test_a_slow_load_delays_no_other(bench: Bench, tmp_path: Path) -> None:
     write(tmp_path, "other", 1)
     bench.poll()
     with bench.backend.holding("m"):
@@ -253,7 +253,7 @@ def test_with_namespaces_a_name_is_unique_again_when_the_other_model_is_gone(tmp
             bench.ask("m")
 
 
-def test_the_repositories_are_looked_at_again_and_again(tmp_path: Path) -> None:
+def test_the_repositories_are_polled_repeatedly(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with polling(tmp_path, poll_secs=0.01) as bench:
         for weight in ("2", "3"):
@@ -261,7 +261,7 @@ def test_the_repositories_are_looked_at_again_and_again(tmp_path: Path) -> None:
             until(lambda weight=weight: bench.ask("m") == int(weight))  # type: ignore[misc]
 
 
-def test_what_keeps_failing_is_tried_ever_more_seldom_and_at_once_when_it_changes(
+def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_changes(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path / "m" / "1" / "model.fake", BROKEN)

@@ -152,7 +152,7 @@ def test_a_request_that_found_a_version_just_before_it_left_is_served_by_the_nex
             bench.ask("m", tensor=Noticed(unload))
 
 
-def test_what_was_taken_is_answered_by_the_weights_that_took_it(tmp_path: Path) -> None:
+def test_a_request_is_answered_by_the_version_that_accepted_it(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         with bench.running("m") as running:
@@ -178,7 +178,7 @@ def test_an_unload_returns_while_a_request_runs(tmp_path: Path) -> None:
         assert weight_of(responses) == 1
 
 
-def test_a_load_need_not_wait_for_an_unload(tmp_path: Path) -> None:
+def test_a_load_does_not_wait_for_an_unload(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         with bench.running("m") as responses:
@@ -192,7 +192,7 @@ def test_a_load_need_not_wait_for_an_unload(tmp_path: Path) -> None:
         assert bench.index() == ["m 1 READY"]
 
 
-def test_a_load_that_takes_long_holds_up_no_request(tmp_path: Path) -> None:
+def test_a_slow_load_delays_no_request(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     write(tmp_path, "other", 1)
     with explicit(tmp_path) as bench:
@@ -209,7 +209,7 @@ def test_a_load_that_takes_long_holds_up_no_request(tmp_path: Path) -> None:
         assert bench.ask("m") == 2
 
 
-def test_while_the_server_stops_requests_are_told_so(tmp_path: Path) -> None:
+def test_requests_are_refused_while_the_server_stops(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
         with bench.running("m") as running:
@@ -223,7 +223,7 @@ def test_while_the_server_stops_requests_are_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
-def test_the_end_waits_for_no_load(tmp_path: Path, mode: str) -> None:
+def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
     for name in ("held", "held too", "waiting"):
         write(tmp_path, name, 1)
     bench = Bench(

@@ -22,42 +22,42 @@ def temporary(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["...", "..x", "a..1", ".hidden", "a\\b", "ä b", "-"])
-def test_names_that_a_folder_can_have(name: str) -> None:
+def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
     check_model_name(name)
 
 
 @pytest.mark.parametrize("name", ["", " ", "\t\n"])
-def test_an_empty_name(name: str) -> None:
+def test_an_empty_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         LoadRequest.read(name, {})
     assert caught.value.message == "Model name cannot be empty. Please enter a valid name to deploy."
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "../a", "/"])
-def test_a_name_that_leads_elsewhere(name: str) -> None:
+def test_a_name_with_path_traversal_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         LoadRequest.read(name, {})
     text = f"invalid model name '{name}', model name must not contain path traversal characters"
     assert caught.value.message == text
 
 
-def test_without_parameters_it_is_the_repository_that_says() -> None:
+def test_a_request_without_parameters_uses_the_repository() -> None:
     with LoadRequest.read("m", {}) as request:
         assert (request.config, request.located) == (None, None)
 
 
-def test_a_configuration_alone() -> None:
+def test_a_request_may_have_a_configuration_only() -> None:
     with LoadRequest.read("m", {"config": CONFIG}) as request:
         assert (request.config, request.located) == (CONFIG, None)
 
 
-def test_a_configuration_is_not_read_yet() -> None:
+def test_the_configuration_is_not_parsed_yet() -> None:
     """What is wrong with it is the failure of the model's load, which the index shows."""
     with LoadRequest.read("m", {"config": ""}) as request:
         assert request.config == ""
 
 
-def test_files_are_there_while_the_request_is_or_somebody_uses_them(temporary: Path) -> None:
+def test_files_exist_while_the_request_or_a_user_needs_them(temporary: Path) -> None:
     with LoadRequest.read("m", {"config": CONFIG, "file:1/model.onnx": b"graph"}) as request:
         assert request.located is not None
         assert request.located.key.name == "m"
@@ -68,13 +68,13 @@ def test_files_are_there_while_the_request_is_or_somebody_uses_them(temporary: P
     assert list(temporary.iterdir()) == []
 
 
-def test_files_need_a_configuration() -> None:
+def test_files_without_a_configuration_are_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         LoadRequest.read("m", {"file:1/model.onnx": b"graph"})
     assert caught.value.message == "Load parameter 'config' must be specified for model file override"
 
 
-def test_a_file_outside_the_model() -> None:
+def test_a_file_outside_the_model_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         LoadRequest.read("m", {"config": CONFIG, "file:1/../../x": b""})
     assert caught.value.message == (

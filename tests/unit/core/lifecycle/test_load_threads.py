@@ -32,7 +32,7 @@ def work() -> Iterator[Work]:
     until(lambda: threads() == [])
 
 
-def test_as_many_at_once_as_allowed_and_the_rest_in_turn(work: Work) -> None:
+def test_no_more_than_the_limit_run_at_once(work: Work) -> None:
     load_threads = LoadThreads(2)
     done: list[int] = []
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_as_many_at_once_as_allowed_and_the_rest_in_turn(work: Work) -> None:
     assert sorted(done) == list(range(10))
 
 
-def test_there_is_at_least_one_thread_and_it_takes_turns() -> None:
+def test_a_limit_of_zero_means_one_thread() -> None:
     load_threads = LoadThreads(0)
     done: list[int] = []
     for number in range(100):
@@ -59,7 +59,7 @@ def test_there_is_at_least_one_thread_and_it_takes_turns() -> None:
     until(lambda: threads() == [])
 
 
-def test_idle_without_work() -> None:
+def test_wait_idle_returns_without_work() -> None:
     assert LoadThreads(1).wait_idle(0)
 
 
@@ -76,7 +76,7 @@ def test_after_close_nothing_begins_and_what_runs_ends(work: Work) -> None:
     assert not work.begun.acquire(blocking=False)
 
 
-def test_threads_are_no_reason_for_the_process_to_go_on(work: Work) -> None:
+def test_running_work_does_not_keep_the_process_alive(work: Work) -> None:
     LoadThreads(1).submit(work)
     assert work.begun.acquire(timeout=LIMIT_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "trident-load"]

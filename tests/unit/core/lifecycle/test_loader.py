@@ -99,7 +99,7 @@ def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
     return version
 
 
-def test_prepare_looks_at_the_configuration_and_the_versions(source: CountingSource) -> None:
+def test_prepare_reads_the_configuration_and_the_versions(source: CountingSource) -> None:
     write(source.path, "m", 1, 2)
     loader = loader_of(FakeBackend())
     prepared = loader.prepare(located(source))
@@ -110,13 +110,13 @@ def test_prepare_looks_at_the_configuration_and_the_versions(source: CountingSou
 
 
 @pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', 'backend: "onnxruntime" junk'])
-def test_prepare_refuses_a_configuration_that_cannot_be_right(source: CountingSource, config: str) -> None:
+def test_prepare_refuses_an_invalid_configuration(source: CountingSource, config: str) -> None:
     write(source.path, "m", 1, config=config)
     with pytest.raises(ConfigInvalid):
         loader_of(FakeBackend()).prepare(located(source))
 
 
-def test_a_failure_is_the_reason_and_everything_is_given_back(source: CountingSource) -> None:
+def test_a_failed_load_sets_the_reason_and_frees_everything(source: CountingSource) -> None:
     write(source.path, "m", BROKEN)
     backend = FakeBackend()
     loader = loader_of(backend)
@@ -126,7 +126,7 @@ def test_a_failure_is_the_reason_and_everything_is_given_back(source: CountingSo
     assert backend.loads == ["m:1=broken"]
 
 
-def test_instances_that_were_made_are_closed_when_a_later_one_cannot_be(source: CountingSource) -> None:
+def test_instances_are_closed_when_a_later_one_fails(source: CountingSource) -> None:
     write(source.path, "m", 1, config=MORE_INSTANCES)
     backend = OneInstance()
     loader = loader_of(backend)
@@ -137,7 +137,7 @@ def test_instances_that_were_made_are_closed_when_a_later_one_cannot_be(source: 
     assert [instance.is_closed for instance in model.instances] == [True]
 
 
-def test_a_load_is_tried_again_as_often_as_the_options_say(source: CountingSource) -> None:
+def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource) -> None:
     write(source.path, "m", 1)
     failures = [ServerError("first"), RuntimeError("a bug"), KeyError()]
     for retries, reason in ((1, "Internal: a bug"), (2, "Internal: KeyError"), (3, UNLOADED)):
@@ -148,7 +148,7 @@ def test_a_load_is_tried_again_as_often_as_the_options_say(source: CountingSourc
         assert len(backend.loads) == retries + 1
 
 
-def test_as_many_versions_at_once_as_there_are_load_threads(source: CountingSource) -> None:
+def test_no_more_versions_load_at_once_than_there_are_load_threads(source: CountingSource) -> None:
     write(source.path, "m", 1)
     backend = FakeBackend()
     loader = loader_of(backend, load_threads=2)
@@ -164,7 +164,7 @@ def test_as_many_versions_at_once_as_there_are_load_threads(source: CountingSour
     assert len(backend.loads) == 3
 
 
-def test_models_without_a_dynamic_batcher_are_not_held_until_there_is_company(tmp_path: Path) -> None:
+def test_delay_scheduler_does_not_apply_without_a_dynamic_batcher(tmp_path: Path) -> None:
     write(tmp_path, "alone", 1)
     write(tmp_path, "batched", 2, config=CONFIG + "max_batch_size: 8 dynamic_batching { }")
     item = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
@@ -175,7 +175,7 @@ def test_models_without_a_dynamic_batcher_are_not_held_until_there_is_company(tm
         assert bench.ask("batched", item) == weight_of(first) == 2
 
 
-def test_a_backend_that_is_not_installed(source: CountingSource) -> None:
+def test_a_backend_that_is_not_installed_is_named(source: CountingSource) -> None:
     write(source.path, "m", 1, config=CONFIG.replace("fake", "other"))
     loader = loader_of(FakeBackend())
     version = load(loader, loader.prepare(located(source)))

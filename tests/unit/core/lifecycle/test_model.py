@@ -119,7 +119,7 @@ def test_only_the_version_that_changed_is_loaded(repository: Repository) -> None
     assert repository.settled() == {1: "READY", 2: "READY"}
 
 
-def test_a_failed_reload_says_why_and_the_next_good_one_clears_it(repository: Repository) -> None:
+def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     old = repository.model.serving[1]
@@ -157,7 +157,7 @@ def test_a_new_version_that_fails_stands_beside_the_one_that_serves(repository: 
     assert repository.backend.loads == ["m:1=1", "m:2=broken"]
 
 
-def test_what_failed_and_is_not_asked_for_any_more_says_nothing(repository: Repository) -> None:
+def test_a_failed_version_that_is_no_longer_selected_leaves_the_index(repository: Repository) -> None:
     repository.write(1, BROKEN)
     repository.failure()
     repository.put("3/model.fake", "3")
@@ -202,7 +202,7 @@ def test_all_failed_versions_are_named(repository: Repository) -> None:
 
 
 @pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', CONFIG + "max_batch_size: -1"])
-def test_a_wrong_configuration_keeps_what_serves(repository: Repository, config: str) -> None:
+def test_a_wrong_configuration_leaves_the_old_version_serving(repository: Repository, config: str) -> None:
     repository.write(1)
     repository.load()
     repository.put("config.pbtxt", config)
@@ -218,7 +218,7 @@ def test_a_wrong_configuration_keeps_what_serves(repository: Repository, config:
     assert repository.backend.loads == ["m:1=1"]
 
 
-def test_files_that_come_back_clear_the_reason_without_a_load(repository: Repository) -> None:
+def test_files_that_return_clear_the_reason_without_a_load(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     config = repository.path / "m" / "config.pbtxt"
@@ -232,7 +232,7 @@ def test_files_that_come_back_clear_the_reason_without_a_load(repository: Reposi
     assert repository.backend.loads == ["m:1=1"]
 
 
-def test_without_a_version_nothing_can_be_loaded(repository: Repository) -> None:
+def test_a_model_without_versions_cannot_be_loaded(repository: Repository) -> None:
     repository.put("config.pbtxt", CONFIG)
     error = repository.failure()
     assert isinstance(error, ModelLoadFailed)
@@ -241,7 +241,7 @@ def test_without_a_version_nothing_can_be_loaded(repository: Repository) -> None
     assert repository.model.problem == reason
 
 
-def test_more_instances_come_in_place(repository: Repository) -> None:
+def test_instances_are_added_in_place(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     version, (model,) = repository.model.serving[1], repository.backend.models
@@ -258,7 +258,7 @@ def test_more_instances_come_in_place(repository: Repository) -> None:
     assert [instance.is_closed for instance in model.instances] == [False, True, True]
 
 
-def test_instances_that_cannot_be_made_leave_it_as_it_was(repository: Repository) -> None:
+def test_a_failed_instance_leaves_the_version_unchanged(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     version, (model,) = repository.model.serving[1], repository.backend.models
@@ -276,7 +276,7 @@ def test_instances_that_cannot_be_made_leave_it_as_it_was(repository: Repository
     assert len(version.placements) == 3
 
 
-def test_an_override_that_differs_in_instances_only_is_made_in_place(repository: Repository) -> None:
+def test_an_override_that_changes_only_instances_is_applied_in_place(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     repository.load(override=MORE_INSTANCES)
@@ -287,7 +287,7 @@ def test_an_override_that_differs_in_instances_only_is_made_in_place(repository:
 
 
 @pytest.mark.parametrize("weight", ["2", BROKEN])
-def test_a_load_that_ends_after_the_server_did_comes_to_nothing(repository: Repository, weight: str) -> None:
+def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, weight: str) -> None:
     """Also where it was to drop or to change what serves, which has left by then."""
     repository.write(1, 2, config=ALL)
     repository.load()

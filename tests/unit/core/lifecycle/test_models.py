@@ -37,7 +37,7 @@ def models(*versions: tuple[str, int, ModelState]) -> Models:
     return known
 
 
-def test_finds_a_version_and_the_latest_ready_one() -> None:
+def test_find_returns_a_version_or_the_latest_ready_one() -> None:
     known = models(("m", 1, ModelState.READY), ("m", 3, ModelState.READY), ("m", 7, ModelState.UNAVAILABLE))
     assert known.find("m", 1).version == 1
     assert known.find("m", -1).version == 3
@@ -54,7 +54,7 @@ def test_finds_a_version_and_the_latest_ready_one() -> None:
         ("empty", -1, ModelNotFound, "Request for unknown model: 'empty' is not found"),
     ],
 )
-def test_lookup_errors_have_tritons_texts(name: str, version: int, kind: type[ServerError], message: str) -> None:
+def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: type[ServerError], message: str) -> None:
     known = models(("m", 1, ModelState.READY), ("m", 7, ModelState.UNAVAILABLE), ("loading", 1, ModelState.LOADING))
     known.add(ModelKey("empty")).problem = "Invalid argument: nothing in it"
     with pytest.raises(kind) as caught:
@@ -62,13 +62,13 @@ def test_lookup_errors_have_tritons_texts(name: str, version: int, kind: type[Se
     assert caught.value.message == message
 
 
-def test_the_hint_says_why_a_version_is_not_ready() -> None:
+def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
     with pytest.raises(ModelNotReady) as caught:
         models(("m", 7, ModelState.UNAVAILABLE)).find("m", 7)
     assert caught.value.hint == "version 7 is UNAVAILABLE: Internal: broken"
 
 
-def test_with_namespaces_a_name_that_two_models_have_is_refused() -> None:
+def test_an_ambiguous_name_is_refused_with_namespaces() -> None:
     known = empty(namespacing=True)
     enter(known, ModelKey("m", "/a"), 1, ModelState.READY)
     enter(known, ModelKey("own", "/a"), 1, ModelState.READY)
@@ -84,7 +84,7 @@ def test_with_namespaces_a_name_that_two_models_have_is_refused() -> None:
         known.find("nope", -1)
 
 
-def test_a_model_is_ready_when_each_version_is_or_was_unloaded_on_purpose() -> None:
+def test_a_model_is_ready_if_each_version_is_ready_or_unloaded() -> None:
     (model,) = models(("m", 1, ModelState.READY), ("m", 2, ModelState.READY)).all()
     assert model.is_ready
     model.versions[1].state.move(ModelState.UNLOADING)
@@ -95,7 +95,7 @@ def test_a_model_is_ready_when_each_version_is_or_was_unloaded_on_purpose() -> N
     assert not failed.is_ready
 
 
-def test_a_model_without_versions_counts_if_it_was_asked_for_at_start() -> None:
+def test_a_model_without_versions_is_unready_if_it_was_required_at_start() -> None:
     model = empty().add(ModelKey("m"))
     assert model.is_ready
     model.required = True

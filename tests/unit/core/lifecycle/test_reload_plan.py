@@ -50,7 +50,7 @@ IN_PLACE = Plan(load=(), keep=(1, 2), drop=(), reconfigure=True)
         pytest.param(content(THREE, "1/model.onnx"), Plan((1,), (2,), (), True), id="a version and instances"),
     ],
 )
-def test_what_reloads(new: Content, plan: Plan) -> None:
+def test_changed_files_and_configurations_reload(new: Content, plan: Plan) -> None:
     assert plan_reload(content(), new, [1, 2], {1, 2}) == plan
     assert plan.changes_nothing == (plan == NOTHING)
 
@@ -61,18 +61,18 @@ def test_only_a_new_version_is_loaded() -> None:
     assert plan_reload(content(), new, [3], {1, 2}) == Plan((3,), (), (1, 2), False)
 
 
-def test_a_version_that_is_gone_or_not_selected_is_dropped() -> None:
+def test_a_version_that_is_missing_or_not_selected_is_dropped() -> None:
     assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == Plan((), (2,), (1,), False)
     plan = plan_reload(content(ALL), content(CONFIG, "config.pbtxt"), [2], {1, 2})
     assert plan == Plan((), (2,), (1,), True)
     assert not plan.changes_nothing
 
 
-def test_a_version_that_could_not_be_loaded_is_tried_again() -> None:
+def test_a_version_that_failed_to_load_is_loaded_again() -> None:
     assert plan_reload(content(), content(), [1, 2], {2}) == Plan((1,), (2,), (), False)
 
 
-def test_everything_is_loaded_of_a_model_that_is_not() -> None:
+def test_all_versions_of_an_unloaded_model_are_loaded() -> None:
     assert plan_reload(None, content(), [1, 2], ()) == EVERYTHING
     assert plan_reload(None, content(THREE), [1, 2], (), force=True) == EVERYTHING
 
@@ -85,6 +85,6 @@ def test_force_reloads_unless_the_change_can_be_made_in_place() -> None:
     assert plan_reload(content(), other, [1, 2], {1, 2}, force=True) == EVERYTHING
 
 
-def test_leading_zeros_make_no_version() -> None:
+def test_a_folder_with_leading_zeros_is_no_version() -> None:
     new = content(CONFIG, "01/model.onnx")
     assert plan_reload(content(), new, [1, 2], {1, 2}) == EVERYTHING

@@ -29,7 +29,7 @@ def serving(repository: Path) -> Iterator[tuple[Bench, ModelVersion, Retirement]
         bench.lifecycle.models.all()[0].serving = {}
 
 
-def test_it_is_unloading_until_what_runs_is_answered_and_nobody_waits(tmp_path: Path) -> None:
+def test_a_version_is_unloading_until_running_requests_are_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as (bench, version, retirement):
         model = bench.backend.models[0]
         with bench.running("m") as responses:
@@ -44,7 +44,7 @@ def test_it_is_unloading_until_what_runs_is_answered_and_nobody_waits(tmp_path: 
         assert model.is_closed
 
 
-def test_what_is_queued_still_runs_but_for_the_end_of_the_wait(tmp_path: Path) -> None:
+def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
     with serving(tmp_path) as (bench, version, retirement):
         with bench.running("m") as running:
             queued = bench.submit("m")
@@ -62,7 +62,7 @@ def test_what_is_queued_still_runs_but_for_the_end_of_the_wait(tmp_path: Path) -
         assert weight_of(running) == 1
 
 
-def test_the_log_says_what_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_versions_with_requests_in_flight(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     retirement = Retirement(report_s=0.001)
     found = f"Timeout {LIMIT_S:.0f}: Found 1 model versions that have in-flight inferences"
@@ -77,12 +77,12 @@ def test_the_log_says_what_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
 
 
-def test_without_anything_that_leaves_there_is_nothing_to_wait_for() -> None:
+def test_wait_returns_at_once_when_nothing_leaves() -> None:
     assert Retirement().wait(0)
     assert threads() == []
 
 
-def test_every_request_that_was_taken_is_answered(tmp_path: Path) -> None:
+def test_every_accepted_request_is_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as (bench, version, retirement):
         with bench.running("m"):
             queued = [bench.submit("m") for _ in range(20)]

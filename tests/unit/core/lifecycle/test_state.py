@@ -5,11 +5,11 @@ import pytest
 from core.lifecycle.state import TRANSITIONS, ModelState, VersionState
 
 
-def test_every_state_has_its_moves() -> None:
+def test_every_state_has_a_row_in_the_table() -> None:
     assert set(TRANSITIONS) == set(ModelState)
 
 
-def test_moves_keep_the_reason_of_the_last() -> None:
+def test_a_move_replaces_the_reason() -> None:
     failed = VersionState("m", 1, "server start")
     assert failed.current is ModelState.LOADING
     failed.move(ModelState.UNAVAILABLE, "Internal: broken")

@@ -36,9 +36,9 @@ class Ends:
         self._reader = FrameReader(TO_ENGINE)
         content, (descriptor,), _, _ = socket.recv_fds(self.sock, 4096, 4)
         ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
-        self.arena = SharedMemoryBlock.attach(descriptor)
+        self.shared_memory = SharedMemoryBlock.attach(descriptor)
         self._frames: list[Frame] = []
-        self._requests = RequestReader(lambda place, size: self.arena.view(place, size).data)
+        self._requests = RequestReader(lambda place, size: self.shared_memory.view(place, size).data)
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -52,9 +52,9 @@ class Ends:
 
     def next_request(self) -> tuple[int, InferenceRequest, int]:
         """Its number, itself, and how many of its inputs lie in the arena."""
-        kind, _, placed, number, content = self.next()
+        kind, _, shared, number, content = self.next()
         assert kind == REQUEST
-        return number, self._requests.read(content, placed), placed
+        return number, self._requests.read(content, shared), shared
 
     def give(self, content: bytes) -> None:
         """What the engine sends, read by the connection."""
@@ -73,6 +73,6 @@ class Ends:
 
     def close(self) -> None:
         self.connection.lose("the test is over")
-        self.arena.close()
+        self.shared_memory.close()
         self.sock.close()
         self.listener.close()

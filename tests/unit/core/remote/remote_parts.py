@@ -29,8 +29,8 @@ from tests.waiting import until
 
 LIMIT_S = 30.0
 PAGE = 4096
-ARENA = 64 * PAGE
-HALF = ARENA // 2
+SHARED = 64 * PAGE
+HALF = SHARED // 2
 SMALL = np.arange(4, dtype=np.int32)
 
 
@@ -76,7 +76,7 @@ def served(folder: Path, engine: Any, **options: Any) -> Iterator[tuple[str, Eng
 
 
 @contextmanager
-def connected(path: str, memory_bytes: int = ARENA) -> Iterator[RemoteEngine]:
+def connected(path: str, memory_bytes: int = SHARED) -> Iterator[RemoteEngine]:
     """A front end's engine, connected."""
     engine = RemoteEngine(path, ThreadLink(), memory_bytes)
     engine.start()
@@ -116,9 +116,9 @@ def ask(engine: Any, request: InferenceRequest) -> Answer:
     return answer
 
 
-def sealed_memory(size: int = ARENA, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+def sealed_memory(size: int = SHARED, seals: int = fcntl.F_SEAL_SHRINK) -> int:
     """The descriptor of memory to share."""
-    descriptor = os.memfd_create("test-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create("test-shared-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
@@ -148,7 +148,7 @@ class ByHand:
     def send(self, content: Buffer) -> None:
         self.sock.sendall(content)
 
-    def send_hello(self, fields: object = (VERSION, ARENA // 2), descriptors: Iterable[int] = ()) -> None:
+    def send_hello(self, fields: object = (VERSION, SHARED // 2), descriptors: Iterable[int] = ()) -> None:
         """Say who it is, with these descriptors, which are closed here."""
         handed = list(descriptors)
         try:

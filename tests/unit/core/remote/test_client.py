@@ -23,9 +23,9 @@ from core.remote.client import RemoteEngine
 from core.remote.memory.tensor_block import LARGE
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
-    ARENA,
     HALF,
     LIMIT_S,
+    SHARED,
     SMALL,
     ServedEngine,
     ask,
@@ -66,7 +66,7 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
         ("metrics", ()),
     ],
 )
-def test_a_call_gives_what_the_engine_gives(
+def test_a_call_returns_what_the_engine_returns(
     remote: RemoteEngine, engine: ServedEngine, method: str, arguments: tuple[Any, ...]
 ) -> None:
     assert getattr(remote, method)(*arguments) == getattr(engine, method)(*arguments)
@@ -83,7 +83,7 @@ def test_changes_reach_the_engine(remote: RemoteEngine, engine: ServedEngine) ->
     ]
 
 
-def test_what_the_engine_raises_is_raised(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_a_call_raises_what_the_engine_raises(remote: RemoteEngine, engine: ServedEngine) -> None:
     engine.refusal = ModelLoadFailed("it cannot be", hint="another one", model="a")
     with pytest.raises(ModelLoadFailed, match="it cannot be") as raised:
         remote.load_model("a", {})
@@ -94,7 +94,7 @@ def test_what_the_engine_raises_is_raised(remote: RemoteEngine, engine: ServedEn
         remote.model_statistics("b")
 
 
-def test_a_model_is_asked_for_once_in_a_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_a_model_spec_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
     assert remote.model_spec("simple").version == 3
     engine.versions["simple"] = (1, 3, 4)
     assert remote.model_spec("simple").version == 3
@@ -117,8 +117,8 @@ def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> Non
 # --- requests
 
 
-@pytest.mark.parametrize("size", [0, 4, LARGE - 4, LARGE, HALF, HALF + 4, 8 * ARENA])
-def test_tensors_of_any_size(remote: RemoteEngine, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 4, LARGE - 4, LARGE, HALF, HALF + 4, 8 * SHARED])
+def test_tensors_of_any_size_are_echoed(remote: RemoteEngine, size: int) -> None:
     """In a frame, in the arena, and what has no room there."""
     values = np.arange(size // 4, dtype=np.int32)
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_tensors_of_any_size(remote: RemoteEngine, size: int) -> None:
         assert (response.outputs[0].array == values).all()
 
 
-def test_many_threads_at_the_same_time(remote: RemoteEngine) -> None:
+def test_many_threads_submit_at_the_same_time(remote: RemoteEngine) -> None:
     def work(seed: int) -> bool:
         choice = np.random.default_rng(seed)
         for _ in range(40):
@@ -154,7 +154,7 @@ def test_a_request_may_be_answered_many_times(remote: RemoteEngine, engine: Serv
     assert [response.outputs[0].array[0] for response in answer.responses] == [0, 1, 2, 3]
 
 
-def test_cancel(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_cancel_reaches_the_engine(remote: RemoteEngine, engine: ServedEngine) -> None:
     engine.respond = lambda request: None
     answer = ask(remote, numbers(SMALL))
     until(lambda: engine._pending)
@@ -163,7 +163,7 @@ def test_cancel(remote: RemoteEngine, engine: ServedEngine) -> None:
     remote.cancel(answer.pending)
 
 
-def test_what_cannot_be_sent_is_an_answer(remote: RemoteEngine) -> None:
+def test_a_request_that_cannot_be_sent_is_answered_with_an_error(remote: RemoteEngine) -> None:
     request = numbers(SMALL)
     request.parameters = {"p": object()}  # type: ignore[dict-item]
     assert isinstance(ask(remote, request).get().error, InvalidRequest)
@@ -187,7 +187,9 @@ def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
         assert response.outputs[0].array[0] == value
 
 
-def test_it_does_not_wait_for_ever(remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_waits_too_long_for_room_is_answered_with_an_error(
+    remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_client, "_ROOM_SECONDS", 0.05)
     memory = remote.allocate(HALF)
     error = ask(remote, numbers(filled(LARGE))).get().error
@@ -199,7 +201,7 @@ def test_it_does_not_wait_for_ever(remote: RemoteEngine, monkeypatch: pytest.Mon
     assert ask(remote, numbers(filled(LARGE))).get().error is None
 
 
-def test_it_can_be_cancelled_while_it_waits(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_a_request_that_waits_for_room_can_be_cancelled(remote: RemoteEngine, engine: ServedEngine) -> None:
     memory = remote.allocate(HALF)
     answer = ask(remote, numbers(filled(LARGE)))
     remote.cancel(answer.pending)
@@ -208,7 +210,7 @@ def test_it_can_be_cancelled_while_it_waits(remote: RemoteEngine, engine: Served
     del memory
 
 
-def test_it_is_told_when_the_engine_ends_meanwhile(engine: ServedEngine, tmp_path: Path) -> None:
+def test_a_request_that_waits_for_room_is_answered_when_the_engine_ends(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         memory = remote.allocate(HALF)
         answer = ask(remote, numbers(filled(LARGE)))
@@ -220,7 +222,7 @@ def test_it_is_told_when_the_engine_ends_meanwhile(engine: ServedEngine, tmp_pat
 # --- a real engine
 
 
-def test_models_that_run(tmp_path: Path) -> None:
+def test_real_models_answer_through_the_client(tmp_path: Path) -> None:
     """Batched requests of many clients, a large tensor, text, and what changes which models there are."""
     repository = tmp_path / "models"
     onnx_models.write_version(onnx_models.add_sub(), repository, "sums", "max_batch_size: 8 dynamic_batching {}")

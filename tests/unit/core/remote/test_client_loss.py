@@ -23,9 +23,9 @@ from core.remote.client import RemoteEngine
 from core.remote.memory.tensor_block import LARGE
 from core.remote.transport.link import ThreadLink
 from tests.unit.core.remote.remote_parts import (
-    ARENA,
     HALF,
     LIMIT_S,
+    SHARED,
     SMALL,
     ServedEngine,
     ask,
@@ -52,8 +52,8 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
 # --- without an engine
 
 
-def test_before_there_is_one(tmp_path: Path) -> None:
-    remote = RemoteEngine(str(tmp_path / "nobody"), ThreadLink(), ARENA)
+def test_requests_and_calls_fail_before_the_engine_starts(tmp_path: Path) -> None:
+    remote = RemoteEngine(str(tmp_path / "nobody"), ThreadLink(), SHARED)
     remote.start()
     try:
         assert (remote.is_live(), remote.is_ready()) == (True, False)
@@ -70,7 +70,9 @@ def test_before_there_is_one(tmp_path: Path) -> None:
         remote.close()
 
 
-def test_what_is_in_flight_when_it_ends(engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loss_of_the_engine_answers_requests_in_flight(
+    engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine.respond = lambda request: None
     started, may_end = threading.Event(), threading.Event()
 
@@ -96,7 +98,7 @@ def test_what_is_in_flight_when_it_ends(engine: ServedEngine, tmp_path: Path, ca
     assert caplog.text.count("the connection to the engine is lost: it has ended") == 1
 
 
-def test_it_finds_the_next_one(engine: ServedEngine, tmp_path: Path) -> None:
+def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         body = remote.allocate(LARGE)
         assert body is not None
@@ -117,7 +119,7 @@ def test_it_finds_the_next_one(engine: ServedEngine, tmp_path: Path) -> None:
         (tmp_path / "engine.sock").touch()
 
 
-def test_a_model_that_the_next_one_has_not_loaded_yet(engine: ServedEngine, tmp_path: Path) -> None:
+def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: ServedEngine, tmp_path: Path) -> None:
     """A client must not take it for one that there is not: it would not come back."""
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         with pytest.raises(ModelNotFound):
@@ -141,7 +143,9 @@ def test_a_model_that_the_next_one_has_not_loaded_yet(engine: ServedEngine, tmp_
         (tmp_path / "engine.sock").touch()
 
 
-def test_one_that_does_not_answer(engine: ServedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_fails_when_the_engine_does_not_answer(
+    engine: ServedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thread of the engine that is stuck must not take the front end's threads with it."""
     monkeypatch.setattr(engine_client, "_CALL_SECONDS", 0.05)
     may_go_on = threading.Event()
@@ -154,12 +158,14 @@ def test_one_that_does_not_answer(engine: ServedEngine, tmp_path: Path, monkeypa
         assert remote.server_metadata() == engine.server_metadata()
 
 
-def test_one_that_speaks_nonsense_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_engine_that_sends_malformed_frames_is_disconnected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = str(tmp_path / "engine.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        remote = RemoteEngine(path, ThreadLink(), ARENA)
+        remote = RemoteEngine(path, ThreadLink(), SHARED)
         remote.start()
         try:
             for count, nonsense in enumerate((b"nonsense" * 2, b"\0\0\0\0\x10\0\0\0" + bytes(8)), 1):
@@ -172,7 +178,7 @@ def test_one_that_speaks_nonsense_is_cut_off(tmp_path: Path, caplog: pytest.LogC
             remote.close()
 
 
-def test_memory_that_there_is_not_is_told_once(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
+def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
     with served(tmp_path, engine) as (path, _):
         remote = RemoteEngine(path, ThreadLink(), 1 << 60)
         remote.start()
@@ -185,7 +191,7 @@ def test_memory_that_there_is_not_is_told_once(engine: ServedEngine, tmp_path: P
     assert caplog.text.count("no connection to the engine") == 1
 
 
-def test_the_end_answers_what_waits(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
+def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     engine.respond = lambda request: None
     threads = threading.active_count()
@@ -202,7 +208,7 @@ def test_the_end_answers_what_waits(engine: ServedEngine, tmp_path: Path, caplog
     assert caplog.text == ""
 
 
-def test_an_error_is_an_answer(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_an_error_of_the_engine_is_an_answer(remote: RemoteEngine, engine: ServedEngine) -> None:
     def refuse(request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse("simple", 1, [], id=request.id, error=ServerError("no"))
 

@@ -7,13 +7,13 @@ from core.remote.calls.serialization import from_plain, read_plain, to_plain, wr
 from core.remote.engine_state import EngineState, engine_down
 
 
-def test_without_an_engine_the_server_lives_and_is_not_ready() -> None:
+def test_a_server_without_an_engine_is_live_and_not_ready() -> None:
     state = engine_down("it has ended")
     assert (state.live, state.ready) == (True, False)
     assert (state.phase.name, state.phase.failures) == (Phase.ENGINE_DOWN, {"engine": "it has ended"})
 
 
-def test_it_arrives_as_it_is() -> None:
+def test_a_state_survives_the_way() -> None:
     download = DownloadPhase(bytes_done=1, bytes_total=2**40, objects_done=0, objects_total=3, seconds=0.5)
     phase = ServingPhase(
         name=Phase.LOADING, model="m", done=1, total=2, failures={"bad": "no \udcff file"}, download=download

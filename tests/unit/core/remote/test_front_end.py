@@ -33,7 +33,7 @@ from core.remote.transport.frames import (
     BadFrame,
     frame,
 )
-from tests.unit.core.remote.remote_parts import ARENA, PAGE, ByHand, ServedEngine, descriptors, numbers, sealed_memory
+from tests.unit.core.remote.remote_parts import PAGE, SHARED, ByHand, ServedEngine, descriptors, numbers, sealed_memory
 
 
 class Pair:
@@ -89,46 +89,46 @@ def large(value: int, size: int = LARGE) -> OutputTensor:
 @pytest.mark.parametrize(
     ("fields", "sizes", "seals"),
     [
-        ((VERSION, ARENA // 2), [], fcntl.F_SEAL_SHRINK),
-        ((VERSION, ARENA // 2), [ARENA, ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION, ARENA // 2), [ARENA] * 4, fcntl.F_SEAL_SHRINK),
-        ((VERSION, ARENA // 2), [ARENA], 0),
-        ((VERSION, ARENA // 2), [ARENA], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE),
-        ((VERSION, ARENA // 2), [PAGE], fcntl.F_SEAL_SHRINK),
-        ((VERSION, ARENA // 2), [0], fcntl.F_SEAL_SHRINK),
-        ((VERSION + 1, ARENA // 2), [ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION, ARENA + 1), [ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION, -1), [ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION, True), [ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION, 0.5), [ARENA], fcntl.F_SEAL_SHRINK),
-        ((VERSION,), [ARENA], fcntl.F_SEAL_SHRINK),
-        ({"version": 1}, [ARENA], fcntl.F_SEAL_SHRINK),
-        (None, [ARENA], fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED // 2), [], fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED // 2), [SHARED, SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED // 2), [SHARED] * 4, fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED // 2), [SHARED], 0),
+        ((VERSION, SHARED // 2), [SHARED], fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE),
+        ((VERSION, SHARED // 2), [PAGE], fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED // 2), [0], fcntl.F_SEAL_SHRINK),
+        ((VERSION + 1, SHARED // 2), [SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION, SHARED + 1), [SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION, -1), [SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION, True), [SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION, 0.5), [SHARED], fcntl.F_SEAL_SHRINK),
+        ((VERSION,), [SHARED], fcntl.F_SEAL_SHRINK),
+        ({"version": 1}, [SHARED], fcntl.F_SEAL_SHRINK),
+        (None, [SHARED], fcntl.F_SEAL_SHRINK),
     ],
 )
-def test_a_greeting_that_cannot_be(pair: Pair, fields: object, sizes: list[int], seals: int) -> None:
+def test_an_invalid_greeting_is_refused(pair: Pair, fields: object, sizes: list[int], seals: int) -> None:
     before = descriptors()
     pair.hand.send_hello(fields, [sealed_memory(size, seals) for size in sizes])
     with pytest.raises(BadFrame):
         pair.front_end.read()
-    assert not pair.front_end.is_welcome
+    assert not pair.front_end.has_greeted
     pair.front_end.close()
     assert descriptors() == before - 1  # its own socket
 
 
-def test_a_greeting_that_is_no_json(pair: Pair) -> None:
+def test_a_greeting_that_is_not_json_is_refused(pair: Pair) -> None:
     socket.send_fds(pair.hand.sock, [frame(HELLO, 1, (b"[1,",))], [pair.hand.sock.fileno()])
     with pytest.raises(BadFrame):
         pair.front_end.read()
 
 
-def test_a_file_that_is_no_memory(pair: Pair) -> None:
+def test_a_greeting_with_another_file_is_refused(pair: Pair) -> None:
     pair.hand.send_hello(descriptors=[os.open(__file__, os.O_RDONLY)])
     with pytest.raises(BadFrame):
         pair.front_end.read()
 
 
-def test_a_second_greeting(pair: Pair) -> None:
+def test_a_second_greeting_is_refused(pair: Pair) -> None:
     pair.greet()
     pair.hand.send_hello()
     with pytest.raises(BadFrame):
@@ -136,14 +136,14 @@ def test_a_second_greeting(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", [REQUEST, CANCEL, CALL, RELEASE])
-def test_who_has_not_greeted_can_do_nothing(pair: Pair, kind: int) -> None:
+def test_a_frame_before_the_greeting_is_refused(pair: Pair, kind: int) -> None:
     pair.hand.send(frame(kind, 1))
     with pytest.raises(BadFrame):
         pair.front_end.read()
     assert pair.calls == []
 
 
-def test_a_greeting_that_never_ends(pair: Pair) -> None:
+def test_a_greeting_without_end_is_refused(pair: Pair) -> None:
     start = frame(HELLO, 1, (b"x" * 100_000,))
     for at in range(0, 4000, 100):
         pair.give(start[at : at + 100])
@@ -152,7 +152,7 @@ def test_a_greeting_that_never_ends(pair: Pair) -> None:
         pair.front_end.read()
 
 
-def test_descriptors_that_come_with_no_greeting(pair: Pair) -> None:
+def test_descriptors_without_a_greeting_are_refused(pair: Pair) -> None:
     before = descriptors()
     start = frame(HELLO, 1, (b"[",))
 
@@ -170,15 +170,15 @@ def test_descriptors_that_come_with_no_greeting(pair: Pair) -> None:
     assert descriptors() == before - 1
 
 
-def test_a_greeting_may_come_in_pieces(pair: Pair) -> None:
-    whole = frame(HELLO, 1, (orjson.dumps([VERSION, ARENA // 2]),))
+def test_a_greeting_may_arrive_in_pieces(pair: Pair) -> None:
+    whole = frame(HELLO, 1, (orjson.dumps([VERSION, SHARED // 2]),))
     pair.give(whole[:5])
     memory = sealed_memory()
     socket.send_fds(pair.hand.sock, [whole[5:20]], [memory])
     os.close(memory)
     assert pair.front_end.read()
     pair.give(whole[20:])
-    assert pair.front_end.is_welcome
+    assert pair.front_end.has_greeted
 
 
 # --- requests
@@ -187,35 +187,35 @@ def test_a_greeting_may_come_in_pieces(pair: Pair) -> None:
 def test_a_request_is_answered(pair: Pair) -> None:
     pair.greet()
     pair.ask(5, [1, 2, 3])
-    kind, flags, placed, number, content = pair.hand.next()
-    assert (kind, flags, placed, number) == (RESPONSE, FINAL, 0, 5)
+    kind, flags, shared, number, content = pair.hand.next()
+    assert (kind, flags, shared, number) == (RESPONSE, FINAL, 0, 5)
     assert np.array([1, 2, 3], "<i4").tobytes() in bytes(content)
 
 
-def test_a_large_response_lies_in_the_responses_part(pair: Pair) -> None:
+def test_a_large_response_is_in_the_half_for_responses(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     pair.ask(1, [0])
-    *_, placed, _, content = pair.hand.next()
-    assert placed == 1
+    *_, shared, _, content = pair.hand.next()
+    assert shared == 1
     place = int.from_bytes(content[8:16], "little")
-    assert ARENA // 2 <= place <= ARENA - LARGE
+    assert SHARED // 2 <= place <= SHARED - LARGE
 
 
-def test_when_its_part_is_full_responses_go_through_the_socket(pair: Pair) -> None:
+def test_responses_go_through_the_socket_when_their_half_is_full(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
-    room = ARENA // 2 // LARGE
+    room = SHARED // 2 // LARGE
     for number in range(room + 1):
         pair.ask(number, [0])
     frames = [pair.hand.next() for _ in range(room + 1)]
-    assert [placed for _, _, placed, _, _ in frames] == [1] * room + [0]
+    assert [shared for _, _, shared, _, _ in frames] == [1] * room + [0]
     pair.give(frame(RELEASE, int.from_bytes(frames[2][4][8:16], "little")))
     pair.ask(99, [0])
     assert pair.hand.next()[4][8:16] == frames[2][4][8:16]
 
 
-def test_many_responses_to_one_request(pair: Pair) -> None:
+def test_a_request_may_have_many_responses(pair: Pair) -> None:
     pair.greet()
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -229,7 +229,7 @@ def test_many_responses_to_one_request(pair: Pair) -> None:
     pair.ask(1, [0])  # its number is free again
 
 
-def test_an_output_that_cannot_be_sent_is_the_callers_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_that_cannot_be_sent_becomes_an_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [], parameters={"p": object()})  # type: ignore[dict-item]
     pair.ask(1, [0])
@@ -261,13 +261,13 @@ def test_cancel_reaches_the_engine(pair: Pair) -> None:
     assert pair.hand.next()[1] == FINAL | FAILED
 
 
-def test_calls_are_handed_on(pair: Pair) -> None:
+def test_calls_reach_the_server(pair: Pair) -> None:
     pair.greet()
     pair.give(frame(CALL, 3, (b"[]",)))
     assert pair.calls == [(3, b"[]")]
 
 
-def test_a_request_number_that_is_in_use(pair: Pair) -> None:
+def test_a_request_number_in_use_is_refused(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
@@ -275,7 +275,7 @@ def test_a_request_number_that_is_in_use(pair: Pair) -> None:
         pair.ask(1, [0])
 
 
-def test_it_makes_deferred_calls_when_all_that_came_is_submitted_whatever_came_then(pair: Pair) -> None:
+def test_deferred_calls_are_made_after_all_requests_of_a_read_even_if_it_fails(pair: Pair) -> None:
     pair.greet()
     events: list[str] = []
 
@@ -295,14 +295,14 @@ def test_it_makes_deferred_calls_when_all_that_came_is_submitted_whatever_came_t
     assert events == ["submitted", "called"]
 
 
-@pytest.mark.parametrize("place", [0, PAGE, ARENA // 2, ARENA, 2**64 - 1])
-def test_a_release_of_what_was_not_given(pair: Pair, place: int) -> None:
+@pytest.mark.parametrize("place", [0, PAGE, SHARED // 2, SHARED, 2**64 - 1])
+def test_a_release_of_unused_memory_is_refused(pair: Pair, place: int) -> None:
     pair.greet()
     with pytest.raises(BadFrame):
         pair.give(frame(RELEASE, place))
 
 
-def test_a_second_release(pair: Pair) -> None:
+def test_a_second_release_is_refused(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     pair.ask(1, [0])
@@ -313,19 +313,19 @@ def test_a_second_release(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "size"), [(ARENA, 4), (ARENA - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
+    ("place", "size"), [(SHARED, 4), (SHARED - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
 )
-def test_a_tensor_outside_of_the_arena(pair: Pair, place: int, size: int) -> None:
+def test_a_tensor_outside_the_shared_memory_is_refused(pair: Pair, place: int, size: int) -> None:
     pair.greet()
     meta = orjson.dumps(["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [1], size, True]]])
     with pytest.raises(BadFrame):
-        pair.give(write_block(REQUEST, 1, block_head(meta, b"", (place,)), (), placed=1))
+        pair.give(write_block(REQUEST, 1, block_head(meta, b"", (place,)), (), shared=1))
 
 
 # --- a front end that does not read
 
 
-def test_what_the_socket_does_not_take_is_sent_later_in_order(pair: Pair) -> None:
+def test_responses_that_the_socket_does_not_take_are_sent_later_in_order(pair: Pair) -> None:
     pair.greet()
     count, size = 200, 20_000
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(3, size)])
@@ -352,13 +352,13 @@ def test_what_the_socket_does_not_take_is_sent_later_in_order(pair: Pair) -> Non
 # --- its end
 
 
-def test_the_end_is_seen(pair: Pair) -> None:
+def test_read_notices_the_end_of_the_connection(pair: Pair) -> None:
     pair.greet()
     pair.hand.sock.close()
     assert not pair.front_end.read()
 
 
-def test_with_it_go_its_requests_and_its_memory() -> None:
+def test_close_cancels_requests_and_frees_memory() -> None:
     before = descriptors()
     pair = Pair()
     pair.greet()
@@ -370,7 +370,7 @@ def test_with_it_go_its_requests_and_its_memory() -> None:
     assert descriptors() == before
 
 
-def test_a_response_after_its_end_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_response_after_the_end_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair()
     pair.greet()
     pair.engine.respond = lambda request: None

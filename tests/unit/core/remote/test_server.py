@@ -66,8 +66,8 @@ def neighbour(path: str) -> Iterator[RemoteEngine]:
         assert_served(remote)
 
 
-def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), placed: tuple[int, ...] = ()) -> bytes:
-    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", placed), tensors, placed=len(placed))
+def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), shared: tuple[int, ...] = ()) -> bytes:
+    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", shared), tensors, shared=len(shared))
 
 
 # --- what is refused
@@ -136,7 +136,7 @@ HOSTILE: dict[str, Callable[[str], ByHand]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_is_cut_off_and_told_and_nobody_else_notices(
+def test_a_malformed_front_end_is_disconnected_and_the_others_are_served(
     path: str, neighbour: RemoteEngine, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = descriptors()
@@ -147,7 +147,7 @@ def test_it_is_cut_off_and_told_and_nobody_else_notices(
     assert "Traceback" not in caplog.text
 
 
-def test_half_a_frame_harms_nobody(path: str, neighbour: RemoteEngine) -> None:
+def test_half_a_frame_affects_no_other_front_end(path: str, neighbour: RemoteEngine) -> None:
     with ByHand.at(path).greet() as hand:
         whole = RequestWriter().write(numbers(SMALL), 1, lambda content: None)
         hand.send(whole[:50])
@@ -157,7 +157,7 @@ def test_half_a_frame_harms_nobody(path: str, neighbour: RemoteEngine) -> None:
         hand.send(whole[:50])
 
 
-def test_what_leads_to_an_unexpected_error(
+def test_an_unexpected_error_disconnects_one_front_end(
     path: str, neighbour: RemoteEngine, engine: ServedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault of the engine's own must not end the thread that serves all of them."""
@@ -174,7 +174,7 @@ def test_what_leads_to_an_unexpected_error(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_random_changes_of_good_frames(path: str, neighbour: RemoteEngine) -> None:
+def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour: RemoteEngine) -> None:
     """Whatever they make of a frame: it is served or its sender is cut off."""
     choice = random.Random(3)
     good = [
@@ -191,7 +191,9 @@ def test_random_changes_of_good_frames(path: str, neighbour: RemoteEngine) -> No
     assert_served(neighbour)
 
 
-def test_who_says_nothing_is_cut_off(engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_front_end_that_does_not_greet_is_disconnected(
+    engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with served(tmp_path, engine, greeting_s=0.05) as (path, _), connected(path) as neighbour:
         with ByHand.at(path) as silent, ByHand.at(path) as slow:
             slow.send(frame(HELLO, 1)[:10])
@@ -201,7 +203,7 @@ def test_who_says_nothing_is_cut_off(engine: ServedEngine, tmp_path: Path, caplo
     assert caplog.text.count("did not say within 0.05 s who it is") == 2
 
 
-def test_who_does_not_read_is_asked_no_more_and_cut_off(
+def test_a_front_end_that_does_not_read_is_no_longer_read_and_then_disconnected(
     engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served_requests: list[str] = []
@@ -230,7 +232,7 @@ def test_who_does_not_read_is_asked_no_more_and_cut_off(
         assert_served(neighbour)
 
 
-def test_who_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) -> None:
+def test_a_front_end_that_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) -> None:
     array = np.arange(5000, dtype=np.int32)
     engine.respond = lambda request: InferenceResponse(
         "simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)], id=request.id
@@ -250,7 +252,7 @@ def test_who_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) ->
     assert all(array.tobytes() in bytes(content) for *_, content in found)
 
 
-def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine, tmp_path: Path) -> None:
+def test_answers_from_many_threads_reach_a_slow_front_end(engine: ServedEngine, tmp_path: Path) -> None:
     """Whoever finds the socket full leaves the rest to the server's thread, which sends while others find it full."""
     array = np.arange(2500, dtype=np.int32)
 
@@ -278,7 +280,7 @@ def test_answers_from_many_threads_to_one_who_reads_slowly(engine: ServedEngine,
     assert all(array.tobytes() in bytes(content) for *_, content in found)
 
 
-def test_more_than_anybody_needs_are_refused(
+def test_too_many_front_ends_are_refused(
     path: str, neighbour: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_server, "_MOST_FRONT_ENDS", 3)

@@ -19,6 +19,7 @@ from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.client import RemoteEngine
 from core.remote.engine_state import EngineState
+from core.remote.load_log import Change
 from core.remote.transport.frames import CALL, RESULT, STATE, Frame, frame
 from tests.unit.core.remote.remote_parts import (
     SMALL,
@@ -61,7 +62,7 @@ def state_in(found: Frame) -> EngineState:
 # --- what front ends are told
 
 
-def test_all_front_ends_hear_of_a_change(path: str, engine: ServedEngine, tmp_path: Path) -> None:
+def test_all_front_ends_learn_of_a_change(path: str, engine: ServedEngine, tmp_path: Path) -> None:
     with ByHand.at(path).greet() as first, ByHand.at(path).greet() as second:
         for hand in (first, second):
             assert state_in(hand.next()).ready
@@ -78,16 +79,16 @@ def test_all_front_ends_hear_of_a_change(path: str, engine: ServedEngine, tmp_pa
 
 
 @pytest.mark.parametrize("call", ["load_model", "load_directory", "unload_model"])
-def test_a_change_is_noted_and_told_before_its_result(engine: ServedEngine, tmp_path: Path, call: str) -> None:
-    """Of the front ends and in the journal: who asks after the result must not hear of what was before."""
+def test_a_change_is_noted_and_sent_before_its_result(engine: ServedEngine, tmp_path: Path, call: str) -> None:
+    """A client that asks after the result must not see the state before it."""
     arguments: dict[str, list[Any]] = {
         "load_model": ["simple", {"config": "{}", "file:1/model.onnx": b"\0\xff"}],
         "load_directory": ["simple", "/models/simple"],
         "unload_model": ["simple", False, True],
     }
-    noted: list[tuple[str, list[Any]]] = []
+    noted: list[Change] = []
 
-    def changed(*change: Any) -> None:
+    def changed(change: Change) -> None:
         engine.generation += 1
         noted.append(change)
 
@@ -98,20 +99,20 @@ def test_a_change_is_noted_and_told_before_its_result(engine: ServedEngine, tmp_
         kind, _, _, number, content = hand.next()
         assert (kind, number) == (RESULT, 5)
         assert decode_result(CALLS[call], content) is None
-    assert noted == [(call, arguments[call])]
+    assert noted == [Change(CALLS[call], arguments[call])]
 
 
-def test_what_failed_is_not_noted(engine: ServedEngine, tmp_path: Path) -> None:
+def test_a_failed_change_is_not_noted(engine: ServedEngine, tmp_path: Path) -> None:
     engine.refusal = ModelLoadFailed("no")
     noted: list[Any] = []
-    with served(tmp_path, engine, on_change=lambda *change: noted.append(change)) as (path, _), connected(path) as one:
+    with served(tmp_path, engine, on_change=noted.append) as (path, _), connected(path) as one:
         with pytest.raises(ModelLoadFailed, match="no"):
             one.load_model("simple", {})
         assert one.repository_index(True) == [IndexEntry(name="simple", state=ModelState.READY)]
     assert noted == []
 
 
-def test_nobody_is_ready_while_what_was_loaded_is_restored(engine: ServedEngine, tmp_path: Path) -> None:
+def test_the_server_is_not_ready_while_models_are_restored(engine: ServedEngine, tmp_path: Path) -> None:
     restored = threading.Event()
     server = served(tmp_path, engine, is_restoring=lambda: not restored.is_set())
     with server as (path, _), ByHand.at(path).greet() as hand:
@@ -122,7 +123,7 @@ def test_nobody_is_ready_while_what_was_loaded_is_restored(engine: ServedEngine,
         assert (state.ready, state.phase.name) == (True, Phase.READY)
 
 
-def test_nobody_is_ready_until_all_have_come(engine: ServedEngine, tmp_path: Path) -> None:
+def test_the_server_is_not_ready_until_all_front_ends_have_connected(engine: ServedEngine, tmp_path: Path) -> None:
     """A client that hears of one front end that the server is ready may reach another with its request."""
     with served(tmp_path, engine, expected=2) as (path, _), ByHand.at(path).greet() as first:
         state = state_in(first.next())
@@ -138,9 +139,7 @@ def test_nobody_is_ready_until_all_have_come(engine: ServedEngine, tmp_path: Pat
             assert state_in(third.next()).ready
 
 
-def test_one_that_does_not_come_keeps_the_others_from_serving_for_a_while_only(
-    engine: ServedEngine, tmp_path: Path
-) -> None:
+def test_a_missing_front_end_delays_readiness_for_a_limited_time(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine, expected=2, gathering_s=0.2) as (path, _), ByHand.at(path).greet() as hand:
         while not state_in(hand.next()).ready:
             pass
@@ -180,7 +179,7 @@ def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path
 # --- its end
 
 
-def test_the_end_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> None:
+def test_stop_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> None:
     before = descriptors()
     threads = threading.active_count()
     engine.respond = lambda request: None
@@ -193,7 +192,7 @@ def test_the_end_closes_all_connections(engine: ServedEngine, tmp_path: Path) ->
     assert threading.active_count() == threads
 
 
-def test_what_waits_is_sent_before_the_end(engine: ServedEngine, tmp_path: Path) -> None:
+def test_stop_sends_what_waits(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
         state_in(hand.next())
         engine.live = False
@@ -203,7 +202,7 @@ def test_what_waits_is_sent_before_the_end(engine: ServedEngine, tmp_path: Path)
         assert hand.is_cut_off()
 
 
-def test_an_engine_without_descriptors_goes_on_when_it_has_some(
+def test_the_server_accepts_again_when_it_has_descriptors(
     path: str, neighbour: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = [0]

@@ -108,14 +108,14 @@ def padded(content: bytes) -> memoryview:
     return memoryview(content + bytes(-len(content) % 16))
 
 
-def test_every_method_of_the_protocol_has_its_way() -> None:
+def test_every_method_of_the_protocol_is_a_call_or_a_frame() -> None:
     methods = {name for name in vars(Engine) if not name.startswith("_")}
     assert set(CALLS) | NO_CALLS == methods
     assert not set(CALLS) & NO_CALLS
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
-def test_a_call_is_what_the_protocol_says(call: Call) -> None:
+def test_a_call_has_the_types_of_the_protocol(call: Call) -> None:
     method = getattr(Engine, call.name)
     hints = get_type_hints(method)
     names = list(signature(method).parameters)[1:]
@@ -123,7 +123,7 @@ def test_a_call_is_what_the_protocol_says(call: Call) -> None:
     assert call.result == hints["return"]
 
 
-def test_what_waits_for_storage_or_loads_blocks() -> None:
+def test_calls_that_wait_for_storage_or_loads_block() -> None:
     blocking = {name for name, call in CALLS.items() if call.mark.blocks}
     assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
 
@@ -142,13 +142,13 @@ QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 @pytest.mark.parametrize(("name", "arguments"), QUESTIONS)
-def test_an_answer_is_what_the_engine_said(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
+def test_a_call_returns_what_the_engine_returns(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
     said = getattr(engine, name)(*arguments)
     assert said or said is True
     assert ask(engine, name, *arguments) == said
 
 
-def test_the_spec_of_a_model_comes_whole(engine: InferenceEngine) -> None:
+def test_the_spec_of_a_model_arrives_complete(engine: InferenceEngine) -> None:
     spec = ask(engine, "model_spec", "simple", -1)
     assert spec == engine.model_spec("simple")
     assert spec.inputs["INPUT0"].datatype is engine.model_spec("simple").inputs["INPUT0"].datatype
@@ -160,7 +160,7 @@ def test_the_spec_of_a_model_comes_whole(engine: InferenceEngine) -> None:
     assert spec.metric_tags == {"team": "a"}
 
 
-def test_the_metrics_come_whole(engine: InferenceEngine) -> None:
+def test_the_metrics_arrive_complete(engine: InferenceEngine) -> None:
     said = engine.metrics()
     found = ask(engine, "metrics")
     assert replace(found, hardware=said.hardware) == said  # the gauges are read all the time
@@ -170,7 +170,7 @@ def test_the_metrics_come_whole(engine: InferenceEngine) -> None:
     assert found.hardware.cpu is not None
 
 
-def test_metrics_of_hardware_and_downloads_come_whole() -> None:
+def test_metrics_of_hardware_and_downloads_arrive_complete() -> None:
     reading = HardwareReading(
         cpu=CpuReading(utilization=0.25, memory_total=2**40, memory_used=1),
         gpus=(GpuReading(uuid="GPU-1", utilization=0.5), GpuReading(uuid="GPU-2", memory_total=2**37)),
@@ -181,7 +181,7 @@ def test_metrics_of_hardware_and_downloads_come_whole() -> None:
     assert decode_result(call, encode_result(call, snapshot)) == snapshot
 
 
-def test_a_model_is_loaded_and_unloaded_with_what_the_caller_gave(tmp_path: Path) -> None:
+def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> None:
     bare = tmp_path / "elsewhere" / "bare"
     content = onnx_models.write(onnx_models.add_sub(width=4), bare / "model.onnx").read_bytes()
     repository = tmp_path / "models"
@@ -190,14 +190,14 @@ def test_a_model_is_loaded_and_unloaded_with_what_the_caller_gave(tmp_path: Path
         parameters = {"config": '{"max_batch_size": 4}', "file:1/model.onnx": content}
         assert ask(engine, "load_model", "given", parameters) is None
         assert ask(engine, "model_spec", "given", -1).max_batch_size == 4
-        assert ask(engine, "load_directory", "placed", str(bare)) is None
-        assert ask(engine, "is_model_ready", "placed", 1) is True
+        assert ask(engine, "load_directory", "shared", str(bare)) is None
+        assert ask(engine, "is_model_ready", "shared", 1) is True
         assert ask(engine, "unload_model", "given", False, True) is None
         with pytest.raises(ServerError, match="given"):
             ask(engine, "model_spec", "given", -1)
 
 
-def test_arguments_go_where_the_method_has_them() -> None:
+def test_keyword_only_arguments_are_passed_by_name() -> None:
     class Recorder:
         def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
             self.seen = (name, unload_dependents, wait)
@@ -209,19 +209,19 @@ def test_arguments_go_where_the_method_has_them() -> None:
     assert recorder.seen == ("m", False, True)
 
 
-def test_large_files_and_any_text_are_sent_as_they_are() -> None:
+def test_large_files_and_any_text_arrive_unchanged() -> None:
     parameters = {"config": "ü\0\ud800", "file:1/model.onnx": bytes(range(256)) * 8192}
     _, arguments = decode_call(padded(encode_call("load_model", ("a \udcff", parameters))))
     assert arguments == ["a \udcff", parameters]
 
 
-def test_names_that_are_no_unicode_do_not_spoil_a_list() -> None:
+def test_a_name_that_is_not_unicode_does_not_break_the_index() -> None:
     call = CALLS["repository_index"]
     index = [IndexEntry(name="fine"), IndexEntry(name="\udcff", reason="no \udcfe")]
     assert decode_result(call, padded(encode_result(call, index))) == index
 
 
-def test_what_the_engine_raises_is_raised(engine: InferenceEngine) -> None:
+def test_a_call_raises_what_the_engine_raises(engine: InferenceEngine) -> None:
     with pytest.raises(ModelNotFound, match="Request for unknown model: 'none' is not found") as found:
         ask(engine, "model_spec", "none", -1)
     with pytest.raises(ModelNotFound) as said:
@@ -233,13 +233,13 @@ def test_what_the_engine_raises_is_raised(engine: InferenceEngine) -> None:
         ask(engine, "load_model", "none", {})
 
 
-def test_a_failure_can_be_read_without_its_call() -> None:
+def test_a_failure_is_read_without_its_call() -> None:
     found = decode_failure(padded(encode_failure(ModelNotFound("no", hint="h", model="m"))))
     assert type(found) is ModelNotFound
     assert (found.message, found.hint, found.model) == ("no", "h", "m")
 
 
-def test_what_nobody_foresaw_is_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ServerError, match="its log says more") as found:
         decode_result(CALLS["metrics"], encode_failure(KeyError("secret")))
     assert found.value.code is ErrorCode.INTERNAL
@@ -247,7 +247,7 @@ def test_what_nobody_foresaw_is_an_internal_error(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("arguments", [(), ("m",), ("m", 1, 2)])
-def test_a_caller_gives_all_arguments(arguments: Sequence[object]) -> None:
+def test_encoding_a_call_needs_all_arguments(arguments: Sequence[object]) -> None:
     with pytest.raises(TypeError, match="takes 2 arguments"):
         encode_call("model_spec", arguments)
 
@@ -276,13 +276,13 @@ def test_a_caller_gives_all_arguments(arguments: Sequence[object]) -> None:
         (None, "neither a call nor a result"),
     ],
 )
-def test_what_is_no_call_is_refused(content: Any, text: str) -> None:
+def test_decoding_refuses_malformed_calls(content: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         decode_call(orjson.dumps(content))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["metrics", []', b"\xff", b"[" * 100_000])
-def test_what_is_no_json_is_refused(content: bytes) -> None:
+def test_decoding_refuses_malformed_json(content: bytes) -> None:
     call = CALLS["metrics"]
     with pytest.raises(ValueError, match=r".+"):
         decode_call(content)
@@ -303,16 +303,16 @@ def test_what_is_no_json_is_refused(content: bytes) -> None:
         ([True], "neither a call nor a result"),
     ],
 )
-def test_what_is_no_result_is_refused(content: Any, text: str) -> None:
+def test_decoding_refuses_malformed_results(content: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         decode_result(CALLS["model_spec"], orjson.dumps(content))
 
 
-def test_a_result_is_no_failure() -> None:
-    with pytest.raises(ValueError, match="a failure that is none"):
+def test_decoding_a_failure_refuses_a_result() -> None:
+    with pytest.raises(ValueError, match="a result, not a failure"):
         decode_failure(encode_result(CALLS["metrics"], []))
 
 
-def test_a_value_that_cannot_be_sent_is_the_engines_fault() -> None:
+def test_encoding_refuses_a_value_that_cannot_be_sent() -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
         encode_result(CALLS["metrics"], {"a": object()})

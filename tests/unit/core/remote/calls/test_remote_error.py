@@ -50,12 +50,12 @@ def test_every_error_of_the_engine_keeps_its_class(kind: type[ServerError]) -> N
     assert vars(found).get("problems") == vars(error).get("problems")
 
 
-def test_hint_and_model_may_be_missing() -> None:
+def test_an_error_may_have_neither_hint_nor_model() -> None:
     found = over_the_wire(QueueFull("full"))
     assert (type(found), found.hint, found.model) == (QueueFull, None, None)
 
 
-def test_each_reading_makes_an_error_of_its_own() -> None:
+def test_each_reading_makes_a_new_error() -> None:
     plain = error_to_plain(OutOfMemory("no memory"))
     assert error_of(plain) is not error_of(plain)
 
@@ -69,7 +69,7 @@ def test_an_unknown_class_keeps_its_code(code: ErrorCode) -> None:
     assert ServerError.code is ErrorCode.UNKNOWN
 
 
-def test_the_code_wins_over_a_class_of_another() -> None:
+def test_the_code_wins_over_a_class_that_has_another_code() -> None:
     plain = error_to_plain(QueueFull("full"))
     plain[1] = ErrorCode.INTERNAL.value
     found = error_of(plain)
@@ -77,7 +77,7 @@ def test_the_code_wins_over_a_class_of_another() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("secret"), MemoryError(), KeyboardInterrupt()])
-def test_of_any_other_error_the_client_learns_nothing_and_the_log_all(
+def test_an_unexpected_error_is_logged_and_hidden_from_the_client(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "trident.engine"):
@@ -90,12 +90,12 @@ def test_of_any_other_error_the_client_learns_nothing_and_the_log_all(
     assert record.exc_info[1] is error
 
 
-def test_a_foreseen_error_is_not_logged_here(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     error_to_plain(QueueFull("full"))
     assert caplog.records == []
 
 
-def test_text_that_is_no_unicode_can_be_sent() -> None:
+def test_text_that_is_not_unicode_is_sent() -> None:
     error = InvalidModelConfig([Problem("\udcff", "m \ud800 ü", "h \udc80")], model="\udcff")
     found = over_the_wire(error)
     assert isinstance(found, InvalidModelConfig)
@@ -123,22 +123,22 @@ def test_engine_gone_is_unavailable() -> None:
         ["InvalidModelConfig", "Invalid argument", "m", None, None, [["path"]]],
     ],
 )
-def test_what_is_no_error_is_refused(plain: Any) -> None:
+def test_reading_refuses_malformed_errors(plain: Any) -> None:
     with pytest.raises(ValueError, match=" is no "):
         error_of(plain)
 
 
 @pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])
-def test_no_class_is_found_but_those_of_the_table(name: str) -> None:
+def test_reading_finds_only_classes_of_the_table(name: str) -> None:
     assert type(error_of([name, "Unknown", "m", None, None, []])) is ServerError
 
 
-def test_a_config_without_problems_is_still_an_error() -> None:
+def test_an_invalid_config_without_problems_is_still_an_error() -> None:
     found = error_of(["InvalidModelConfig", "Invalid argument", "m", "h", None, []])
     assert (found.code, found.message, found.hint) == (ErrorCode.INVALID_ARG, "m", "h")
 
 
-def test_the_whole_tree_of_core_errors_is_known() -> None:
+def test_every_class_of_core_errors_is_in_the_table() -> None:
     names = {kind.__name__ for kind in engine_errors()}
     assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
     assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)

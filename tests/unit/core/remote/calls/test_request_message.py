@@ -15,13 +15,13 @@ from core.remote.memory.tensor_block import LARGE, block_head, write_block
 from core.remote.transport.frames import HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
 from tests.unit.packed_tensors import packed_request
 
-ARENA = bytearray(1 << 20)
+SHARED = bytearray(1 << 20)
 
 
 def view_of(place: int, size: int) -> memoryview:
-    if not 0 <= place <= place + size <= len(ARENA):
+    if not 0 <= place <= place + size <= len(SHARED):
         raise BadFrame("outside")
-    return memoryview(ARENA)[place : place + size]
+    return memoryview(SHARED)[place : place + size]
 
 
 def no_place(content: Buffer) -> int | None:
@@ -29,9 +29,9 @@ def no_place(content: Buffer) -> int | None:
 
 
 def read(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
-    ((kind, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    ((kind, _, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
     assert kind == REQUEST
-    return (reader or RequestReader(view_of)).read(content, placed)
+    return (reader or RequestReader(view_of)).read(content, shared)
 
 
 def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def test_defaults_arrive_as_defaults() -> None:
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
 @pytest.mark.parametrize("elements", [0, 1, 5, 5000, 20_000])
-def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
+def test_arrays_of_every_datatype_arrive(datatype: str, elements: int) -> None:
     array = np.arange(elements).astype(BY_NAME[datatype].dtype)
     for content in (array, array.tobytes(), array[::-1][::-1]):
         given = memoryview(content) if isinstance(content, bytes) else content
@@ -85,7 +85,7 @@ def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
         assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == array.tobytes()
 
 
-def test_elements_of_bytes() -> None:
+def test_elements_of_bytes_arrive() -> None:
     elements = [b"", b"a", b"\0\xff", "ü".encode()]
     array = np.empty(4, object)
     array[:] = elements
@@ -93,12 +93,12 @@ def test_elements_of_bytes() -> None:
     assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == pack_bytes(elements)
 
 
-def test_large_ones_are_where_they_were_put() -> None:
+def test_large_inputs_are_read_from_shared_memory() -> None:
     places = iter((4096, 524288))
 
     def put(content: Buffer) -> int:
         place = next(places)
-        ARENA[place : place + len(content)] = content
+        SHARED[place : place + len(content)] = content
         return place
 
     large = np.arange(LARGE // 4, dtype=np.int32)
@@ -111,11 +111,11 @@ def test_large_ones_are_where_they_were_put() -> None:
     assert [tensor.name for tensor in found.inputs] == ["A", "SMALL", "B"]
     for value, sent in zip(values, (large, [7, 8], large[::-1]), strict=True):
         assert (value == sent).all()
-    ARENA[4096] = 99  # they are not copied
+    SHARED[4096] = 99  # they are not copied
     assert values[0][0] == 99
 
 
-def test_just_below_they_travel_in_the_frame() -> None:
+def test_inputs_just_below_the_limit_are_in_the_frame() -> None:
     value = np.zeros(LARGE - 1, np.uint8)
     asked: list[Buffer] = []
     block = RequestWriter().write(
@@ -127,7 +127,7 @@ def test_just_below_they_travel_in_the_frame() -> None:
     assert len(block) > LARGE
 
 
-def test_parameters_are_each_requests_own() -> None:
+def test_each_request_has_its_own_parameters() -> None:
     request = InferenceRequest("m", [])
     request.parameters = {"a": 1}
     reader = RequestReader(view_of)
@@ -181,23 +181,23 @@ def with_entry(index: int, value: Any) -> list[Any]:
         with_entry(9, [["IN", "INT32", [2], 8, False]] * 3),
     ],
 )
-def test_what_no_front_end_writes_is_refused(meta: Any) -> None:
+def test_reading_refuses_malformed_requests(meta: Any) -> None:
     block = write_block(REQUEST, 1, block_head(orjson.dumps(meta)), [bytes(16)])
     with pytest.raises(BadFrame):
         read(block)
     read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD)), [bytes(16)]))
 
 
-@pytest.mark.parametrize("places", [(), (0, 1), (2**63,), (len(ARENA) - 4,)])
-def test_places_that_cannot_be_are_refused(places: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("places", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
+def test_reading_refuses_invalid_offsets(places: tuple[int, ...]) -> None:
     meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(meta, b"", places), (), placed=len(places)))
+        read(write_block(REQUEST, 1, block_head(meta, b"", places), (), shared=len(places)))
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], placed=1))
+        read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], shared=1))
 
 
-def test_every_truncation_is_refused() -> None:
+def test_reading_refuses_every_truncation() -> None:
     value = np.arange(100, dtype=np.int32)
     whole = RequestWriter().write(
         InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_place

@@ -16,11 +16,11 @@ from core.remote.memory.tensor_block import LARGE, block_head, write_block
 from core.remote.transport.frames import FINAL, RESPONSE, TO_FRONT_END, BadFrame, FrameReader
 from tests.unit.packed_tensors import packed_responses
 
-ARENA = np.zeros(1 << 20, np.uint8)
+SHARED = np.zeros(1 << 20, np.uint8)
 
 
 def borrow(place: int, size: int) -> Array:
-    return ARENA[place : place + size]
+    return SHARED[place : place + size]
 
 
 def no_place(content: Buffer) -> int | None:
@@ -28,9 +28,9 @@ def no_place(content: Buffer) -> int | None:
 
 
 def read(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
-    ((kind, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(block)
+    ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END).feed(block)
     assert kind == RESPONSE
-    return (reader or ResponseReader(borrow)).read(content, flags, placed, "the id")
+    return (reader or ResponseReader(borrow)).read(content, flags, shared, "the id")
 
 
 def sent(response: InferenceResponse) -> InferenceResponse:
@@ -59,7 +59,7 @@ def test_every_field_arrives() -> None:
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
 @pytest.mark.parametrize("elements", [0, 1, 7, 5000])
-def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
+def test_arrays_of_every_datatype_arrive(datatype: str, elements: int) -> None:
     array = np.arange(elements).astype(BY_NAME[datatype].dtype)
     (found,) = sent(InferenceResponse("m", 1, [output("OUT", datatype, array)])).outputs
     assert found.array.dtype == array.dtype
@@ -67,25 +67,25 @@ def test_arrays_of_every_datatype(datatype: str, elements: int) -> None:
     assert bytes(found.content()) == array.tobytes()
 
 
-def test_elements_of_bytes() -> None:
+def test_elements_of_bytes_arrive() -> None:
     array = np.empty((2, 2), object)
     array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
     (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
     assert found.array.tolist() == array.tolist()
 
 
-def test_a_tensor_without_dimensions() -> None:
+def test_a_tensor_without_dimensions_arrives() -> None:
     (found,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
     assert (found.shape, found.array.tolist()) == ((), 1.5)
 
 
-def test_large_ones_are_where_they_were_put() -> None:
+def test_large_outputs_are_read_from_shared_memory() -> None:
     places = iter((4096, None, 524288))
 
     def put(content: Buffer) -> int | None:
         place = next(places)
         if place is not None:
-            ARENA[place : place + len(content)] = content
+            SHARED[place : place + len(content)] = content
         return place
 
     arrays = [np.full(LARGE // 4, number, np.int32) for number in (1, 2, 3)]
@@ -106,7 +106,7 @@ def test_an_error_arrives_with_its_class() -> None:
     assert (found.model_version, found.final, list(found.outputs)) == (2, True, [])
 
 
-def test_what_is_no_server_error_says_nothing_of_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
     found = read(failed_response(InferenceResponse("m", 1, [], final=False), RuntimeError("secret"), 1))
     assert found.error is not None
     assert found.error.code is ErrorCode.INTERNAL
@@ -115,7 +115,7 @@ def test_what_is_no_server_error_says_nothing_of_itself(caplog: pytest.LogCaptur
     assert "secret" in caplog.text
 
 
-def test_like_responses_are_told_apart() -> None:
+def test_similar_responses_are_told_apart() -> None:
     """What stands before the tensors is written once for all that are alike."""
     writer, reader = ResponseWriter(no_place), ResponseReader(borrow)
     for name, array, parameters in (
@@ -134,7 +134,7 @@ def test_like_responses_are_told_apart() -> None:
             assert (found.outputs[0].array == array).all()
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_of_known_documents_is_bounded() -> None:
     writer = ResponseWriter(no_place)
     for size in range(3000):
         writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
@@ -153,13 +153,13 @@ def test_what_is_remembered_is_bounded() -> None:
         ["m", 1, None, 5],
     ],
 )
-def test_what_no_engine_writes_is_refused(meta: Any) -> None:
+def test_reading_refuses_malformed_responses(meta: Any) -> None:
     block = write_block(RESPONSE, 1, block_head(orjson.dumps(meta)), [bytes(4)], flags=FINAL)
     with pytest.raises(BadFrame):
         read(block)
 
 
-def test_an_output_that_cannot_be_said_is_refused() -> None:
+def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
     response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
     with pytest.raises(TypeError):
         ResponseWriter(no_place).write(response, 1)

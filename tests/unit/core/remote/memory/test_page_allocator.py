@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.remote.memory import page_allocator as slots_module
+from core.remote.memory import page_allocator
 from core.remote.memory.page_allocator import PAGE, PageAllocator
 
 START, END = 4 * PAGE, 20 * PAGE
@@ -26,104 +26,104 @@ class Model:
     """What first fit must answer, found by looking at every page."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, int] = {}
+        self.in_use: dict[int, int] = {}
 
     def first_fit(self, size: int) -> int | None:
         wanted = max(-(-size // PAGE), 1) * PAGE
-        taken = {page for offset, length in self.slots.items() for page in range(offset, offset + length, PAGE)}
+        taken = {page for offset, length in self.in_use.items() for page in range(offset, offset + length, PAGE)}
         for offset in range(START, END - wanted + 1, PAGE):
             if taken.isdisjoint(range(offset, offset + wanted, PAGE)):
-                self.slots[offset] = wanted
+                self.in_use[offset] = wanted
                 return offset
         return None
 
 
-# Sizes to allocate; a negative number frees one of the slots in use instead.
+# Sizes to allocate; a negative number frees one of the pages in use instead.
 steps = st.lists(st.integers(-8, -1) | st.integers(0, 7 * PAGE) | st.sampled_from([END - START, END]), max_size=60)
 
 
 @given(steps)
-def test_the_lowest_place_that_fits_is_given_and_everything_comes_back(numbers: list[int]) -> None:
-    slots, model = PageAllocator(START, END), Model()
+def test_allocate_returns_the_lowest_offset_that_fits(numbers: list[int]) -> None:
+    pages, model = PageAllocator(START, END), Model()
     for number in numbers:
         if number >= 0:
-            assert slots.allocate(number) == model.first_fit(number)
-        elif model.slots:
-            offset = sorted(model.slots)[number % len(model.slots)]
-            del model.slots[offset]
-            slots.free(offset)
-        assert slots.used == sum(model.slots.values())
-        assert all(slots.holds(page) == (page in model.slots) for page in range(0, END + PAGE, PAGE))
-    for offset in model.slots:
-        slots.free(offset)
-    assert slots.used == 0
-    assert slots.allocate(slots.capacity) == START
+            assert pages.allocate(number) == model.first_fit(number)
+        elif model.in_use:
+            offset = sorted(model.in_use)[number % len(model.in_use)]
+            del model.in_use[offset]
+            pages.free(offset)
+        assert pages.used == sum(model.in_use.values())
+        assert all(pages.holds(page) == (page in model.in_use) for page in range(0, END + PAGE, PAGE))
+    for offset in model.in_use:
+        pages.free(offset)
+    assert pages.used == 0
+    assert pages.allocate(pages.capacity) == START
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
-def test_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
-    slots = PageAllocator(0, 3 * PAGE)
-    places = [slots.allocate(PAGE) for _ in range(3)]
+def test_free_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
+    pages = PageAllocator(0, 3 * PAGE)
+    places = [pages.allocate(PAGE) for _ in range(3)]
     assert places == [0, PAGE, 2 * PAGE]
-    assert slots.allocate(1) is None
+    assert pages.allocate(1) is None
     for index in order:
-        slots.free(index * PAGE)
-    assert slots.allocate(3 * PAGE) == 0
+        pages.free(index * PAGE)
+    assert pages.allocate(3 * PAGE) == 0
 
 
-def test_what_is_no_slot_in_use_is_refused() -> None:
-    slots = PageAllocator(0, 4 * PAGE)
-    slots.allocate(2 * PAGE)
+def test_free_refuses_an_offset_that_is_not_allocated() -> None:
+    pages = PageAllocator(0, 4 * PAGE)
+    pages.allocate(2 * PAGE)
     for offset in (-PAGE, 1, PAGE, 2 * PAGE, 4 * PAGE, 1 << 70):
-        with pytest.raises(ValueError, match="no slot in use"):
-            slots.free(offset)
-    slots.free(0)
-    with pytest.raises(ValueError, match="no slot in use begins at 0"):
-        slots.free(0)
-    assert slots.used == 0
-    assert slots.allocate(4 * PAGE) == 0
+        with pytest.raises(ValueError, match="nothing is allocated"):
+            pages.free(offset)
+    pages.free(0)
+    with pytest.raises(ValueError, match="nothing is allocated at 0"):
+        pages.free(0)
+    assert pages.used == 0
+    assert pages.allocate(4 * PAGE) == 0
 
 
-def test_only_whole_pages_are_given() -> None:
-    slots = PageAllocator(1, 3 * PAGE - 1)
-    assert slots.capacity == PAGE
-    assert slots.allocate(0) == PAGE
-    assert slots.used == PAGE
-    assert slots.allocate(0) is None
+def test_allocate_uses_whole_pages_only() -> None:
+    pages = PageAllocator(1, 3 * PAGE - 1)
+    assert pages.capacity == PAGE
+    assert pages.allocate(0) == PAGE
+    assert pages.used == PAGE
+    assert pages.allocate(0) is None
 
 
 @pytest.mark.parametrize("bounds", [(0, 0), (PAGE, PAGE), (1, 2), (1, PAGE + 1)])
-def test_where_no_page_lies_there_is_no_slot(bounds: tuple[int, int]) -> None:
-    slots = PageAllocator(*bounds)
-    assert slots.capacity == 0
-    assert slots.allocate(0) is None
+def test_bounds_without_a_whole_page_have_no_room(bounds: tuple[int, int]) -> None:
+    pages = PageAllocator(*bounds)
+    assert pages.capacity == 0
+    assert pages.allocate(0) is None
 
 
-def test_sizes_and_bounds_that_cannot_be_are_refused() -> None:
+def test_negative_sizes_and_bounds_are_refused() -> None:
     assert PageAllocator(0, PAGE).allocate(1 << 70) is None
-    with pytest.raises(ValueError, match="a slot of -1 bytes"):
+    with pytest.raises(ValueError, match="cannot allocate -1 bytes"):
         PageAllocator(0, PAGE).allocate(-1)
     for bounds in ((-PAGE, PAGE), (2 * PAGE, PAGE)):
-        with pytest.raises(ValueError, match="no slots can lie"):
+        with pytest.raises(ValueError, match="no pages can lie"):
             PageAllocator(*bounds)
 
 
-def test_threads_never_have_the_same_bytes() -> None:
-    slots = PageAllocator(0, 24 * PAGE)
+def test_threads_never_get_the_same_bytes() -> None:
+    pages = PageAllocator(0, 24 * PAGE)
     memory = np.zeros(24 * PAGE, np.uint8)
     faults: list[str] = []
 
     def work(mark: int) -> None:
         sizes = np.random.default_rng(mark).integers(1, 5 * PAGE, 300)
         for size in sizes:
-            offset = slots.allocate(int(size))
+            offset = pages.allocate(int(size))
             if offset is None:
                 continue
             mine = memory[offset : offset + int(size)]
             mine[:] = mark
             if not (mine == mark).all():
                 faults.append(f"{size} bytes at {offset} of {mark}")
-            slots.free(offset)
+            pages.free(offset)
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(1, 7)]
     before = sys.getswitchinterval()
@@ -136,8 +136,8 @@ def test_threads_never_have_the_same_bytes() -> None:
     finally:
         sys.setswitchinterval(before)
     assert faults == []
-    assert slots.used == 0
-    assert slots.allocate(24 * PAGE) == 0
+    assert pages.used == 0
+    assert pages.allocate(24 * PAGE) == 0
 
 
 class Interrupted:
@@ -156,7 +156,7 @@ class Interrupted:
             sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != slots_module.__file__:
+        if frame.f_code.co_filename != page_allocator.__file__:
             return None
         if event == "line":
             if self.lines == self.at:
@@ -166,36 +166,36 @@ class Interrupted:
 
 
 def free_at_every_line(act: Callable[[PageAllocator], int | None]) -> int:
-    """Runs `act` on slots of 8 pages with 0, 1, 2 and 4 in use, and frees 1 at each of its lines in turn.
+    """Runs `act` on an allocator of 8 pages with 0, 1, 2 and 4 in use, and frees 1 at each of its lines in turn.
 
     Returns how many lines there were.
     """
     at = 0
     while True:
-        slots = PageAllocator(0, 8 * PAGE)
+        pages = PageAllocator(0, 8 * PAGE)
         for _ in range(5):
-            slots.allocate(PAGE)
-        slots.free(3 * PAGE)
-        interrupted = Interrupted(at, partial(slots.free, PAGE))
-        given = interrupted(partial(act, slots))
+            pages.allocate(PAGE)
+        pages.free(3 * PAGE)
+        interrupted = Interrupted(at, partial(pages.free, PAGE))
+        given = interrupted(partial(act, pages))
         if interrupted.lines <= at:
             return at
-        in_use = [offset for offset in range(0, 8 * PAGE, PAGE) if slots.holds(offset)]
+        in_use = [offset for offset in range(0, 8 * PAGE, PAGE) if pages.holds(offset)]
         assert in_use == ([0, 4 * PAGE] if given is None else sorted([0, 2 * PAGE, 4 * PAGE, given]))
-        assert slots.used == len(in_use) * PAGE
+        assert pages.used == len(in_use) * PAGE
         for offset in in_use:
-            slots.free(offset)
-        assert slots.used == 0
-        assert slots.allocate(8 * PAGE) == 0
+            pages.free(offset)
+        assert pages.used == 0
+        assert pages.allocate(8 * PAGE) == 0
         at += 1
 
 
-def free_one(slots: PageAllocator) -> None:
-    slots.free(2 * PAGE)
+def free_one(pages: PageAllocator) -> None:
+    pages.free(2 * PAGE)
 
 
-@pytest.mark.parametrize("act", [lambda slots: slots.allocate(PAGE), free_one], ids=["allocate", "free"])
-def test_a_slot_may_be_freed_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
+@pytest.mark.parametrize("act", [lambda pages: pages.allocate(PAGE), free_one], ids=["allocate", "free"])
+def test_free_works_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
     lines: Future[int] = Future()
 
     def work() -> None:

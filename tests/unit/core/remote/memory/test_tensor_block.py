@@ -14,16 +14,16 @@ META = b'["m",1]'
 
 def read(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
     """What a reader finds in a whole frame, and the frame's content."""
-    ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(block)
-    return (*BlockReader(parse).read(content, placed), content)
+    ((_, _, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    return (*BlockReader(parse).read(content, shared), content)
 
 
 @pytest.mark.parametrize("places", [(), (0,), (4096, 2**64 - 1)])
 @pytest.mark.parametrize("text", [b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000])
 @pytest.mark.parametrize("sizes", [(), (0,), (1,), (16, 17, 5), (40_000,)])
-def test_what_is_written_is_read(places: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
+def test_a_block_is_read_as_it_was_written(places: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
     tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    block = write_block(REQUEST, 9, block_head(META, text, places), tensors, flags=1, placed=len(places))
+    block = write_block(REQUEST, 9, block_head(META, text, places), tensors, flags=1, shared=len(places))
     assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(places), 9)
     assert len(block) % ALIGNMENT == 0
     meta, found_text, found_places, at, content = read(block)
@@ -34,7 +34,7 @@ def test_what_is_written_is_read(places: tuple[int, ...], text: bytes, sizes: tu
 
 
 @pytest.mark.parametrize(
-    ("content", "placed"),
+    ("content", "shared"),
     [
         (b"", 0),
         (b"\0" * 7, 0),
@@ -47,13 +47,13 @@ def test_what_is_written_is_read(places: tuple[int, ...], text: bytes, sizes: tu
         (b"\0\0\0\0\0\0\0\0" + b" " * 8, 0),
     ],
 )
-def test_what_cannot_be_is_refused(content: bytes, placed: int) -> None:
+def test_reading_refuses_malformed_blocks(content: bytes, shared: int) -> None:
     with pytest.raises(BadFrame):
-        BlockReader(list).read(memoryview(content), placed)
+        BlockReader(list).read(memoryview(content), shared)
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
-def test_what_the_message_does_not_know_is_refused(error: type[Exception]) -> None:
+def test_reading_refuses_documents_that_parse_refuses(error: type[Exception]) -> None:
     def parse(meta: Any) -> Any:
         raise error("no")
 
@@ -61,7 +61,7 @@ def test_what_the_message_does_not_know_is_refused(error: type[Exception]) -> No
         read(write_block(REQUEST, 1, block_head(META), ()), parse)
 
 
-def test_like_requests_are_parsed_once() -> None:
+def test_equal_documents_are_parsed_once() -> None:
     parsed: list[Any] = []
     reader = BlockReader(lambda meta: parsed.append(meta) or meta)  # type: ignore[func-returns-value]
     for text in (b"a", b"b", b"c"):
@@ -70,7 +70,7 @@ def test_like_requests_are_parsed_once() -> None:
     assert parsed == [["m", 1]]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_of_known_documents_is_bounded() -> None:
     """Names and shapes are the clients': there may be ever more of them."""
     reader = BlockReader(list)
     known = reader._known

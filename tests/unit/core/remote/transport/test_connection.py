@@ -47,20 +47,20 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
 # --- the greeting
 
 
-def test_it_says_who_it_is(ends: Ends) -> None:
+def test_a_connection_greets_the_engine(ends: Ends) -> None:
     assert ends.kind == HELLO
     assert orjson.loads(bytes(ends.greeting)) == [VERSION, HALF]
-    assert ends.arena.size == MEMORY
+    assert ends.shared_memory.size == MEMORY
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_connecting_fails_when_nobody_listens(tmp_path: Path) -> None:
     before = descriptors()
     with pytest.raises(OSError, match="No such file"):
         Connection(str(tmp_path / "nobody"), MEMORY, lambda state: None, lambda: None)
     assert descriptors() == before
 
 
-def test_it_does_not_wait_where_many_others_do(tmp_path: Path) -> None:
+def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
     """The hub, and so every request, would wait with it."""
     path = str(tmp_path / "busy")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -74,7 +74,7 @@ def test_it_does_not_wait_where_many_others_do(tmp_path: Path) -> None:
         first.lose("the test is over")
 
 
-def test_memory_that_there_is_not(tmp_path: Path) -> None:
+def test_connecting_fails_without_memory(tmp_path: Path) -> None:
     path = str(tmp_path / "engine.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -88,10 +88,10 @@ def test_memory_that_there_is_not(tmp_path: Path) -> None:
 # --- memory
 
 
-def test_memory_for_requests_lies_in_their_half_and_comes_back(ends: Ends) -> None:
+def test_memory_for_requests_is_in_their_half_and_is_freed(ends: Ends) -> None:
     held = [ends.connection.allocate(HALF // 4) for _ in range(4)]
     assert all(each is not None for each in held)
-    places = [ends.connection._arena.offset_of(each) for each in held if each is not None]
+    places = [ends.connection._shared_memory.offset_of(each) for each in held if each is not None]
     assert sorted(place for place in places if place is not None) == [0, HALF // 4, HALF // 2, HALF * 3 // 4]
     assert ends.connection.allocate(1) is None
     view = memoryview(held.pop())  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_memory_for_requests_lies_in_their_half_and_comes_back(ends: Ends) -> No
     assert ends.connection.allocate(HALF // 4) is not None
 
 
-def test_there_is_none_when_the_engine_is_lost(ends: Ends) -> None:
+def test_a_lost_connection_gives_no_memory(ends: Ends) -> None:
     ends.connection.lose("gone")
     assert ends.connection.allocate(100) is None
 
@@ -108,17 +108,17 @@ def test_there_is_none_when_the_engine_is_lost(ends: Ends) -> None:
 # --- requests
 
 
-def test_small_inputs_travel_in_the_frame(ends: Ends) -> None:
+def test_small_inputs_are_in_the_frame(ends: Ends) -> None:
     ends.submit(numbers(SMALL, id="an id"))
-    _, request, placed = ends.next_request()
-    assert (request.id, placed) == ("an id", 0)
+    _, request, shared = ends.next_request()
+    assert (request.id, shared) == ("an id", 0)
     assert bytes(request.inputs[0].data) == SMALL.tobytes()
 
 
-def test_a_large_input_is_copied_into_the_arena_and_its_place_kept_until_the_answer(ends: Ends) -> None:
+def test_a_large_input_stays_in_shared_memory_until_the_answer(ends: Ends) -> None:
     answer = ends.submit(numbers(filled(HALF, 7)))
-    number, request, placed = ends.next_request()
-    assert placed == 1
+    number, request, shared = ends.next_request()
+    assert shared == 1
     assert (np.frombuffer(request.inputs[0].data, np.int32) == 7).all()
     assert ends.connection.allocate(1) is None
     ends.answer(number, final=False)
@@ -128,23 +128,23 @@ def test_a_large_input_is_copied_into_the_arena_and_its_place_kept_until_the_ans
     assert ends.connection.allocate(HALF) is not None
 
 
-def test_what_was_received_into_the_arena_is_not_copied(ends: Ends) -> None:
+def test_an_input_that_was_received_into_shared_memory_is_not_copied(ends: Ends) -> None:
     memory = ends.connection.allocate(3 * LARGE)
     assert memory is not None
     body = memory.data
     memory[:] = 5
     inputs = [InputTensor("A", "UINT8", (LARGE,), body[10 : 10 + LARGE]), InputTensor("B", "UINT8", (9,), body[:9])]
-    used = ends.connection._slots.used
+    used = ends.connection._pages.used
     ends.submit(InferenceRequest("simple", inputs))
-    assert ends.connection._slots.used == used
-    _, request, placed = ends.next_request()
-    assert placed == 1
+    assert ends.connection._pages.used == used
+    _, request, shared = ends.next_request()
+    assert shared == 1
     memory[10] = 6
     assert list(bytes(request.inputs[0].data)[:2]) == [6, 5]
     assert bytes(request.inputs[1].data) == b"\5" * 9
 
 
-def test_an_input_that_never_has_room_goes_through_the_socket(ends: Ends) -> None:
+def test_an_input_larger_than_the_memory_goes_through_the_socket(ends: Ends) -> None:
     values = filled(HALF + 4, 3)
     ends.submit(numbers(values))
     received = b""
@@ -154,7 +154,7 @@ def test_an_input_that_never_has_room_goes_through_the_socket(ends: Ends) -> Non
     assert received.count(b"\3\0\0\0") == len(values)
 
 
-def test_no_room_now(ends: Ends) -> None:
+def test_submit_raises_when_there_is_no_room(ends: Ends) -> None:
     memory = ends.connection.allocate(HALF)
     inputs = [InputTensor(name, "INT32", (LARGE // 4,), filled(LARGE)) for name in "AB"]
     with pytest.raises(NoRoom):
@@ -163,7 +163,7 @@ def test_no_room_now(ends: Ends) -> None:
     assert ends.connection.allocate(HALF) is not None  # nor does it keep what it had found
 
 
-def test_what_cannot_be_said(ends: Ends) -> None:
+def test_submit_refuses_a_parameter_that_json_cannot_hold(ends: Ends) -> None:
     request = numbers(SMALL)
     request.parameters = {"p": object()}  # type: ignore[dict-item]
     with pytest.raises(InvalidRequest):
@@ -172,7 +172,7 @@ def test_what_cannot_be_said(ends: Ends) -> None:
     assert ends.next()[0] == REQUEST
 
 
-def test_cancel(ends: Ends) -> None:
+def test_cancel_names_the_request(ends: Ends) -> None:
     ends.connection.cancel(Answer(numbers(SMALL)).pending)  # it was never submitted
     pending = ends.submit(numbers(SMALL)).pending
     number, _, _ = ends.next_request()
@@ -184,7 +184,7 @@ def test_cancel(ends: Ends) -> None:
     assert ends.next()[0] == CALL
 
 
-def test_what_the_socket_does_not_take_is_sent_later_in_order(ends: Ends) -> None:
+def test_requests_that_the_socket_does_not_take_are_sent_later_in_order(ends: Ends) -> None:
     count = 200
     for value in range(count):
         ends.submit(numbers(filled(LARGE - 4, value)))
@@ -195,7 +195,7 @@ def test_what_the_socket_does_not_take_is_sent_later_in_order(ends: Ends) -> Non
     assert not ends.connection.wants_to_write
 
 
-def test_many_are_sent_before_the_link_is_asked_to(ends: Ends) -> None:
+def test_many_requests_are_sent_without_the_link(ends: Ends) -> None:
     for _ in range(ENOUGH - 1):
         ends.submit(numbers(SMALL))
     ends.sock.setblocking(False)
@@ -208,7 +208,7 @@ def test_many_are_sent_before_the_link_is_asked_to(ends: Ends) -> None:
     assert ends.wakes == ENOUGH + 1
 
 
-def test_many_for_an_engine_that_has_gone(ends: Ends) -> None:
+def test_many_requests_for_a_lost_engine_do_not_raise(ends: Ends) -> None:
     ends.sock.close()
     answers = [ends.submit(numbers(SMALL)) for _ in range(ENOUGH)]
     assert not any(answer.responses for answer in answers)
@@ -221,7 +221,7 @@ def test_many_for_an_engine_that_has_gone(ends: Ends) -> None:
 # --- what comes
 
 
-def test_answers_find_their_requests(ends: Ends) -> None:
+def test_each_answer_reaches_its_request(ends: Ends) -> None:
     answers = [ends.submit(numbers(SMALL, id=str(index))) for index in range(3)]
     numbered = [ends.next_request()[0] for _ in range(3)]
     for index in (2, 0, 1):
@@ -231,7 +231,7 @@ def test_answers_find_their_requests(ends: Ends) -> None:
         assert (response.id, response.outputs[0].array.tolist()) == (str(index), (SMALL + index).tolist())
 
 
-def test_many_answers_to_one_request(ends: Ends) -> None:
+def test_a_request_may_have_many_answers(ends: Ends) -> None:
     answer = ends.submit(numbers(SMALL))
     number, _, _ = ends.next_request()
     for final in (False, False, True):
@@ -239,11 +239,11 @@ def test_many_answers_to_one_request(ends: Ends) -> None:
     assert [response.final for response in answer.responses] == [False, False, True]
 
 
-def test_the_memory_of_a_response_goes_back_when_nobody_has_it(ends: Ends) -> None:
+def test_the_memory_of_a_response_is_released_with_its_last_view(ends: Ends) -> None:
     answer = ends.submit(numbers(SMALL))
     number, _, _ = ends.next_request()
     values = filled(LARGE, 9)
-    ends.arena.view(HALF, LARGE)[:] = values.view(np.uint8)
+    ends.shared_memory.view(HALF, LARGE)[:] = values.view(np.uint8)
     ends.answer(number, values, HALF)
     (output,) = answer.responses.pop().outputs
     assert output.array.tolist() == values.tolist()
@@ -256,7 +256,7 @@ def test_the_memory_of_a_response_goes_back_when_nobody_has_it(ends: Ends) -> No
     assert ends.next()[::3] == (RELEASE, HALF)
 
 
-def test_state_and_results(ends: Ends) -> None:
+def test_states_and_results_reach_their_callbacks(ends: Ends) -> None:
     state = EngineState(live=True, ready=True, generation=3, phase=ServingPhase(name=Phase.READY))
     ends.give(frame(STATE, 0, (write_plain(to_plain(state)),)))
     assert ends.states == [state]
@@ -269,7 +269,7 @@ def test_state_and_results(ends: Ends) -> None:
     assert [bytes(result).rstrip() for result in results] == [b"true"]
 
 
-def test_a_result_that_nobody_waits_for_any_more(ends: Ends) -> None:
+def test_a_forgotten_call_ignores_its_result(ends: Ends) -> None:
     results: list[Any] = []
     number = ends.connection.call(b"[1]", results.append)
     ends.connection.forget(number)
@@ -278,19 +278,19 @@ def test_a_result_that_nobody_waits_for_any_more(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("content", [b"x" * 16, frame(REQUEST, 1), frame(STATE, 0, (b"{}",)), frame(17, 99)])
-def test_what_no_engine_sends(ends: Ends, content: bytes) -> None:
+def test_malformed_frames_of_the_engine_are_refused(ends: Ends, content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - BadFrame, or what reads the content
         ends.give(content)
 
 
-def test_a_response_outside_of_the_arena(ends: Ends) -> None:
+def test_a_response_outside_the_shared_memory_is_refused(ends: Ends) -> None:
     ends.submit(numbers(SMALL))
     number, _, _ = ends.next_request()
     with pytest.raises(BadFrame):
         ends.answer(number, filled(LARGE), MEMORY)
 
 
-def test_the_end_is_an_error(ends: Ends) -> None:
+def test_read_raises_at_the_end_of_the_connection(ends: Ends) -> None:
     ends.sock.close()
     with pytest.raises(OSError, match="closed"):
         ends.connection.read()
@@ -299,7 +299,7 @@ def test_the_end_is_an_error(ends: Ends) -> None:
 # --- its loss
 
 
-def test_whoever_waits_is_told(ends: Ends) -> None:
+def test_lose_answers_everything_that_waits(ends: Ends) -> None:
     answers = [ends.submit(numbers(SMALL)) for _ in range(3)]
     results: list[Any] = []
     ends.connection.call(b"[1]", results.append)
@@ -311,7 +311,7 @@ def test_whoever_waits_is_told(ends: Ends) -> None:
     assert results == [LOST]
 
 
-def test_whoever_comes_later_is_told_too(ends: Ends) -> None:
+def test_requests_and_calls_after_the_loss_fail(ends: Ends) -> None:
     ends.connection.lose("gone")
     with pytest.raises(EngineGone):
         ends.submit(numbers(SMALL))
@@ -322,7 +322,7 @@ def test_whoever_comes_later_is_told_too(ends: Ends) -> None:
     assert ends.connection._pending == {}
 
 
-def test_its_memory_goes_when_nobody_has_it(tmp_path: Path) -> None:
+def test_the_memory_of_a_lost_connection_is_freed_with_its_last_view(tmp_path: Path) -> None:
     before = descriptors()
     ends = Ends(tmp_path)
     body = ends.connection.allocate(LARGE)
@@ -336,7 +336,7 @@ def test_its_memory_goes_when_nobody_has_it(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_the_response_to_a_request_that_has_no_engine() -> None:
+def test_the_response_without_an_engine_names_the_reason() -> None:
     response = gone(InferenceRequest("m", [], model_version=3, id="an id"), "it has ended")
     assert (response.id, response.model_name, response.model_version, response.final) == ("an id", "m", 3, True)
     assert response.error is not None

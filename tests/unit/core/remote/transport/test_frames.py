@@ -38,7 +38,7 @@ def test_a_frame_is_a_multiple_of_the_alignment_and_ends_in_blanks() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 15, 16, 17, 33, 100, 10_000])
-def test_the_stream_may_come_in_any_pieces(step: int) -> None:
+def test_frames_are_found_in_any_pieces(step: int) -> None:
     reader = FrameReader(ALL)
     stream = written()
     found = [each for at in range(0, len(stream), step) for each in reader.feed(stream[at : at + step])]
@@ -47,21 +47,21 @@ def test_the_stream_may_come_in_any_pieces(step: int) -> None:
         assert content[: len(sent)] == sent
 
 
-def test_it_may_be_cut_once_anywhere() -> None:
+def test_frames_are_found_wherever_the_stream_is_cut() -> None:
     stream = written()
     for at in range(len(stream) + 1):
         reader = FrameReader(ALL)
         assert len(reader.feed(stream[:at]) + reader.feed(stream[at:])) == len(STREAM), at
 
 
-def test_what_was_read_stays_when_more_comes() -> None:
+def test_frames_stay_valid_when_more_arrive() -> None:
     reader = FrameReader(ALL)
     ((*_, first),) = reader.feed(frame(CALL, 1, (b"first",)))
     reader.feed(frame(CALL, 2, (b"other",)))
     assert bytes(first).rstrip() == b"first"
 
 
-def test_flags_and_places_are_handed_on() -> None:
+def test_flags_and_counts_are_returned() -> None:
     assert FrameReader(ALL).feed(HEADER.pack(0, RESPONSE, 3, 2, 5))[0][:4] == (RESPONSE, 3, 2, 5)
 
 
@@ -76,12 +76,12 @@ def test_flags_and_places_are_handed_on() -> None:
         b"GET / HTTP/1.1\r\n",
     ],
 )
-def test_what_is_no_frame_is_refused(header: bytes) -> None:
+def test_malformed_frames_are_refused(header: bytes) -> None:
     with pytest.raises(BadFrame):
         FrameReader(ALL).feed(header)
 
 
-def test_each_side_takes_what_the_other_one_sends() -> None:
+def test_each_end_accepts_what_the_other_sends() -> None:
     FrameReader(TO_ENGINE).feed(frame(REQUEST, 1))
     FrameReader(TO_FRONT_END).feed(frame(STATE, 1))
     with pytest.raises(BadFrame):
@@ -90,7 +90,7 @@ def test_each_side_takes_what_the_other_one_sends() -> None:
         FrameReader(TO_FRONT_END).feed(frame(REQUEST, 1))
 
 
-def test_a_size_takes_no_memory_before_its_bytes_are_there() -> None:
+def test_a_large_size_takes_no_memory_before_its_bytes_arrive() -> None:
     reader = FrameReader(ALL)
     assert reader.feed(HEADER.pack(LARGEST, CALL, 0, 0, 1) + b"begin") == []
     assert reader.feed(b"more") == []

@@ -66,12 +66,12 @@ def link(driven: Driven) -> Iterator[ThreadLink]:
     assert driven.threads == {"trident-engine-link"}
 
 
-def test_what_comes_is_read(link: ThreadLink, driven: Driven) -> None:
+def test_arrived_bytes_are_read(link: ThreadLink, driven: Driven) -> None:
     driven.theirs.sendall(b"word")
     until(lambda: driven.received == b"word")
 
 
-def test_it_looks_by_itself_with_and_without_a_connection(link: ThreadLink, driven: Driven) -> None:
+def test_the_link_looks_with_and_without_a_connection(link: ThreadLink, driven: Driven) -> None:
     until(lambda: driven.calls.count("look") > 3)
     driven.is_connected = False
     link.wake()
@@ -80,7 +80,7 @@ def test_it_looks_by_itself_with_and_without_a_connection(link: ThreadLink, driv
     assert "read" not in driven.calls
 
 
-def test_it_is_woken_once_for_many_calls(link: ThreadLink, driven: Driven) -> None:
+def test_many_wakes_are_one_flush(link: ThreadLink, driven: Driven) -> None:
     driven.may_go_on.clear()
     link.wake()
     until(lambda: driven.calls.count("flush") == 1)
@@ -93,7 +93,7 @@ def test_it_is_woken_once_for_many_calls(link: ThreadLink, driven: Driven) -> No
     assert driven.calls.count("flush") == 2
 
 
-def test_it_flushes_when_the_socket_takes_more(link: ThreadLink, driven: Driven) -> None:
+def test_the_link_flushes_when_the_socket_takes_more(link: ThreadLink, driven: Driven) -> None:
     driven.wants_to_write = True
     link.wake()
     until(lambda: "flush" in driven.calls)
@@ -113,7 +113,7 @@ def test_nothing_is_called_after_the_end(driven: Driven) -> None:
     assert driven.received == b""
 
 
-def test_one_that_was_never_started_can_be_closed() -> None:
+def test_a_link_that_was_never_started_can_be_closed() -> None:
     ThreadLink().close()
 
 
