@@ -1,8 +1,8 @@
-"""Build `deploy/models/simple`: OUTPUT0 = INPUT0 + INPUT1 and OUTPUT1 = INPUT0 - INPUT1, 16 integers each.
+"""Builds `deploy/models/simple`: OUTPUT0 = INPUT0 + INPUT1 and OUTPUT1 = INPUT0 - INPUT1, 16 integers each.
 
     python deploy/build_simple.py
 
-Needs the `onnx` package. The model is small enough to check an answer by eye.
+Needs the `onnx` package. The model is small enough to check a response by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 
 
 def to_onnx() -> onnx.ModelProto:
-    """The graph; all tensors INT32 [N,16]."""
+    """The graph; all tensors are INT32 [N,16]."""
     inputs, outputs = ["INPUT0", "INPUT1"], ["OUTPUT0", "OUTPUT1"]
     graph = helper.make_graph(
         [helper.make_node("Add", inputs, outputs[:1]), helper.make_node("Sub", inputs, outputs[1:])],

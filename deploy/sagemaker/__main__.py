@@ -1,4 +1,4 @@
-"""`python -m deploy.sagemaker`: make, update, scale, try out and remove endpoints on SageMaker."""
+"""`python -m deploy.sagemaker`: create, update, scale, test and delete endpoints on SageMaker."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from deploy.sagemaker.validation import check_plan
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sys.stderr) -> int:
-    """The exit status: 0 done, 1 AWS or the endpoint would not, 2 the command line is wrong.
+    """Run a command line. The exit status is 0 for success, 1 for a failure of AWS or the endpoint, 2 for bad settings.
 
-    argparse raises SystemExit with 2 for a command line that it cannot read.
+    argparse raises SystemExit with 2 for a malformed command line.
     """
     given = parser().parse_args(arguments)
     try:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sy
             print(error.hint, file=errors)
         return error.status
     except KeyboardInterrupt:
-        print("interrupted: what was asked for goes on without you", file=errors)
+        print("interrupted: AWS continues with what was requested", file=errors)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""CloudWatch alarms of an endpoint: what a person is told of, and what rolls an update back.
+"""The CloudWatch alarms of an endpoint, which notify people and roll back updates.
 
 Source: docs/spec/deploy.md section 8 "SageMaker side", docs/spec/sagemaker.md section A9.
 """
@@ -28,10 +28,10 @@ _MOST_DISK_PERCENT = 75
 
 @dataclass(frozen=True, kw_only=True)
 class Alarms:
-    """What an endpoint of `kind` is watched for. `topics` are SNS topics that are told.
+    """The alarms of an endpoint of `kind`. They notify the SNS topics `topics`.
 
-    `errors` is how many answers with a 5xx status within a minute are too many, `latency_ms` what the slowest
-    hundredth of calls may take in the container.
+    `errors` is the threshold of 5xx responses per minute; `latency_ms` is the limit for the 99th percentile of the time
+    that calls spend in the container.
     """
 
     endpoint: str
@@ -53,7 +53,7 @@ class Alarms:
 
     def _server_errors(self) -> dict[str, Any]:
         return {
-            **self._alarm(_SERVER_ERRORS, "Invocation5XXErrors", _CALLS, "answers with a 5xx status in a minute"),
+            **self._alarm(_SERVER_ERRORS, "Invocation5XXErrors", _CALLS, "5xx responses per minute"),
             "Statistic": "Sum",
             "Threshold": float(self.errors),
             "ComparisonOperator": "GreaterThanOrEqualToThreshold",
@@ -64,7 +64,7 @@ class Alarms:
     def _latency(self) -> dict[str, Any]:
         return {
             **self._alarm(
-                _LATENCY, "ModelLatency", _CALLS, "what the slowest hundredth of calls takes, in microseconds"
+                _LATENCY, "ModelLatency", _CALLS, "99th percentile of the time in the container, in microseconds"
             ),
             "ExtendedStatistic": "p99",
             "Threshold": self.latency_ms * 1000.0,
@@ -75,7 +75,7 @@ class Alarms:
 
     def _cache_hits(self) -> dict[str, Any]:
         return {
-            **self._alarm(_CACHE_HITS, "ModelCacheHit", _CALLS, "share of calls whose model was loaded already"),
+            **self._alarm(_CACHE_HITS, "ModelCacheHit", _CALLS, "share of calls whose model was already loaded"),
             "Statistic": "Average",
             "Threshold": _LEAST_CACHE_HITS,
             "ComparisonOperator": "LessThanThreshold",
@@ -103,8 +103,8 @@ class Alarms:
 
 
 def backlog_alarm(endpoint: str, actions: list[str]) -> dict[str, Any]:
-    """There is work in the queue of an asynchronous endpoint, and no instance: 1 for two minutes."""
-    description = "1 while calls wait and there is no instance"
+    """The alarm for an asynchronous endpoint that has queued calls but no instance for two minutes."""
+    description = "1 while calls wait and no instance exists"
     dimensions = {"EndpointName": endpoint}
     return {
         **alarm(endpoint, _BACKLOG, "HasBacklogWithoutCapacity", _CALLS, description, dimensions),
@@ -121,7 +121,7 @@ def backlog_alarm(endpoint: str, actions: list[str]) -> dict[str, Any]:
 def alarm(
     endpoint: str, what: str, metric: str, namespace: str, description: str, dimensions: dict[str, str]
 ) -> dict[str, Any]:
-    """What all alarms have in common: one value a minute, and no calls are no fault."""
+    """The parameters that all alarms share: one value per minute; missing values, as without calls, raise no alarm."""
     return {
         "AlarmName": alarm_name(endpoint, what),
         "AlarmDescription": f"{endpoint}: {description}",
@@ -142,5 +142,5 @@ def alarm_name(endpoint: str, what: str) -> str:
 
 
 def alarm_names(endpoint: str) -> list[str]:
-    """All that a deployment may have made."""
+    """The names of all alarms that a deployment may have created."""
     return [alarm_name(endpoint, what) for what in _ALL]

@@ -1,4 +1,4 @@
-"""A value that only AWS knows, from the answer to an earlier call of the same plan."""
+"""A placeholder for a value from the answer to an earlier call of the same plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jmespath
 
 
 class Answer(str):
-    """A text that stands for the value, and says so where a plan is printed.
+    """A text that stands for the value; its characters describe it in a printed plan.
 
     `path` is a JMESPath into the last answer to `operation`. With `each` the path leads to a list, and the call is made
-    once for each of its values; `matching` is a regular expression that the whole value must fit, or it is left out.
+    once for each of its values. Values that do not match the whole regular expression `matching` are left out.
     """
 
     __slots__ = ("each", "matching", "operation", "path")
@@ -29,7 +29,7 @@ class Answer(str):
         return made
 
     def values(self, answers: Mapping[str, Any]) -> list[Any]:
-        """The values in `answers` (by operation), one at most unless `each`; none where there is none."""
+        """The values in `answers`, which are keyed by operation; at most one without `each`."""
         found = member(self.path, answers.get(self.operation))
         listed = found if self.each and isinstance(found, list) else [found]
         return [value for value in listed if value is not None and self._fits(value)]
@@ -39,12 +39,12 @@ class Answer(str):
 
 
 def member(path: str, answer: Any) -> Any:
-    """What is at `path`, a JMESPath; None if there is nothing."""
+    """The value at the JMESPath `path`; None if there is none."""
     return jmespath.search(path, answer)
 
 
 def answers_in(value: Any) -> Iterator[Answer]:
-    """Every Answer somewhere in the parameters of a call."""
+    """Every Answer in the parameters of a call, at any depth."""
     if isinstance(value, Answer):
         yield value
     elif isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def answers_in(value: Any) -> Iterator[Answer]:
 
 
 def replaced(value: Any, known: Mapping[Answer, Any]) -> Any:
-    """`value` with what is known in the place of its Answers."""
+    """`value` with its Answers replaced by their values in `known`."""
     if isinstance(value, Answer):
         return known[value]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Data capture: which calls and answers the platform writes to S3, and how.
+"""Data capture: the requests and responses that the platform writes to S3.
 
 Source: docs/spec/deploy.md section 4 "DataCaptureConfig".
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# What is listed is written as text, everything else as base64: so it is for npy, npz and the binary tensors, whose type
-# has a length in it and would never match a list anyway.
+# The listed types are captured as text, all others as base64. Those are npy, npz and the binary tensors, whose type
+# contains a length and could not match a list.
 CSV_TYPES = ("text/csv",)
 JSON_TYPES = ("application/json", "application/jsonlines")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """`destination` is an s3:// prefix. `json_types` are further content types that are JSON."""
+    """The capture to `destination`, an s3:// prefix. `json_types` are additional content types that are JSON."""
 
     destination: str
     percent: int = 100

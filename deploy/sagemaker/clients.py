@@ -1,4 +1,4 @@
-"""boto3's clients, and what their errors mean for the person who deploys."""
+"""boto3's clients, and their errors as messages with hints."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 from deploy.sagemaker.errors import BadSettings, CallFailed
 from deploy.sagemaker.plan import Call
 
-# A client waits for an answer of the container longer than the platform does, which is 60 seconds.
+# Longer than the platform waits for an answer of the container, which is 60 seconds.
 _READ_TIMEOUT_S = 90
 _HINTS = {
     "AccessDeniedException": "docs/deploy-sagemaker.md lists the rights that each action needs",
     "AccessDenied": "docs/deploy-sagemaker.md lists the rights that each action needs",
     "ExpiredTokenException": "sign in again",
     "ExpiredToken": "sign in again",
-    "UnrecognizedClientException": "the credentials are not of this account or region",
-    "ResourceLimitExceeded": "a quota of the account: ask for more under Service Quotas, or take other instances",
+    "UnrecognizedClientException": "the credentials do not belong to this account or region",
+    "ResourceLimitExceeded": "a quota of the account: request an increase under Service Quotas, or use other instances",
 }
 _ABSENT = ("could not find", "does not exist", "not found", "no scalable target found")
 _EXISTING = ("already exist",)
 
 
 class Clients:
-    """A context manager and a function: from boto3's name of an API to its client, each made once and closed on exit.
+    """A context manager and a function that returns the client of an API by boto3's name for the API.
 
-    Empty texts for region and address: boto3's own default.
+    Each client is made once and closed on exit. An empty region or address selects boto3's default.
     """
 
     def __init__(self, region: str, endpoint_url: str) -> None:
@@ -47,7 +47,7 @@ class Clients:
             client.close()
 
     def __call__(self, service: str) -> Any:
-        """Raises BadSettings where boto3 makes none, as without a region."""
+        """Raises BadSettings if boto3 cannot make the client, for example without a region."""
         if service not in self._made:
             self._made[service] = self._make(service)
         return self._made[service]
@@ -58,34 +58,34 @@ class Clients:
             session = boto3.session.Session(region_name=self._region or None)
             return session.client(service, endpoint_url=self._endpoint_url or None, config=config)
         except NoRegionError:
-            raise BadSettings("no region is given", hint="--region, or AWS_DEFAULT_REGION") from None
+            raise BadSettings("no region is given", hint="use --region or AWS_DEFAULT_REGION") from None
         except (BotoCoreError, ValueError) as error:
             raise BadSettings(str(error)) from None
 
 
 def call_failed(call: Call, error: Exception) -> CallFailed:
-    """What botocore raised, as a sentence with what to do."""
+    """The error that botocore raised, with a hint."""
     if isinstance(error, NoCredentialsError):
-        return CallFailed(f"{call.name}: there are no credentials", hint="aws configure, or AWS_PROFILE")
+        return CallFailed(f"{call.name}: there are no credentials", hint="use aws configure or AWS_PROFILE")
     if not isinstance(error, ClientError):
         return CallFailed(f"{call.name}: {error}")
     code, message = error_of(error)
     hint = _HINTS.get(code, "")
     if call.operation == "CreateEndpoint" and is_existing(error):
-        hint = "an endpoint that is there takes a new model by the action update"
+        hint = "use the action update to deploy a new model to an existing endpoint"
     elif call.parameters.get("EndpointName") and is_absent(error):
-        hint = "the action create makes it; is it in this region and account?"
+        hint = "use the action create, or check region and account"
     return CallFailed(f"{call.name}: {code}: {message}", hint=hint)
 
 
 def error_of(error: ClientError) -> tuple[str, str]:
-    """Code and message."""
+    """The code and the message of an error."""
     found: Any = error.response.get("Error", {})
     return str(found.get("Code", "")), str(found.get("Message", ""))
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether the thing that a call names is not there: the APIs say so under several codes."""
+    """Whether the resource that a call names does not exist; the APIs use several codes for this."""
     return _says(error, _ABSENT) or (isinstance(error, ClientError) and "NotFound" in error_of(error)[0])
 
 

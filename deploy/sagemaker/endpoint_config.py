@@ -1,6 +1,6 @@
-"""The endpoint configuration: on what the model runs, and how calls reach it.
+"""The endpoint configuration: the machines of a model and the way calls reach it.
 
-It cannot be changed once it is made: another content is another configuration, made before the old one goes.
+It is immutable: a change makes a new configuration before the old one is deleted.
 Source: docs/spec/deploy.md section 4.
 """
 
@@ -20,7 +20,7 @@ _MB_STEP = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Instances:
-    """The machines. Zeros and empty texts leave it to the platform. Times are in seconds."""
+    """The machines. Zeros and empty texts select the platform's defaults. Times are in seconds."""
 
     instance_type: str
     count: int = 1
@@ -44,7 +44,7 @@ class Instances:
 
 @dataclass(frozen=True, kw_only=True)
 class Serverless:
-    """No machines: memory in MB, and calls at once. `provisioned` of them are kept warm."""
+    """Serverless capacity: memory in MB and concurrent calls, `provisioned` of which are kept warm."""
 
     memory_mb: int = 2048
     max_concurrency: int = 5
@@ -66,7 +66,7 @@ class Serverless:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """Where an asynchronous endpoint puts its answers and failures (s3:// prefixes), and whom it tells (SNS topics)."""
+    """The queue of an asynchronous endpoint: s3:// prefixes for responses and failures, SNS topics to notify."""
 
     output: str
     failures: str = ""
@@ -90,7 +90,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointConfig:
-    """One variant of `model_name` on `capacity`. `queue` makes the endpoint asynchronous."""
+    """A configuration with one variant of `model_name` on `capacity`. `queue` makes the endpoint asynchronous."""
 
     endpoint: str
     kind: Kind

@@ -1,6 +1,6 @@
-"""The variables of the model's container, checked by the server's own rules before anything is made.
+"""The environment variables of the model's container, checked by the server's own rules before any call.
 
-Source: docs/spec/sagemaker.md sections A1 and B1; the names and values are those that the server reads.
+Source: docs/spec/sagemaker.md sections A1 and B1; the server reads these names and values.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from deploy.sagemaker.kind import Kind
 _MOST_VARIABLES = 100
 _MOST_BYTES = 1024
 _MOST_BYTES_TOGETHER = 32 << 10
-# The platform sets them, each in its own time.
+# The platform sets these itself.
 _OF_THE_PLATFORM = {
     MULTI_MODEL: "it is set for --kind multi-model",
     BATCH: "it is set for --kind batch",
     BIND_TO_PORT: "it is set where containers share a host",
     SAFE_PORT_RANGE: "it is set where containers share a host",
 }
-# An asynchronous endpoint takes bodies of up to 1 GiB and calls of up to an hour, a real-time one neither.
+# Only an asynchronous endpoint accepts bodies of up to 1 GiB and calls of up to an hour.
 _ASYNC = {"SAGEMAKER_MAX_REQUEST_SIZE": str(1 << 30), "SAGEMAKER_MODEL_SERVER_TIMEOUT": "3600"}
 
 
 def container_environment(kind: Kind, given: Mapping[str, str]) -> dict[str, str]:
-    """What the container of such an endpoint is to have: `given`, and what its kind needs beside it.
+    """The variables for the container of an endpoint: `given`, and those that its kind needs.
 
-    Raises BadSettings for a variable that the server does not know, a value that it would refuse, and too many.
+    Raises BadSettings for an unknown variable, for a value that the server would refuse, and for too many variables.
     """
     found = {**(_ASYNC if kind is Kind.ASYNC else {}), **given}
     check_names(found)
@@ -42,26 +42,26 @@ def container_environment(kind: Kind, given: Mapping[str, str]) -> dict[str, str
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises BadSettings for one with the platform's prefix that nobody would read, or that is the platform's own.
+    """Raise BadSettings for a variable with the platform's prefix that nobody reads or that the platform sets itself.
 
-    Those with the server's prefix are left to the server's settings.
+    The server's settings check variables with the server's prefix.
     """
     known = (*EFFECTIVE_VARIABLES, *WITHOUT_EFFECT)
     for name in given:
         if name in _OF_THE_PLATFORM:
-            raise BadSettings(f"the variable {name} is the platform's own: {_OF_THE_PLATFORM[name]}")
+            raise BadSettings(f"the platform sets the variable {name} itself: {_OF_THE_PLATFORM[name]}")
         if name.startswith(PREFIX) and name not in known:
-            # The beginning alone would make all of them alike.
+            # Without the prefix, which makes all names similar.
             ends = {each.removeprefix(PREFIX): each for each in known}
             nearest = difflib.get_close_matches(name.removeprefix(PREFIX), ends, n=1)
             raise BadSettings(
                 f"unknown variable {name}" + (f"; did you mean {ends[nearest[0]]}?" if nearest else ""),
-                hint="docs/sagemaker.md lists those that the server reads",
+                hint="docs/sagemaker.md lists the variables that the server reads",
             )
 
 
 def _check_values(given: Mapping[str, str]) -> None:
-    """The server itself says what is wrong. Multi-model mode is the one in which it looks for no model on the disk."""
+    """Check the values by the server's settings, in multi-model mode because that needs no model on the disk."""
     try:
         read_settings([], {**given, MULTI_MODEL: "true"})
     except BadOption as error:
@@ -70,10 +70,10 @@ def _check_values(given: Mapping[str, str]) -> None:
 
 def _check_sizes(given: Mapping[str, str]) -> None:
     if len(given) > _MOST_VARIABLES:
-        raise BadSettings(f"{len(given)} variables; a container has {_MOST_VARIABLES} at most")
+        raise BadSettings(f"{len(given)} variables; a container may have at most {_MOST_VARIABLES}")
     for name, value in given.items():
         if max(len(name.encode()), len(value.encode())) > _MOST_BYTES:
             raise BadSettings(f"the variable {name} has more than {_MOST_BYTES} bytes in its name or its value")
     together = sum(len(name.encode()) + len(value.encode()) for name, value in given.items())
     if together > _MOST_BYTES_TOGETHER:
-        raise BadSettings(f"the variables have {together} bytes together; {_MOST_BYTES_TOGETHER} is the most")
+        raise BadSettings(f"the variables have {together} bytes in total; at most {_MOST_BYTES_TOGETHER} are allowed")

@@ -1,17 +1,17 @@
-"""What can go wrong with a deployment.
+"""The errors of a deployment.
 
 DeployError
-├── BadSettings     what was asked for cannot be right; no call was made
-├── CallFailed      AWS refused a call, or could not be reached
-├── NotReached      the endpoint or the job did not come into the state that was waited for
-└── SmokeFailed     the endpoint answers, but not as it must
+├── BadSettings     invalid settings; no call was made
+├── CallFailed      AWS refused a call or could not be reached
+├── NotReached      the endpoint or the job did not reach the expected state
+└── SmokeFailed     the endpoint gave a wrong answer
 """
 
 from __future__ import annotations
 
 
 class DeployError(Exception):
-    """`str()` is what happened; `hint` says what to do about it, "" where that is plain."""
+    """`str()` says what happened; `hint` says what to do about it, and may be empty."""
 
     status = 1
 

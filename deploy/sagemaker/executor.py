@@ -1,4 +1,4 @@
-"""Make the calls of a plan, in order, and say what happens."""
+"""Executes a plan: makes its calls in order and prints their progress."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deploy.sagemaker.printer import Printer
 POLL_S = 10.0
 _FAILURES = ("FailureReason", "StatusMessage")
 _ONLY_LOOKS = ("Describe", "List")
-# What a line of progress tells of a call's parameters.
+# The parameters of a call that name its subject in the progress.
 _NAMES = ("Name", "Names", "ResourceId", "ResourceIds", "NameContains")
 
 
 class Executor:
-    """`client_of` gives the client of an API; `pause` and `clock` (seconds) are the time between two questions."""
+    """Executes plans. `client_of` returns the client of an API; `pause` and `clock` use seconds, for waits."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Executor:
         self._failures = 0
 
     def run(self, plan: Plan) -> int:
-        """How many calls of best effort failed. Raises CallFailed for another one, NotReached for a wait."""
+        """Execute a plan; the number of failed best-effort calls. Raises CallFailed for other calls, NotReached."""
         for step in plan:
             if isinstance(step, Wait):
                 self._wait(step)
@@ -51,7 +51,7 @@ class Executor:
         return self._failures
 
     def answer(self, operation: str) -> Any:
-        """The last answer to `operation`; None if there was none."""
+        """The last answer to `operation`; None without one."""
         return self._answers.get(operation)
 
     def _make(self, call: Call) -> None:
@@ -67,22 +67,22 @@ class Executor:
     def _refused(self, call: Call, subject: str, error: Exception) -> None:
         self._answers.pop(call.operation, None)
         if call.may_exist and is_existing(error):
-            self._printer.line(f"{call.operation} {subject}: there already, with the same content")
+            self._printer.line(f"{call.operation} {subject}: exists already, with the same content")
         elif call.best_effort and is_absent(error):
-            self._printer.line(f"{call.operation} {subject}: not there")
+            self._printer.line(f"{call.operation} {subject}: does not exist")
         elif call.best_effort:
             self._failures += 1
-            self._printer.line(f"could not: {call_failed(call, error)}")
+            self._printer.line(f"failed: {call_failed(call, error)}")
         else:
             raise call_failed(call, error) from error
 
     def _parameter_sets(self, call: Call) -> Iterator[dict[str, Any]]:
-        """The parameters with earlier answers in them, once for every combination of what answers list."""
+        """The parameters with the values of earlier answers, one set for each combination of listed values."""
         unknown = list(dict.fromkeys(answers_in(call.parameters)))
         choices = [answer.values(self._answers) for answer in unknown]
         for answer, values in zip(unknown, choices, strict=True):
             if not values and not answer.each:
-                raise CallFailed(f"{call.name} needs {answer}, and there is none")
+                raise CallFailed(f"{call.name} needs {answer}, which does not exist")
         for chosen in itertools.product(*choices):
             yield replaced(call.parameters, dict[Answer, Any](zip(unknown, chosen, strict=True)))
 
@@ -114,12 +114,12 @@ class Executor:
             if self._clock() >= deadline:
                 raise NotReached(
                     f"{subject}: {wait.status} is {status} after {wait.limit_s:g} s{_because(answer)}",
-                    hint="it goes on without you; --wait-secs waits longer",
+                    hint="AWS continues; use --wait-secs to wait longer",
                 )
             self._pause(POLL_S)
 
     def _asked(self, wait: Wait, parameters: dict[str, Any]) -> Any:
-        """The answer; None if there is nothing any more and that is what is waited for."""
+        """The answer; None if the subject no longer exists and the wait is for that."""
         try:
             return self._ask(wait.call, parameters)
         except (ClientError, BotoCoreError) as error:
@@ -135,11 +135,11 @@ def _check_reached(wait: Wait, answer: Any, subject: str) -> None:
             raise NotReached(f"{subject}: {path} is {found}, not {value}: it was rolled back{_because(answer)}")
     for path, (value, text) in wait.refused.items():
         if member(path, answer) == value:
-            raise NotReached(f"{subject}: {text}", hint="an image under the same tag is no change: give its digest")
+            raise NotReached(f"{subject}: {text}", hint="an image under the same tag is not a change: use its digest")
 
 
 def subject_of(parameters: dict[str, Any]) -> str:
-    """The names that a call is about; the first is its own, and all of a list."""
+    """The names that a call is about: its first name parameter, or all names of that list."""
     named = [value for name, value in parameters.items() if name.endswith(_NAMES)]
     first = named[0] if named else ""
     return ", ".join(first) if isinstance(first, list) else str(first)

@@ -1,4 +1,4 @@
-"""How a model is served: what kind of endpoint, or a batch transform job.
+"""The kind of a deployment: one of the kinds of endpoint, or a batch transform job.
 
 Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md sections A5 and A6.
 """
@@ -21,5 +21,5 @@ class Kind(StrEnum):
 
     @property
     def has_instances(self) -> bool:
-        """Whether somebody chooses the machines: nobody does for serverless."""
+        """Whether the user chooses instances; serverless endpoints have none."""
         return self is not Kind.SERVERLESS

@@ -1,4 +1,4 @@
-"""The model: an image, where the model's files are, and the container's variables.
+"""The model: an image, the place of its files, and the variables of the container.
 
 Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md section A4.
 """
@@ -20,7 +20,7 @@ _ONLY_ARCHIVES = (Kind.SERVERLESS, Kind.BATCH)
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where the container is in a VPC of one's own; both empty: in none."""
+    """The VPC of the container; without subnets and security groups it is in none."""
 
     subnets: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Network:
     def parameters(self) -> dict[str, Any]:
         """Raises BadSettings."""
         if bool(self.subnets) != bool(self.security_groups):
-            raise BadSettings("a VPC needs both", hint="give --subnet and --security-group")
+            raise BadSettings("a VPC needs subnets and security groups", hint="give --subnet and --security-group")
         found: dict[str, Any] = {"EnableNetworkIsolation": True} if self.is_isolated else {}
         if self.subnets:
             found["VpcConfig"] = {"Subnets": list(self.subnets), "SecurityGroupIds": list(self.security_groups)}
@@ -38,10 +38,10 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """`data` is the s3:// address of an archive (.tar.gz), or, ending with `/`, of a prefix.
+    """A model. `data` is the s3:// address of an archive (.tar.gz) or, if it ends with `/`, of a prefix.
 
-    A prefix holds the archives of a multi-model endpoint, else the model's files as they are. `caches_models`: whether
-    a multi-model endpoint keeps its models loaded between calls.
+    A prefix holds the archives of a multi-model endpoint; for other kinds it holds the model's plain files.
+    `caches_models`: whether a multi-model endpoint keeps its models loaded between calls.
     """
 
     endpoint: str
@@ -64,7 +64,7 @@ class Model:
 
     def _content(self) -> dict[str, Any]:
         if self.kind is Kind.SERVERLESS and self.network.subnets:
-            raise BadSettings("a serverless endpoint is in no VPC", hint="leave out --subnet and --security-group")
+            raise BadSettings("a serverless endpoint cannot be in a VPC", hint="omit --subnet and --security-group")
         container = {"Image": self.image, **self._files()}
         environment = container_environment(self.kind, self.environment)
         if environment:
@@ -78,7 +78,8 @@ class Model:
         if self.kind is Kind.MULTI_MODEL:
             if not is_prefix:
                 raise BadSettings(
-                    f"--model-data is '{self.data}'", hint="many models are the archives below a prefix: end it with /"
+                    f"--model-data is '{self.data}'",
+                    hint="a multi-model endpoint needs a prefix that ends with /",
                 )
             setting = "Enabled" if self.caches_models else "Disabled"
             cache = {"MultiModelConfig": {"ModelCacheSetting": setting}}
@@ -92,7 +93,7 @@ class Model:
             return {"Mode": "SingleModel", "ModelDataUrl": self.data}
         if self.kind in _ONLY_ARCHIVES:
             raise BadSettings(
-                f"--kind {self.kind} takes no plain files", hint="pack them: tar -C MODEL -czf model.tar.gz ."
+                f"--kind {self.kind} does not accept plain files", hint="pack them: tar -C MODEL -czf model.tar.gz ."
             )
         source = {"S3Uri": self.data, "S3DataType": "S3Prefix", "CompressionType": "None"}
         return {"Mode": "SingleModel", "ModelDataSource": {"S3DataSource": source}}

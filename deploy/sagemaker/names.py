@@ -1,7 +1,7 @@
-"""The names and tags of what a deployment makes. All names begin with the name of the endpoint.
+"""The names and tags of the resources of a deployment. All names begin with the name of the endpoint.
 
-Models and endpoint configurations cannot be changed, so their names end with a hash of their content: the same content
-has the same name, another content another, and the old one is there until nobody needs it.
+Models and endpoint configurations are immutable, so their names end with a hash of their content: equal contents have
+equal names, and a changed one gets a new name beside the old one.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 
 def checked_name(name: str) -> str:
-    """Raises BadSettings for what is no name of an endpoint, or too long for what is named after it."""
+    """Raises BadSettings for an invalid name of an endpoint, or one too long for the names derived from it."""
     if not _NAME.fullmatch(name):
-        raise BadSettings(f"'{name}' is no name", hint="letters, digits and hyphens, a hyphen neither first nor last")
+        raise BadSettings(f"'{name}' is not a valid name", hint="use letters, digits and inner hyphens")
     if len(name) > _LONGEST_ENDPOINT:
         raise BadSettings(
             f"the name '{name}' has {len(name)} characters",
-            hint=f"at most {_LONGEST_ENDPOINT}: {_HASH_DIGITS + 1} of the {_LONGEST} are for a hash",
+            hint=f"at most {_LONGEST_ENDPOINT} are allowed: {_HASH_DIGITS + 1} of {_LONGEST} are reserved for a hash",
         )
     return name
 
 
 def content_name(endpoint: str, content: Mapping[str, Any]) -> str:
-    """`endpoint`, and a hash of `content`, which JSON must be able to say."""
+    """The name of `content`, which must be serializable as JSON: `endpoint` and a hash."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"{endpoint}-{hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def content_names(endpoint: str) -> str:
-    """The regular expression for all names that `content_name` may give."""
+    """The regular expression for all names that `content_name` may return."""
     return rf"{re.escape(endpoint)}-[0-9a-f]{{{_HASH_DIGITS}}}"
 
 
 def resource_id(endpoint: str) -> str:
-    """What Application Auto Scaling calls the one variant of the endpoint."""
+    """The name that Application Auto Scaling uses for the endpoint's only variant."""
     return f"endpoint/{endpoint}/variant/{VARIANT}"
 
 
 def tagged(tags: list[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
-    """The parameter for tags; none where there are none, since setting tags is a right of its own."""
+    """The parameter for tags; left out without tags, because setting tags needs an additional permission."""
     return {"Tags": tags} if tags else {}

@@ -1,4 +1,4 @@
-"""What is to be done, as values: calls of AWS's APIs, and waits between them. It is printed, or executed."""
+"""A plan as plain values: calls of AWS's APIs and waits between them, to be printed or executed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ INSERVICE_LIMIT_S = 2400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One call: `service` is boto3's name of the API, `operation` the API's own, and so are the parameters.
+    """One call. `service` is boto3's name of the API; `operation` and `parameters` are named as in the API.
 
-    `may_exist`: somebody may have made the same thing already. `best_effort`: the plan goes on if it fails.
+    `may_exist`: the resource may exist already. `best_effort`: the plan continues if the call fails.
     """
 
     service: str
@@ -29,10 +29,10 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """Make `call` again and again until the member `status` of the answer is `until`; None: until there is nothing.
+    """Repeat `call` until the member `status` of the answer is `until`; with None until the subject no longer exists.
 
-    Every value of `going_on` means that it may still come to that; any other one is a failure. `expected` are members
-    that must then have these values, `refused` those that must not, with what to tell if they do.
+    The values in `going_on` mean that this may still happen; any other value is a failure. `expected` members must then
+    have the given values. `refused` members must not; their second value is the message if they do.
     """
 
     call: Call
@@ -45,7 +45,7 @@ class Wait:
 
     @property
     def goal(self) -> str:
-        what = "it is gone" if self.until is None else f"{self.status} is {self.until}"
+        what = "it no longer exists" if self.until is None else f"{self.status} is {self.until}"
         return f"until {what}, at most {self.limit_s:g} s"
 
 

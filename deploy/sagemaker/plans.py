@@ -1,6 +1,6 @@
-"""The plans: which calls make, change and remove what a deployment consists of, in which order.
+"""The plans of the actions: the calls that create, change and delete the resources of a deployment, in order.
 
-What cannot be changed is made new before the old goes, so that a plan that stops halfway leaves a working endpoint.
+Immutable resources are created before the old ones are deleted, so a plan that stops halfway leaves a working endpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONFIG = "EndpointConfigName"
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Whether a plan waits for its end, and how long at most."""
+    """Whether a plan waits for its result, and for how long at most."""
 
     waits: bool = True
     limit_s: float = INSERVICE_LIMIT_S
@@ -56,8 +56,8 @@ def update(
     keeps_instance_count: bool = False,
     deletes_previous: bool = False,
 ) -> Plan:
-    """`keeps_instance_count`: what autoscaling has made of it, not what the configuration says."""
-    same = "the endpoint already has this configuration: there is nothing to update"
+    """The plan of an update. `keeps_instance_count`: keep the number that autoscaling has set."""
+    same = "the endpoint already has this configuration: nothing to update"
     before = Wait(
         call=_sagemaker("DescribeEndpoint", EndpointName=model.endpoint),
         status="EndpointStatus",
@@ -98,10 +98,10 @@ def transform(model: Model, job: TransformJob, tags: list[dict[str, str]], waiti
 
 
 def delete(endpoint: str, waiting: Waiting) -> Plan:
-    """All that any plan here may have made for `endpoint`, and what of it is left from earlier updates.
+    """Delete everything that any plan here may have created for `endpoint`, including the rest of earlier updates.
 
-    The endpoint goes before its configurations and these before their models. What is not there is passed over; but an
-    endpoint that stays ends the plan, since its configuration must stay as well.
+    The endpoint is deleted before its configurations, and these before their models. Missing resources are skipped. If
+    the endpoint cannot be deleted, the plan ends, because its configuration must stay as well.
     """
     alarms = Answer("DescribeAlarms", "MetricAlarms[].AlarmName", each=True)
     gone = Wait(
@@ -126,7 +126,7 @@ def delete(endpoint: str, waiting: Waiting) -> Plan:
 
 
 def _in_service(config: EndpointConfig, waiting: Waiting) -> Sequence[Wait]:
-    """A rollback ends in service as well, but with the configuration from before."""
+    """The wait for the new configuration. A rollback also ends in service, but with the previous configuration."""
     if not waiting.waits:
         return ()
     return (
@@ -146,7 +146,7 @@ def _previous_config() -> Call:
 
 
 def _delete_previous(model: Model, config: EndpointConfig) -> Sequence[Call]:
-    """The configuration that served before, and its model unless the new one has it too; only if they are of here."""
+    """Delete the previous configuration, and its model unless the new one uses it; only if a plan here created them."""
     ours = content_names(model.endpoint)
     described = "DescribeEndpointConfig"
     old = Answer(described, f"[{_CONFIG}]", each=True, matching=f"(?!{config.name}$){ours}")
@@ -158,7 +158,7 @@ def _delete_previous(model: Model, config: EndpointConfig) -> Sequence[Call]:
 
 
 def _delete_listed(endpoint: str, what: str, operation: str, members: str, **only: str) -> Sequence[Call]:
-    """The API finds names that contain the endpoint's; those of endpoints with longer names are not ours."""
+    """Delete all listed resources. The API also lists names of endpoints with longer names; those are left out."""
     name = f"{what}Name"
     found = Answer(f"List{what}s", f"{members}[].{name}", each=True, matching=content_names(endpoint))
     return (

@@ -1,4 +1,4 @@
-"""What a person reads: the plan of a dry run, and what happens while one is executed."""
+"""Prints the plan of a dry run and the progress of an execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Printer:
         self._out = out
 
     def plan(self, plan: Plan) -> None:
-        """A line for each call, `SERVICE.OPERATION {parameters as JSON}`; behind a wait what is waited for."""
+        """Print a line per call, `SERVICE.OPERATION {parameters as JSON}`; a wait is followed by its goal."""
         for step in plan:
             if isinstance(step, Wait):
                 self.line(f"{written(step.call)}  # {step.goal}")
@@ -31,7 +31,7 @@ def written(call: Call) -> str:
 
 
 def shown_bytes(value: Any) -> str:
-    """A body as text where it is one, else its size."""
+    """A body as text if it is short text, otherwise its size."""
     if isinstance(value, bytes):
         text = value.decode("ascii", errors="replace")
         if len(value) <= _LONGEST_TEXT and text.replace("\n", "").isprintable() and "\ufffd" not in text:

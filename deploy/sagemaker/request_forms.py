@@ -1,4 +1,4 @@
-"""One request in the forms that an endpoint takes: v2 JSON, binary tensors, instances, CSV."""
+"""One request in the forms that an endpoint accepts: v2 JSON, binary tensors, instances, CSV."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Input:
-    """An input with its elements, row by row, in `shape`."""
+    """An input of `shape` with its elements in row-major order."""
 
     name: str
     datatype: str
@@ -39,14 +39,14 @@ class Input:
     elements: list[Any]
 
     def rows(self) -> list[Any]:
-        """The items along the first dimension, nested as the shape is."""
+        """The items along the first dimension, as nested lists."""
         nested: list[Any] = self.elements
         for size in reversed(self.shape[1:]):
             nested = [nested[at : at + size] for at in range(0, len(nested), size)]
         return nested
 
     def wire(self) -> bytes:
-        """The elements as the protocol's binary data has them."""
+        """The elements as binary tensor data."""
         if self.datatype == BYTES.name:
             return bytes(pack_bytes([str(element).encode() for element in self.elements]))
         return np.array(self.elements, BY_NAME[self.datatype].dtype).tobytes()
@@ -54,7 +54,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Body:
-    """A body to send, its type, and the type that the answer is to have."""
+    """A body to send, its content type, and the content type to request for the response."""
 
     content: bytes
     content_type: str
@@ -62,14 +62,14 @@ class Body:
 
 
 class Request:
-    """The inputs of a v2 request; what it says of outputs and parameters is left out."""
+    """The inputs of a v2 request; its outputs and parameters are ignored."""
 
     def __init__(self, inputs: list[Input]) -> None:
         self.inputs = inputs
 
     @classmethod
     def read(cls, path: Path) -> Request:
-        """From a file with v2 JSON. Raises BadSettings."""
+        """Read a file with v2 JSON. Raises BadSettings."""
         try:
             document = json.loads(path.read_bytes())
             inputs = [_input(each) for each in document["inputs"]]
@@ -77,8 +77,8 @@ class Request:
             raise BadSettings(f"{path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise BadSettings(
-                f"{path} is no v2 request: {type(error).__name__}: {error}",
-                hint='{"inputs": [{"name": …, "datatype": …, "shape": […], "data": […]}]}, as deploy/digits/6.json',
+                f"{path} is not a v2 request: {type(error).__name__}: {error}",
+                hint='{"inputs": [{"name": …, "datatype": …, "shape": […], "data": […]}]}, like deploy/digits/6.json',
             ) from None
         if not inputs:
             raise BadSettings(f"{path} has no inputs")

@@ -1,4 +1,4 @@
-"""What an endpoint answered, in any of its forms, as rows that can be compared: one for each item of the request."""
+"""The responses of an endpoint in any form, as comparable rows: one for each item of the request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.inference.tensors import BY_NAME, BYTES, unpack_bytes
 from deploy.sagemaker.errors import SmokeFailed
 from deploy.sagemaker.request_forms import HEADER_SIZE, Form
 
-# Text has fewer digits than FP32, and no two machines add in the same order.
+# Text has fewer digits than FP32, and machines add in different orders.
 _RELATIVE = 1e-3
 _ABSOLUTE = 1e-4
 
@@ -21,7 +21,7 @@ Rows = list[list[Any]]
 
 
 def read_rows(form: Form, content: bytes, content_type: str) -> Rows:
-    """The outputs side by side, row by row. Raises SmokeFailed for what is no answer of this form."""
+    """The rows of a response, each with the values of all outputs. Raises SmokeFailed for a malformed response."""
     try:
         return _READERS[form](content, content_type)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -31,7 +31,7 @@ def read_rows(form: Form, content: bytes, content_type: str) -> Rows:
 
 
 def difference(found: Rows, expected: Rows) -> str:
-    """Where two answers differ, "" if they do not."""
+    """The first difference between two responses; "" without one."""
     if len(found) != len(expected):
         return f"{len(found)} rows, not {len(expected)}"
     for number, (row, other) in enumerate(zip(found, expected, strict=True), 1):
@@ -72,7 +72,7 @@ def _instances(content: bytes, _type: str) -> Rows:
 
 def _csv(content: bytes, content_type: str) -> Rows:
     if not content_type.startswith("text/csv"):
-        raise ValueError("the type is another one")
+        raise ValueError("the content type is not CSV")
     return list(csv.reader(content.decode().splitlines()))
 
 
@@ -102,7 +102,7 @@ def _alike(value: Any, wanted: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """CSV has texts for everything."""
+    """The number that a value or its text in CSV stands for; None for other texts."""
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return float(value.lower() == "true")
     try:

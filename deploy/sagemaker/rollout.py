@@ -1,6 +1,6 @@
-"""How an update takes over: in steps of traffic onto new instances, and back if an alarm goes off meanwhile.
+"""The rollout of an update: traffic moves to new instances in steps, and back if an alarm is raised.
 
-Source: docs/spec/deploy.md section 4 "Guardrails"; the API's own model of DeploymentConfig.
+Source: docs/spec/deploy.md section 4 "Guardrails"; the API's model of DeploymentConfig.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Shift(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """`step_percent` of the new capacity takes traffic first (canary), or at every step (linear).
+    """A rollout in which `step_percent` of the capacity shifts first (canary) or at every step (linear).
 
-    `step_secs` lie between two steps, or before the old instances may go; these stay for `bake_secs` more, so that
-    going back is quick. `alarms` roll back while it lasts.
+    `step_secs` pass between two steps. After the last one the old instances stay for `bake_secs`, so that a rollback is
+    quick. `alarms` trigger a rollback at any time until then.
     """
 
     shift: Shift = Shift.CANARY
@@ -39,7 +39,7 @@ class Rollout:
     alarms: tuple[str, ...] = ()
 
     def parameters(self, kind: Kind) -> dict[str, Any] | None:
-        """The DeploymentConfig; None where the platform has none, as for serverless. Raises BadSettings."""
+        """The DeploymentConfig; None for serverless, which has none. Raises BadSettings."""
         if kind is Kind.SERVERLESS:
             return None
         routing: dict[str, Any] = {
@@ -63,7 +63,7 @@ class Rollout:
 
     @property
     def longest_secs(self) -> int:
-        """What the platform may take: all steps, the wait at the end, and half an hour for instances to start."""
+        """The longest duration in seconds: all steps, the bake time, and half an hour for instances to start."""
         steps = -(-100 // max(1, self.step_percent)) if self.shift is Shift.LINEAR else 2
         return min(_MOST_LIMIT_S, max(_LEAST_LIMIT_S, steps * self.step_secs + self.bake_secs + 1800))
 

@@ -1,4 +1,4 @@
-"""Application Auto Scaling of the endpoint's one variant.
+"""Application Auto Scaling of the endpoint's only variant.
 
 Source: docs/spec/deploy.md section 4 "Scaling dimensions", "Predefined metrics" and "Async scale from 0".
 """
@@ -24,7 +24,7 @@ _FROM_ZERO_COOLDOWN_S = 300
 
 
 class Metric(StrEnum):
-    """What is kept at the target: calls a minute of an instance, or calls at once of a model on it."""
+    """The metric that is kept at the target: calls per minute and instance, or concurrent calls per model."""
 
     INVOCATIONS = "invocations"
     CONCURRENCY = "concurrency"
@@ -38,10 +38,10 @@ _PREDEFINED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Between `least` and `most` instances, or warm calls at once where there are none.
+    """Scaling between `least` and `most` instances; for serverless endpoints, warm concurrent calls.
 
-    `target` is what one instance should have of `metric`; of an asynchronous endpoint, waiting calls; of a serverless
-    one, the share of warm capacity in use.
+    `target` is the value of `metric` per instance. For an asynchronous endpoint it is the number of waiting calls per
+    instance; for a serverless one, the share of warm capacity in use.
     """
 
     endpoint: str
@@ -74,12 +74,12 @@ class Scaling:
         if not 0 <= self.least <= self.most or self.most == 0:
             raise BadSettings(f"--min is {self.least} and --max {self.most}", hint="--min is at most --max")
         if self.least == 0 and self.kind is not Kind.ASYNC:
-            raise BadSettings(f"--min is 0 and --kind {self.kind}", hint="only --kind async goes down to no instance")
+            raise BadSettings(f"--min is 0 and --kind {self.kind}", hint="only --kind async can scale to 0 instances")
         if self.target <= 0:
-            raise BadSettings(f"--target is {self.target:g}", hint="it is above 0")
+            raise BadSettings(f"--target is {self.target:g}", hint="it must be above 0")
         if self.kind is Kind.SERVERLESS and self.target >= 1:
             raise BadSettings(
-                f"--target is {self.target:g}", hint="of a serverless endpoint it is a share, such as 0.7"
+                f"--target is {self.target:g}", hint="for a serverless endpoint it is a share, such as 0.7"
             )
 
     def _call(self, operation: str, **more: Any) -> Call:
@@ -115,7 +115,7 @@ class Scaling:
         return found
 
     def _step_from_zero(self) -> dict[str, Any]:
-        """One instance as soon as calls wait for none: a backlog divided by no instance is no number to track."""
+        """Add an instance when calls wait and none exists: the backlog per instance is undefined without instances."""
         return {
             "AdjustmentType": "ChangeInCapacity",
             "MetricAggregationType": "Average",
@@ -125,7 +125,7 @@ class Scaling:
 
 
 def no_scaling(endpoint: str, *, best_effort: bool = False) -> tuple[Call, ...]:
-    """Take the scaling from the variant, whichever it is; the policies go with it, and with them their own alarms."""
+    """Remove any scaling from the variant; this also removes its policies and their alarms."""
     target = {"ServiceNamespace": "sagemaker", "ResourceIds": [resource_id(endpoint)]}
     dimension = Answer("DescribeScalableTargets", "ScalableTargets[].ScalableDimension", each=True)
     parameters = {"ServiceNamespace": "sagemaker", "ResourceId": resource_id(endpoint), "ScalableDimension": dimension}

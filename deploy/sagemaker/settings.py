@@ -1,4 +1,4 @@
-"""From the flags of a command line to what it asks for: the model, the configuration, the plan of an action."""
+"""Turns the flags of a command line into the model, the configuration and the plan of the action."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from deploy.sagemaker.scaling import Scaling, no_scaling
 from deploy.sagemaker.smoke import Smoke
 from deploy.sagemaker.transform_job import Records, TransformJob
 
-# What reads the type of a binary answer needs it from the call; a queued call only leaves an object in S3.
+# Without BINARY: its reader needs the content type of the response, and a queued call only leaves an object in S3.
 _QUEUED_FORMS = (Form.V2, Form.INSTANCES, Form.CSV)
 
 
 def plan_of(given: argparse.Namespace, now: datetime) -> Plan:
-    """What is to be done for every action but smoke. `now` tells jobs of the same content apart. Raises BadSettings."""
+    """The plan of every action except smoke. `now` distinguishes jobs with equal content. Raises BadSettings."""
     name = checked_name(given.name)
     if given.action == "delete":
         return delete(name, Waiting(limit_s=given.wait_secs))
@@ -51,7 +51,7 @@ def plan_of(given: argparse.Namespace, now: datetime) -> Plan:
 
 
 def smoke_of(given: argparse.Namespace) -> Smoke:
-    """Raises BadSettings."""
+    """The smoke test that a command line asks for. Raises BadSettings."""
     kind = Kind(given.kind)
     return Smoke(
         endpoint=given.name,
@@ -184,7 +184,7 @@ def _transform(given: argparse.Namespace, waiting: Waiting, now: datetime) -> Pl
     job = TransformJob(
         name=given.job_name or content_name(given.name, {"model": model.name, "at": now.isoformat()}),
         model_name=model.name,
-        source=_needed(given, "input", "s3://BUCKET/PREFIX, whose objects are to be transformed"),
+        source=_needed(given, "input", "s3://BUCKET/PREFIX with the objects to transform"),
         source_type=given.input_type,
         output=_needed(given, "output", "s3://BUCKET/PREFIX, where the answers go"),
         instance_type=_needed(given, "instance_type", "such as ml.c6i.xlarge"),

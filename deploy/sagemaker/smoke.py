@@ -1,4 +1,4 @@
-"""The smoke test: one request in every form, whose answers must say the same."""
+"""The smoke test: one request in every form; all responses must agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSING = ("NoSuchKey", "404", "AccessDenied")
 
 @dataclass(frozen=True, kw_only=True)
 class Smoke:
-    """`target_model` is the key of an archive of a multi-model endpoint. `limit_s`: for a queued answer."""
+    """A smoke test. `target_model` is the key of a multi-model endpoint's archive; `limit_s` limits queued calls."""
 
     endpoint: str
     kind: Kind
@@ -36,7 +36,7 @@ class Smoke:
     def plan(self) -> tuple[Call, ...]:
         """A call for each form. Raises BadSettings."""
         if not self.kind.has_endpoint:
-            raise BadSettings("a batch transform job has no endpoint", hint="look at the objects below its --output")
+            raise BadSettings("a batch transform job has no endpoint", hint="check the objects below its --output")
         if (self.kind is Kind.MULTI_MODEL) != bool(self.target_model):
             raise BadSettings("--target-model belongs to --kind multi-model", hint="the archive's key below the prefix")
         return tuple(self._call(form) for form in self.forms)
@@ -56,7 +56,7 @@ class Smoke:
 
 
 class SmokeRun:
-    """Makes the calls of a smoke test. `pause` and `clock` (seconds) are for answers that take their time."""
+    """Makes the calls of a smoke test. `pause` and `clock` use seconds, for queued responses."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SmokeRun:
         self._clock = clock
 
     def run(self, smoke: Smoke) -> None:
-        """Raises SmokeFailed where an answer is none, or not that of the first form; CallFailed where there is none."""
+        """Raises SmokeFailed for a malformed response or one that differs from the first form's, CallFailed."""
         expected: Rows | None = None
         for form, call in zip(smoke.forms, smoke.plan(), strict=True):
             started = self._clock()
@@ -82,14 +82,14 @@ class SmokeRun:
                 expected = rows
             problem = difference(rows, expected)
             if not problem and len(rows) != smoke.request.item_count:
-                problem = f"{len(rows)} rows, and the request has {smoke.request.item_count}"
+                problem = f"{len(rows)} rows, but the request has {smoke.request.item_count}"
             if problem:
-                raise SmokeFailed(f"{form}: {problem}", hint=f"the first answer was in the form {smoke.forms[0]}")
+                raise SmokeFailed(f"{form}: {problem}", hint=f"the first response was in the form {smoke.forms[0]}")
             took = (self._clock() - started) * 1000
             self._printer.line(f"{form}: {len(rows)} rows of {len(rows[0])} values, {took:.0f} ms")
 
     def _answer(self, call: Call, smoke: Smoke) -> tuple[bytes, str]:
-        """Body and content type."""
+        """The body and the content type of the response."""
         client = self._client_of(call.service)
         try:
             answer = getattr(client, xform_name(call.operation))(**call.parameters)
@@ -97,12 +97,12 @@ class SmokeRun:
             raise call_failed(call, error) from error
         if smoke.kind is Kind.ASYNC:
             content, stored_type = self._queued_answer(answer, smoke.limit_s)
-            # What type the object has is nowhere promised, and only the binary one says more than its name.
+            # The object's content type is undocumented; only the binary type carries additional information.
             return content, stored_type if HEADER_SIZE in stored_type else call.parameters["Accept"]
         return answer["Body"].read(), answer["ContentType"]
 
     def _queued_answer(self, answer: dict[str, Any], limit_s: float) -> tuple[bytes, str]:
-        """What the endpoint writes to S3 in its own time. Where nothing may be listed, what is not there is refused."""
+        """Wait for the object that the endpoint writes to S3. Without permission to list, a missing one is refused."""
         deadline = self._clock() + limit_s
         while True:
             found = self._object(answer["OutputLocation"])
@@ -113,8 +113,8 @@ class SmokeRun:
                 raise SmokeFailed(f"the endpoint wrote a failure: {failure[0].decode(errors='replace')[:2000]}")
             if self._clock() >= deadline:
                 raise SmokeFailed(
-                    f"no answer at {answer['OutputLocation']} after {limit_s:g} s",
-                    hint="an endpoint without instances needs some minutes; --wait-secs waits longer",
+                    f"no response at {answer['OutputLocation']} after {limit_s:g} s",
+                    hint="an endpoint without instances needs some minutes; use --wait-secs to wait longer",
                 )
             self._pause(_POLL_S)
 

@@ -1,4 +1,4 @@
-"""A batch transform job: all objects below a prefix through the model, an answer beside each.
+"""A batch transform job: sends all objects below a prefix to the model and writes a response object for each.
 
 Source: docs/spec/sagemaker.md section A6.
 """
@@ -15,17 +15,17 @@ from deploy.sagemaker.plan import Call
 
 _MOST_IN_FLIGHT_MB = 100
 _STRATEGIES = {each.value: "".join(part.title() for part in each.split("_")) for each in BatchStrategy}
-# A record has a length and a checksum around it.
+# These formats frame each record with a length and a checksum.
 _FRAMED = ("RecordIO", "TFRecord")
 STRATEGIES = tuple(_STRATEGIES.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """How objects become records and answers become objects. Empty texts leave it to the platform.
+    """How objects become records and responses become objects. Empty texts select the platform's defaults.
 
-    `split` None: an object is one body. `strategy` MultiRecord: as many records in a body as `max_payload_mb` has room
-    for. The filters and `join` are JSONPath over records and answers.
+    With `split` None an object is one body. With `strategy` MultiRecord a body holds as many records as fit into
+    `max_payload_mb`. The filters are JSONPath over records and responses.
     """
 
     content_type: str = "text/csv"
@@ -41,14 +41,14 @@ class Records:
     def check(self) -> None:
         """Raises BadSettings."""
         if self.split == "None" and self.strategy == "MultiRecord":
-            raise BadSettings("--split None makes one record of an object", hint="add --strategy SingleRecord")
+            raise BadSettings("--split None makes each object one record", hint="add --strategy SingleRecord")
         if self.split in _FRAMED and self.strategy == "MultiRecord":
             raise BadSettings(
-                f"--split {self.split} leaves the frames around records in place, and the server reads none",
-                hint="with --strategy SingleRecord the platform takes them off",
+                f"--split {self.split} leaves the frames around records, which the server cannot read",
+                hint="with --strategy SingleRecord the platform removes them",
             )
         if self.join == "Input" and self.assemble != "Line":
-            raise BadSettings("--join Input puts answers beside records, line by line", hint="add --assemble Line")
+            raise BadSettings("--join Input writes responses beside records, line by line", hint="add --assemble Line")
 
     def processing(self) -> dict[str, Any]:
         filters = {"InputFilter": self.input_filter, "OutputFilter": self.output_filter}
@@ -58,10 +58,10 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformJob:
-    """`source` is an s3:// prefix, or the manifest of one; `output` an s3:// prefix.
+    """A job. `source` is an s3:// prefix or a manifest; `output` is an s3:// prefix.
 
-    Bodies have `max_payload_mb` at most, and `max_concurrent` of them are on their way to one instance. 0 concurrent:
-    what the container says of itself.
+    A body has at most `max_payload_mb`; at most `max_concurrent` bodies are in flight per instance. With 0 the
+    container decides.
     """
 
     name: str
@@ -83,7 +83,7 @@ class TransformJob:
         self.records.check()
         if self.max_payload_mb * max(1, self.max_concurrent) > _MOST_IN_FLIGHT_MB:
             raise BadSettings(
-                f"{self.max_concurrent} bodies of {self.max_payload_mb} MB at once",
+                f"{self.max_concurrent} concurrent bodies of {self.max_payload_mb} MB",
                 hint=f"--max-payload-mb times --max-concurrent is at most {_MOST_IN_FLIGHT_MB}",
             )
         client = {

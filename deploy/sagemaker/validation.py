@@ -1,4 +1,4 @@
-"""Whether a plan's parameters are what the APIs take, by botocore's own models: no network, no credentials."""
+"""Checks the parameters of a plan against botocore's models of the APIs, without network and credentials."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from deploy.sagemaker.answer import Answer
 from deploy.sagemaker.errors import BadSettings
 from deploy.sagemaker.plan import Call, Plan, calls_of
 
-_NO_VALUE = "which is no value that is known"
+_NO_VALUE = "which is not a known value"
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises BadSettings with every problem of every call."""
+    """Raise BadSettings with every problem of every call."""
     found = [f"{call.name}: {problem}" for call in calls_of(plan) for problem in problems(call)]
     if found:
         is_unknown = any(_NO_VALUE in problem for problem in found)
-        hint = "newer values are known to a newer SDK: pip install --upgrade boto3" if is_unknown else ""
+        hint = "a newer SDK may know it: pip install --upgrade boto3" if is_unknown else ""
         raise BadSettings("\n".join(dict.fromkeys(found)), hint=hint)
 
 
 def problems(call: Call) -> list[str]:
-    """What botocore refuses, and what it leaves to the service: unknown values, patterns, sizes."""
+    """The problems that botocore finds, and those that it leaves to the service: unknown values, patterns, sizes."""
     shape = service_model(call.service).operation_model(call.operation).input_shape
-    # botocore gives an operation without parameters no shape.
+    # For botocore an operation without parameters has no shape.
     if shape is None:
         return ["takes no parameters"] if call.parameters else []
     report = ParamValidator().validate(call.parameters, shape).generate_report()
@@ -45,7 +45,7 @@ def service_model(service: str) -> Any:
 
 
 def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
-    """Problems of a value that has the right types and members."""
+    """The problems of a value whose types and members are valid."""
     if isinstance(value, Answer):
         return
     if shape.type_name == "structure":
@@ -80,7 +80,7 @@ def _text_problems(value: str, shape: Any, at: str) -> Iterator[str]:
     yield from _bounds(len(value), shape.metadata, at, "characters")
     pattern = _compiled(shape.metadata.get("pattern", ""))
     if pattern is not None and not pattern.fullmatch(value):
-        yield f"{at} is '{value}', which does not fit the pattern {pattern.pattern}"
+        yield f"{at} is '{value}', which does not match the pattern {pattern.pattern}"
 
 
 def _bounds(value: float, metadata: Mapping[str, Any], at: str, unit: str) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _bounds(value: float, metadata: Mapping[str, Any], at: str, unit: str) -> It
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """The API's patterns are Java's; those that Python does not know are left to the service."""
+    """The compiled pattern; None for a Java pattern that Python cannot compile, which is left to the service."""
     try:
         return re.compile(pattern, re.DOTALL) if pattern else None
     except re.error:

@@ -118,7 +118,7 @@ def test_delete_leaves_other_endpoints_alone(deploy: Deploy, sagemaker: Any, clo
 
 
 def test_delete_of_nothing_is_no_failure(deploy: Deploy) -> None:
-    assert done(deploy("delete", "nothing")) == ["DeleteEndpoint nothing: not there", "nothing: gone"]
+    assert done(deploy("delete", "nothing")) == ["DeleteEndpoint nothing: does not exist", "nothing: gone"]
 
 
 def test_an_asynchronous_endpoint_scales_from_zero_and_stops(deploy: Deploy, autoscaling: Any, cloudwatch: Any) -> None:
@@ -159,7 +159,7 @@ def test_an_update_of_what_is_not_there_or_not_new_says_so(deploy: Deploy) -> No
     absent = deploy("update", "absent", *REAL_TIME)
     assert absent.status == 1
     assert "Could not find endpoint" in absent.errors
-    assert "the action create makes it" in absent.errors
+    assert "use the action create" in absent.errors
     done(deploy("create", "same", *REAL_TIME))
     same = deploy("update", "same", *REAL_TIME)
     assert (same.status, "nothing to update" in same.errors) == (1, True)
@@ -199,7 +199,7 @@ def test_a_queued_failure_is_told(moto: S3Emulator, deploy: Deploy) -> None:
 def test_an_answer_to_other_items_is_none(moto: S3Emulator, deploy: Deploy) -> None:
     queue_result(moto, {"predictions": [[1], [2]]})
     result = deploy("smoke", "wrong", "--kind=async", "--form=instances", f"--request={REQUEST}")
-    assert (result.status, "2 rows, and the request has 1" in result.errors) == (1, True)
+    assert (result.status, "2 rows, but the request has 1" in result.errors) == (1, True)
 
 
 def test_nothing_is_done_without_credentials_and_the_text_says_how(

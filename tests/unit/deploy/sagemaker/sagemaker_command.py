@@ -1,4 +1,4 @@
-"""`python -m deploy.sagemaker` within the test, and its dry run read back."""
+"""Runs `python -m deploy.sagemaker` within the test and parses its dry run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.sagemaker.__main__ import main
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/trident:0.1.0"
 ROLE = "arn:aws:iam::123456789012:role/trident"
 ARCHIVE = "s3://models/digits/1/model.tar.gz"
-# moto knows no later instances.
+# The latest instances that moto knows.
 INSTANCE = "ml.c5.xlarge"
 MODEL = ("--image", IMAGE, "--role", ROLE)
 REAL_TIME = (*MODEL, "--model-data", ARCHIVE, "--instance-type", INSTANCE)
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """One call of a dry run; `goal` is what is waited for, "" for nothing."""
+    """One call of a dry run; `goal` is the goal of a wait, "" for other calls."""
 
     name: str
     parameters: dict[str, Any]
@@ -42,21 +42,21 @@ def run(*arguments: str) -> Result:
 
 
 def dry_run(*arguments: str) -> list[Printed]:
-    """The calls of a plan that is right."""
+    """The calls of a valid plan."""
     result = run(*arguments, "--dry-run")
     assert (result.status, result.errors) == (0, "")
     return [_printed(line) for line in result.out.splitlines()]
 
 
 def refusal(*arguments: str) -> str:
-    """What a dry run says of a command line that asks for something impossible; it has printed no call."""
+    """The error text of a dry run with invalid settings; it must print no call."""
     result = run(*arguments, "--dry-run")
     assert (result.status, result.out) == (2, "")
     return result.errors
 
 
 def only(calls: list[Printed], name: str) -> dict[str, Any]:
-    """The parameters of the one call of that name."""
+    """The parameters of the only call of that name."""
     (found,) = [call.parameters for call in calls if call.name == name]
     return found
 

@@ -1,4 +1,4 @@
-"""The plans of `python -m deploy.sagemaker`, as a dry run prints them, and what it refuses."""
+"""The plans of `python -m deploy.sagemaker`, as a dry run prints them, and its refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config_of(*arguments: str) -> dict[str, Any]:
     return only(dry_run("create", "digits", *arguments), "sagemaker.CreateEndpointConfig")
 
 
-def test_a_dry_run_needs_neither_credentials_nor_a_region_nor_a_home(tmp_path: Path) -> None:
+def test_dry_run_needs_neither_credentials_nor_a_region_nor_a_home(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deploy.sagemaker", "create", "digits", *REAL_TIME, "--dry-run"]
     variables = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "PATH": ""}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def test_a_dry_run_needs_neither_credentials_nor_a_region_nor_a_home(tmp_path: P
     assert done.stdout.startswith("sagemaker.CreateModel {")
 
 
-def test_create_makes_the_model_before_what_refers_to_it_and_waits() -> None:
+def test_create_makes_the_model_first_and_waits() -> None:
     calls = dry_run("create", "digits", *REAL_TIME, "--wait-secs=99")
     assert names(calls) == [
         "CreateModel",
@@ -59,7 +59,7 @@ def test_create_makes_the_model_before_what_refers_to_it_and_waits() -> None:
     assert calls[-1].goal == "until EndpointStatus is InService, at most 99 s"
 
 
-def test_names_follow_the_content_and_nothing_else() -> None:
+def test_names_depend_only_on_the_content() -> None:
     def made(*more: str) -> tuple[str, str]:
         calls = dry_run("create", "digits", *REAL_TIME, *more)
         return calls[0].parameters["ModelName"], calls[1].parameters["EndpointConfigName"]
@@ -73,7 +73,7 @@ def test_names_follow_the_content_and_nothing_else() -> None:
     assert model.startswith("digits-")
 
 
-def test_tags_are_on_all_that_is_made_and_absent_where_there_are_none() -> None:
+def test_tags_are_on_every_resource_or_left_out() -> None:
     makes = ("Create", "Put")
     tagged = dry_run("create", "digits", *REAL_TIME, "--tag=team=vision")
     assert {str(call.parameters.get("Tags")) for call in tagged if call.name.partition(".")[2].startswith(makes)} == {
@@ -82,7 +82,7 @@ def test_tags_are_on_all_that_is_made_and_absent_where_there_are_none() -> None:
     assert not [call for call in dry_run("create", "digits", *REAL_TIME) if "Tags" in call.parameters]
 
 
-def test_a_multi_model_endpoint_has_a_prefix_and_an_alarm_for_its_cache() -> None:
+def test_multi_model_endpoint_has_a_prefix_and_an_alarm_for_its_cache() -> None:
     calls = dry_run("create", "shelf", *MULTI_MODEL, "--no-model-cache")
     container = calls[0].parameters["PrimaryContainer"]
     assert (container["Mode"], container["ModelDataUrl"]) == ("MultiModel", "s3://models/shelf/")
@@ -90,7 +90,7 @@ def test_a_multi_model_endpoint_has_a_prefix_and_an_alarm_for_its_cache() -> Non
     assert "ModelCacheHit" in [call.parameters.get("MetricName") for call in calls]
 
 
-def test_plain_files_are_a_data_source_and_no_url() -> None:
+def test_plain_files_are_a_data_source_instead_of_a_url() -> None:
     calls = dry_run("create", "digits", *MODEL, "--model-data=s3://models/plain/", "--instance-type", INSTANCE)
     container = calls[0].parameters["PrimaryContainer"]
     assert "ModelDataUrl" not in container
@@ -101,7 +101,7 @@ def test_plain_files_are_a_data_source_and_no_url() -> None:
     }
 
 
-def test_an_asynchronous_endpoint_has_its_limits_where_nobody_gave_others() -> None:
+def test_asynchronous_endpoint_has_default_limits() -> None:
     calls = dry_run("create", "films", *ASYNC, "--env=SAGEMAKER_MODEL_SERVER_TIMEOUT=900", "--error-topic=" + TOPIC)
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]
     assert environment == {"SAGEMAKER_MAX_REQUEST_SIZE": str(1 << 30), "SAGEMAKER_MODEL_SERVER_TIMEOUT": "900"}
@@ -111,13 +111,13 @@ def test_an_asynchronous_endpoint_has_its_limits_where_nobody_gave_others() -> N
     }
 
 
-def test_a_serverless_endpoint_has_memory_and_no_instances() -> None:
+def test_serverless_endpoint_has_memory_and_no_instances() -> None:
     (variant,) = config_of(*SERVERLESS, "--memory-mb=3072", "--provisioned-concurrency=2")["ProductionVariants"]
     assert variant["ServerlessConfig"] == {"MemorySizeInMB": 3072, "MaxConcurrency": 5, "ProvisionedConcurrency": 2}
     assert "InstanceType" not in variant
 
 
-def test_captured_text_is_listed_and_binary_tensors_are_not() -> None:
+def test_capture_lists_text_types_but_not_binary_tensors() -> None:
     capture = config_of(*REAL_TIME, "--capture-to=s3://data/c/", "--capture-json-type=application/x-mine")
     assert capture["DataCaptureConfig"]["CaptureContentTypeHeader"] == {
         "CsvContentTypes": ["text/csv"],
@@ -125,7 +125,7 @@ def test_captured_text_is_listed_and_binary_tensors_are_not() -> None:
     }
 
 
-def test_a_batch_transform_job_splits_and_assembles() -> None:
+def test_batch_transform_job_splits_and_assembles() -> None:
     framed = ("--split=RecordIO", "--strategy=SingleRecord", "--assemble=None", "--content-type=application/x-npy")
     calls = dry_run("create", "nightly", *BATCH, *framed, "--max-payload-mb=10", "--max-concurrent=10")
     assert names(calls) == ["CreateModel", "CreateTransformJob", "DescribeTransformJob"]
@@ -140,7 +140,7 @@ def test_a_batch_transform_job_splits_and_assembles() -> None:
     assert (job["BatchStrategy"], job["MaxPayloadInMB"], job["MaxConcurrentTransforms"]) == ("SingleRecord", 10, 10)
 
 
-def test_the_same_batch_again_is_another_job_of_the_same_model() -> None:
+def test_repeated_batch_is_another_job_of_the_same_model() -> None:
     jobs = [only(dry_run("create", "nightly", *BATCH), "sagemaker.CreateTransformJob") for _ in range(2)]
     assert jobs[0]["TransformJobName"] != jobs[1]["TransformJobName"]
     assert jobs[0]["ModelName"] == jobs[1]["ModelName"]
@@ -160,7 +160,7 @@ def test_the_same_batch_again_is_another_job_of_the_same_model() -> None:
         (["--shift=all-at-once"], {"Type": "ALL_AT_ONCE"}),
     ],
 )
-def test_an_update_shifts_traffic_and_names_its_alarms(options: list[str], routing: dict[str, object]) -> None:
+def test_update_shifts_traffic_and_names_its_alarms(options: list[str], routing: dict[str, object]) -> None:
     calls = dry_run("update", "digits", *REAL_TIME, "--step-secs=120", *options)
     made = [call.parameters["AlarmName"] for call in calls if call.name == "cloudwatch.PutMetricAlarm"]
     deployment = only(calls, "sagemaker.UpdateEndpoint")["DeploymentConfig"]
@@ -171,7 +171,7 @@ def test_an_update_shifts_traffic_and_names_its_alarms(options: list[str], routi
     assert set(watching) < set(made)
 
 
-def test_an_update_waits_for_as_long_as_its_steps_may_take() -> None:
+def test_update_waits_as_long_as_its_steps_may_take() -> None:
     calls = dry_run("update", "digits", *REAL_TIME, "--shift=linear", "--step-secs=900", "--wait-secs=60")
     longest = only(calls, "sagemaker.UpdateEndpoint")["DeploymentConfig"]["BlueGreenUpdatePolicy"]
     assert longest["MaximumExecutionTimeoutInSeconds"] == 10 * 900 + 300 + 1800
@@ -180,7 +180,7 @@ def test_an_update_waits_for_as_long_as_its_steps_may_take() -> None:
     )
 
 
-def test_an_update_may_have_other_alarms_or_none() -> None:
+def test_update_may_have_other_alarms_or_none() -> None:
     other = only(dry_run("update", "digits", *REAL_TIME, "--rollback-alarm=mine"), "sagemaker.UpdateEndpoint")
     assert other["DeploymentConfig"]["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": "mine"}]}
     none = dry_run("update", "digits", *REAL_TIME, "--no-alarms")
@@ -188,11 +188,11 @@ def test_an_update_may_have_other_alarms_or_none() -> None:
     assert "PutMetricAlarm" not in names(none)
 
 
-def test_a_serverless_endpoint_is_updated_without_steps() -> None:
+def test_serverless_endpoint_is_updated_without_steps() -> None:
     assert "DeploymentConfig" not in only(dry_run("update", "seldom", *SERVERLESS), "sagemaker.UpdateEndpoint")
 
 
-def test_an_update_keeps_the_number_of_instances_where_it_is_told_to() -> None:
+def test_update_can_keep_the_number_of_instances() -> None:
     kept = only(dry_run("update", "digits", *REAL_TIME, "--keep-instance-count"), "sagemaker.UpdateEndpoint")
     assert kept["RetainAllVariantProperties"] is True
     assert "RetainAllVariantProperties" not in only(dry_run("update", "digits", *REAL_TIME), "sagemaker.UpdateEndpoint")
@@ -215,7 +215,7 @@ def test_an_update_keeps_the_number_of_instances_where_it_is_told_to() -> None:
         ),
     ],
 )
-def test_scaling_tracks_the_platforms_metrics(options: list[str], dimension: str, metric: str) -> None:
+def test_scaling_tracks_the_metrics_of_the_platform(options: list[str], dimension: str, metric: str) -> None:
     target, policy = dry_run("scale", "digits", "--min=1", "--max=4", "--target=70", *options)
     assert target.parameters["ResourceId"] == "endpoint/digits/variant/AllTraffic"
     assert (target.parameters["MinCapacity"], target.parameters["MaxCapacity"]) == (1, 4)
@@ -224,7 +224,7 @@ def test_scaling_tracks_the_platforms_metrics(options: list[str], dimension: str
     assert tracking["PredefinedMetricSpecification"] == {"PredefinedMetricType": metric}
 
 
-def test_an_asynchronous_endpoint_scales_by_its_backlog_and_from_zero() -> None:
+def test_asynchronous_endpoint_scales_by_its_backlog_and_from_zero() -> None:
     calls = dry_run("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
     assert names(calls) == ["RegisterScalableTarget", "PutScalingPolicy", "PutScalingPolicy", "PutMetricAlarm"]
     tracking = calls[1].parameters["TargetTrackingScalingPolicyConfiguration"]["CustomizedMetricSpecification"]
@@ -237,7 +237,7 @@ def test_an_asynchronous_endpoint_scales_by_its_backlog_and_from_zero() -> None:
     assert len(dry_run("scale", "films", "--kind=async", "--min=1", "--max=2", "--target=5")) == 2
 
 
-def test_a_smoke_test_sends_every_form_to_the_model_that_is_named() -> None:
+def test_smoke_test_sends_every_form_to_the_named_model() -> None:
     options = ("--kind=multi-model", "--target-model=digits.tar.gz", "--request=deploy/digits/6.json")
     calls = dry_run("smoke", "shelf", *options)
     types = [call.parameters["ContentType"].partition(";")[0] for call in calls]
@@ -246,15 +246,15 @@ def test_a_smoke_test_sends_every_form_to_the_model_that_is_named() -> None:
     assert {call.parameters["TargetModel"] for call in calls} == {"digits.tar.gz"}
 
 
-def test_a_queue_gets_no_binary_tensors_unless_they_are_asked_for() -> None:
-    """What type its answer has is not told, and that one's says where the tensors begin."""
+def test_queue_gets_binary_tensors_only_on_request() -> None:
+    """The content type of a queued response is undocumented, and reading binary tensors needs it."""
     calls = dry_run("smoke", "films", "--kind=async", "--request=deploy/digits/6.json")
     assert {call.name for call in calls} == {"sagemaker-runtime.InvokeEndpointAsync"}
     assert [call.parameters["Accept"] for call in calls] == ["application/json", "application/json", "text/csv"]
     assert len(dry_run("smoke", "films", "--kind=async", "--request=deploy/digits/6.json", "--form=binary")) == 1
 
 
-def test_delete_removes_the_endpoint_before_its_configurations_and_these_before_the_models() -> None:
+def test_delete_removes_endpoint_then_configurations_then_models() -> None:
     order = [name for name in names(dry_run("delete", "digits")) if name.startswith(("De", "Stop"))]
     assert order == [
         "DescribeScalableTargets",
@@ -272,12 +272,12 @@ def test_delete_removes_the_endpoint_before_its_configurations_and_these_before_
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["create", "a_b", *REAL_TIME], "'a_b' is no name"),
+        (["create", "a_b", *REAL_TIME], "'a_b' is not a valid name"),
         (["create", "a" * 53, *REAL_TIME], "has 53 characters"),
         (["create", "x", *REAL_TIME[:-1], "ml.c5.xlarg"], "did you mean ml.c5.xlarge?"),
         (["create", "x", *REAL_TIME, "--startup-secs=10"], "valid min value: 60"),
         (["create", "x", *REAL_TIME, "--startup-secs=4000"], "it takes 60 to 3600"),
-        (["create", "x", *REAL_TIME, "--capture-to=data"], "does not fit the pattern"),
+        (["create", "x", *REAL_TIME, "--capture-to=data"], "does not match the pattern"),
         (
             ["create", "x", *REAL_TIME, "--role=arn:aws:iam::12:role/trident"],
             "ExecutionRoleArn is 'arn:aws:iam::12:role/trident'",
@@ -287,14 +287,14 @@ def test_delete_removes_the_endpoint_before_its_configurations_and_these_before_
         (["create", "x", *MODEL, "--model-data", ARCHIVE], "--kind real-time needs --instance-type"),
         (["create", "x", *MODEL, "--model-data=models", "--instance-type", INSTANCE], "it takes s3://BUCKET"),
         (["create", "x", *MODEL, "--model-data=s3://m/x.zip", "--instance-type", INSTANCE], "ends with .tar.gz"),
-        (["create", "x", *MULTI_MODEL, "--model-data", ARCHIVE], "end it with /"),
+        (["create", "x", *MULTI_MODEL, "--model-data", ARCHIVE], "ends with /"),
         (["create", "x", *SERVERLESS, "--model-data=s3://models/plain/"], "tar -C MODEL"),
         (["create", "x", *SERVERLESS, "--memory-mb=1500"], "in steps of 1024"),
         (["create", "x", *SERVERLESS, "--memory-mb=7168"], "it takes 1024 to 6144"),
         (["create", "x", *SERVERLESS, "--provisioned-concurrency=9"], "--max-concurrency is 5"),
         (["create", "x", *SERVERLESS, "--capture-to=s3://data/c/"], "captures no data"),
         (["create", "x", *SERVERLESS, "--instance-type", INSTANCE], "give it --memory-mb"),
-        (["create", "x", *SERVERLESS, "--subnet=s", "--security-group=g"], "is in no VPC"),
+        (["create", "x", *SERVERLESS, "--subnet=s", "--security-group=g"], "cannot be in a VPC"),
         (["create", "x", *ASYNC, "--output="], "needs --output"),
         (["create", "x", *BATCH, "--input="], "needs --input"),
         (["create", "x", *BATCH, "--max-payload-mb=50", "--max-concurrent=3"], "at most 100"),
@@ -305,14 +305,14 @@ def test_delete_removes_the_endpoint_before_its_configurations_and_these_before_
         (["update", "x", *REAL_TIME, "--shift=linear", "--step-percent=5"], "10 to 50"),
         (["scale", "x", "--min=0", "--max=2", "--target=5"], "only --kind async"),
         (["scale", "x", "--min=3", "--max=2", "--target=5"], "--min is at most --max"),
-        (["scale", "x", "--max=2"], "it is above 0"),
+        (["scale", "x", "--max=2"], "it must be above 0"),
         (["scale", "x", "--kind=serverless", "--max=2", "--target=70"], "such as 0.7"),
         (["smoke", "x", "--request=deploy/models"], "deploy/models: Is a directory"),
-        (["smoke", "x", "--request=pyproject.toml"], "is no v2 request"),
+        (["smoke", "x", "--request=pyproject.toml"], "is not a v2 request"),
         (["smoke", "x", "--request=deploy/digits/6.json", "--kind=multi-model"], "--target-model"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_cure(arguments: list[str], text: str) -> None:
+def test_invalid_settings_are_refused_with_a_cure(arguments: list[str], text: str) -> None:
     assert text in refusal(*arguments)
 
 
@@ -330,15 +330,15 @@ def test_what_cannot_be_is_refused_with_the_cure(arguments: list[str], text: str
         ("LONG=" + "x" * 1025, "more than 1024 bytes"),
     ],
 )
-def test_a_variable_that_the_server_would_not_take_is_refused(variable: str, text: str) -> None:
+def test_variable_that_the_server_would_refuse_is_refused(variable: str, text: str) -> None:
     assert text in refusal("create", "x", *REAL_TIME, f"--env={variable}")
 
 
 def test_too_many_variables_are_refused() -> None:
-    assert "100 at most" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
+    assert "at most 100" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
 
 
-def test_variables_of_nobody_we_know_are_let_through() -> None:
+def test_unknown_variables_without_a_prefix_are_accepted() -> None:
     calls = dry_run("create", "x", *REAL_TIME, "--env=OMP_NUM_THREADS=4", "--env=TRIDENT_LOG_VERBOSE=1")
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]
     assert environment == {"OMP_NUM_THREADS": "4", "TRIDENT_LOG_VERBOSE": "1"}

@@ -1,4 +1,4 @@
-"""docs/deploy-sagemaker.md: its commands are right, and it leaves out no right and no parameter."""
+"""docs/deploy-sagemaker.md: its commands are valid, and it lists every permission and parameter."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 PREFIX = "python -m deploy.sagemaker "
 COMMANDS = [line.removeprefix(PREFIX) for line in LINES if line.startswith(PREFIX)]
-# What no plan has and the platform still asks for, each in the document.
+# Permissions that no plan shows but the platform needs; the document lists each.
 IMPLIED = {"iam:PassRole", "iam:CreateServiceLinkedRole", "sagemaker:AddTags", "cloudwatch:TagResource"}
 
 
-def test_the_variables_are_those_that_the_commands_want() -> None:
+def test_documented_variables_are_those_of_the_commands() -> None:
     assert f"IMAGE={IMAGE}" in LINES
     assert f"ROLE={ROLE}" in LINES
 
@@ -34,7 +34,7 @@ def test_every_action_and_kind_has_a_command() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_make_a_plan_that_the_api_takes(command: str) -> None:
+def test_documented_command_makes_a_valid_plan(command: str) -> None:
     arguments = shlex.split(command.replace("$IMAGE", IMAGE).replace("$ROLE", ROLE))
     calls = dry_run(*arguments)
     assert calls
@@ -42,7 +42,7 @@ def test_commands_make_a_plan_that_the_api_takes(command: str) -> None:
     assert {call.name.partition(".")[2] for call in calls if call.name.partition(".")[2] not in prose} == set()
 
 
-def test_the_rights_to_delete_are_those_of_the_plan() -> None:
+def test_documented_permissions_to_delete_are_those_of_the_plan() -> None:
     row = next(line for line in DOCUMENT.splitlines() if line.startswith("| `delete` |"))
     scaling = next(line for line in DOCUMENT.splitlines() if line.startswith("| `scale` |"))
     for call in calls_of(delete("x", Waiting())):
@@ -50,7 +50,7 @@ def test_the_rights_to_delete_are_those_of_the_plan() -> None:
     assert {right for right in IMPLIED if right not in DOCUMENT} == set()
 
 
-def test_the_template_is_deployed_with_parameters_that_it_has() -> None:
+def test_documented_template_parameters_exist() -> None:
     (command,) = [line for line in LINES if line.startswith("aws cloudformation deploy")]
     given = dict(re.findall(r"([A-Z]\w+)=(\S+)", command))
     template = (ROOT / "deploy" / "sagemaker" / "cloudformation.yaml").read_text()

@@ -1,4 +1,4 @@
-"""How a plan is executed: boto3's real clients, with botocore's Stubber for what AWS says.
+"""Executing plans, with boto3's real clients and botocore's Stubber in place of AWS.
 
 It checks the parameters of every call against the API, and its order.
 """
@@ -64,7 +64,7 @@ def config_of(model: str) -> dict[str, Any]:
 
 
 class Stubbed:
-    """Clients that answer what a test says, in that order; nothing of it may be left over. Time passes in pauses."""
+    """Clients that return prepared answers in order; a test must use all of them. Time passes only in pauses."""
 
     def __init__(self, clients: dict[str, Any]) -> None:
         self._stubbers = {service: Stubber(client) for service, client in clients.items()}
@@ -136,7 +136,7 @@ CREATED = parameters(CREATE, "CreateEndpoint")["EndpointConfigName"]
 UPDATE = plan("update", "digits", *REAL_TIME, "--no-alarms")
 
 
-def test_an_endpoint_is_waited_for_and_its_states_are_told_once(aws: Stubbed) -> None:
+def test_wait_prints_each_state_of_the_endpoint_once(aws: Stubbed) -> None:
     answer_creation(aws)
     for status in ("Creating", "Creating", "InService"):
         aws.answer("describe_endpoint", endpoint(status, CREATED))
@@ -144,7 +144,7 @@ def test_an_endpoint_is_waited_for_and_its_states_are_told_once(aws: Stubbed) ->
     assert aws.lines[-3:] == ["CreateEndpoint digits: done", "digits: Creating", "digits: InService"]
 
 
-def test_why_an_endpoint_failed_is_told(aws: Stubbed) -> None:
+def test_failure_of_an_endpoint_has_its_reason(aws: Stubbed) -> None:
     answer_creation(aws)
     aws.answer("describe_endpoint", endpoint("Creating", CREATED))
     aws.answer("describe_endpoint", endpoint("Failed", CREATED, "the container did not pass the ping check"))
@@ -152,7 +152,7 @@ def test_why_an_endpoint_failed_is_told(aws: Stubbed) -> None:
         aws.run(CREATE)
 
 
-def test_waiting_has_an_end(aws: Stubbed) -> None:
+def test_wait_ends_at_its_limit(aws: Stubbed) -> None:
     answer_creation(aws)
     for _ in range(7):
         aws.answer("describe_endpoint", endpoint("Creating", CREATED))
@@ -162,16 +162,16 @@ def test_waiting_has_an_end(aws: Stubbed) -> None:
     aws.assert_all_was_asked()
 
 
-def test_what_has_the_same_content_already_is_taken_as_it_is(aws: Stubbed) -> None:
+def test_existing_resource_with_the_same_content_is_used(aws: Stubbed) -> None:
     aws.refuse("create_model", "ValidationException", 'Cannot create already existing model "arn".')
     aws.refuse("create_endpoint_config", "ValidationException", "Cannot create already existing endpoint configuration")
     aws.answer("create_endpoint", {"EndpointArn": ARN})
     aws.answer("describe_endpoint", endpoint("InService", CREATED))
     assert aws.run(CREATE) == 0
-    assert [line.partition(": ")[2] for line in aws.lines[:2]] == ["there already, with the same content"] * 2
+    assert [line.partition(": ")[2] for line in aws.lines[:2]] == ["exists already, with the same content"] * 2
 
 
-def test_an_endpoint_that_is_there_is_for_update(aws: Stubbed) -> None:
+def test_create_of_an_existing_endpoint_hints_at_update(aws: Stubbed) -> None:
     aws.answer("create_model", {"ModelArn": ARN})
     aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
     aws.refuse("create_endpoint", "ValidationException", 'Cannot create already existing endpoint "arn".')
@@ -180,14 +180,14 @@ def test_an_endpoint_that_is_there_is_for_update(aws: Stubbed) -> None:
     assert "update" in raised.value.hint
 
 
-def test_a_refusal_ends_a_plan_and_tells_where_the_rights_are(aws: Stubbed) -> None:
+def test_refusal_ends_the_plan_and_names_the_permissions(aws: Stubbed) -> None:
     aws.refuse("create_model", "AccessDeniedException", "User is not authorized to perform: iam:PassRole")
     with pytest.raises(CallFailed, match=r"^sagemaker\.CreateModel: AccessDeniedException: .*PassRole") as raised:
         aws.run(CREATE)
     assert "deploy-sagemaker.md" in raised.value.hint
 
 
-def test_an_update_makes_everything_new_and_then_shifts(aws: Stubbed) -> None:
+def test_update_creates_everything_before_it_shifts(aws: Stubbed) -> None:
     new = parameters(UPDATE, "UpdateEndpoint")
     aws.answer("describe_endpoint", endpoint("Updating", "from-somebody-else"))
     aws.answer("describe_endpoint", endpoint("InService", OLD))
@@ -199,7 +199,7 @@ def test_an_update_makes_everything_new_and_then_shifts(aws: Stubbed) -> None:
     assert aws.run(UPDATE) == 0
 
 
-def test_a_rollback_is_no_success(aws: Stubbed) -> None:
+def test_rollback_is_a_failure(aws: Stubbed) -> None:
     aws.answer("describe_endpoint", endpoint("InService", OLD))
     aws.answer("create_model", {"ModelArn": ARN})
     aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
@@ -210,7 +210,7 @@ def test_a_rollback_is_no_success(aws: Stubbed) -> None:
         aws.run(UPDATE)
 
 
-def test_an_update_without_a_change_makes_nothing(aws: Stubbed) -> None:
+def test_update_without_a_change_makes_no_calls(aws: Stubbed) -> None:
     same = parameters(UPDATE, "UpdateEndpoint")["EndpointConfigName"]
     aws.answer("describe_endpoint", endpoint("InService", same))
     with pytest.raises(NotReached, match="nothing to update") as raised:
@@ -219,7 +219,7 @@ def test_an_update_without_a_change_makes_nothing(aws: Stubbed) -> None:
 
 
 @pytest.mark.parametrize(("is_same_model", "removes_model"), [(False, True), (True, False)])
-def test_what_served_before_is_removed_but_not_what_serves_now(
+def test_update_removes_the_previous_resources_but_not_shared_ones(
     aws: Stubbed, is_same_model: bool, removes_model: bool
 ) -> None:
     made = plan("update", "digits", *REAL_TIME, "--no-alarms", "--delete-previous")
@@ -238,7 +238,7 @@ def test_what_served_before_is_removed_but_not_what_serves_now(
     assert aws.run(made) == 0
 
 
-def test_the_alarm_from_zero_starts_the_policy_that_was_made_last(aws: Stubbed, clients: dict[str, Any]) -> None:
+def test_alarm_from_zero_starts_the_latest_policy(aws: Stubbed, clients: dict[str, Any]) -> None:
     made = plan("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
     aws.answer("register_scalable_target", {}, SERVICE)
     for name in ("tracking", "from-zero"):
@@ -253,7 +253,7 @@ def test_the_alarm_from_zero_starts_the_policy_that_was_made_last(aws: Stubbed, 
 
 
 def answer_deletion(aws: Stubbed) -> None:
-    """What stands before the endpoint's end."""
+    """The calls before the deletion of the endpoint."""
     target = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/digits/variant/AllTraffic", "MinCapacity": 1}
     target |= {"ScalableDimension": "sagemaker:variant:DesiredInstanceCount", "MaxCapacity": 2, "RoleARN": "arn"}
     aws.answer("describe_scalable_targets", {"ScalableTargets": [{**target, "CreationTime": NOW}]}, SERVICE)
@@ -263,7 +263,7 @@ def answer_deletion(aws: Stubbed) -> None:
     aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
 
 
-def test_delete_takes_what_is_its_own_and_no_other_endpoints(aws: Stubbed) -> None:
+def test_delete_leaves_resources_of_other_endpoints(aws: Stubbed) -> None:
     configs = [OLD, "digits-production", "more-digits-0123456789", "digits-two-0123456789", "digits-bbbbbbbbbb"]
     arn = {"EndpointConfigArn": ARN, "CreationTime": NOW}
     answer_deletion(aws)
@@ -280,7 +280,7 @@ def test_delete_takes_what_is_its_own_and_no_other_endpoints(aws: Stubbed) -> No
     assert f"DeleteModel {OLD_MODEL}: done" in aws.lines
 
 
-def test_delete_goes_on_and_says_what_it_could_not(aws: Stubbed) -> None:
+def test_delete_continues_after_failures_and_reports_them(aws: Stubbed) -> None:
     aws.refuse("describe_scalable_targets", "AccessDeniedException", "no", SERVICE)
     aws.refuse("describe_alarms", "AccessDenied", "no", "cloudwatch")
     aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
@@ -291,11 +291,11 @@ def test_delete_goes_on_and_says_what_it_could_not(aws: Stubbed) -> None:
     aws.answer("list_models", {"Models": models})
     aws.refuse("delete_model", "AccessDeniedException", "not this one")
     assert aws.run(plan("delete", "digits")) == 3
-    assert "DeleteEndpoint digits: not there" in aws.lines
-    assert "could not: sagemaker.DeleteModel: AccessDeniedException: not this one" in aws.lines
+    assert "DeleteEndpoint digits: does not exist" in aws.lines
+    assert "failed: sagemaker.DeleteModel: AccessDeniedException: not this one" in aws.lines
 
 
-def test_an_endpoint_that_stays_keeps_its_configuration(aws: Stubbed) -> None:
+def test_endpoint_that_stays_keeps_its_configuration(aws: Stubbed) -> None:
     answer_deletion(aws)
     aws.refuse("delete_endpoint", "AccessDeniedException", "no")
     aws.answer("describe_endpoint", endpoint("InService", OLD))

@@ -1,4 +1,4 @@
-"""The smoke test's request in its forms, and answers of all forms as rows that can be compared."""
+"""The request of the smoke test in its forms, and the responses of all forms as comparable rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request_of(folder: Path, document: object) -> Request:
     return Request.read(path)
 
 
-def test_the_v2_form_asks_for_all_outputs_as_they_are(tmp_path: Path) -> None:
+def test_v2_form_requests_all_outputs_in_json(tmp_path: Path) -> None:
     body = request_of(tmp_path, TWO).body(Form.V2)
     assert (body.content_type, body.accept) == ("application/json", "application/json")
     assert json.loads(body.content) == {
@@ -40,7 +40,7 @@ def test_the_v2_form_asks_for_all_outputs_as_they_are(tmp_path: Path) -> None:
     }
 
 
-def test_the_binary_form_has_its_tensors_behind_a_header_whose_size_the_type_tells(tmp_path: Path) -> None:
+def test_binary_form_has_the_header_size_in_its_content_type(tmp_path: Path) -> None:
     body = request_of(tmp_path, TWO).body(Form.BINARY)
     kind, _, size = body.content_type.partition(";json-header-size=")
     header, tensors = json.loads(body.content[: int(size)]), body.content[int(size) :]
@@ -50,20 +50,20 @@ def test_the_binary_form_has_its_tensors_behind_a_header_whose_size_the_type_tel
     assert tensors == np.array([1, 2, 3, 4], "<i4").tobytes() + bytes(pack_bytes([b"x,y", b"z"]))
 
 
-def test_instances_are_named_where_there_are_several_inputs(tmp_path: Path) -> None:
+def test_instances_of_several_inputs_have_names(tmp_path: Path) -> None:
     several = json.loads(request_of(tmp_path, TWO).body(Form.INSTANCES).content)
     assert several == {"instances": [{"A": [1, 2], "B": ["x,y"]}, {"A": [3, 4], "B": ["z"]}]}
     one = json.loads(request_of(tmp_path, {"inputs": TWO["inputs"][:1]}).body(Form.INSTANCES).content)
     assert one == {"instances": [[1, 2], [3, 4]]}
 
 
-def test_instances_are_nested_as_the_shape_is(tmp_path: Path) -> None:
+def test_instances_are_nested_according_to_the_shape(tmp_path: Path) -> None:
     given = {"name": "A", "datatype": "INT32", "shape": [2, 1, 3], "data": [1, 2, 3, 4, 5, 6]}
     body = request_of(tmp_path, {"inputs": [given]}).body(Form.INSTANCES)
     assert json.loads(body.content) == {"instances": [[[1, 2, 3]], [[4, 5, 6]]]}
 
 
-def test_csv_has_an_item_a_line_and_quotes_what_needs_it(tmp_path: Path) -> None:
+def test_csv_has_one_item_per_line_and_quotes(tmp_path: Path) -> None:
     assert request_of(tmp_path, TWO).body(Form.CSV).content == b'1,2,"x,y"\n3,4,z\n'
 
 
@@ -78,12 +78,12 @@ def test_csv_has_an_item_a_line_and_quotes_what_needs_it(tmp_path: Path) -> None
         "A",
     ],
 )
-def test_what_is_no_request_is_refused(tmp_path: Path, inputs: object) -> None:
+def test_malformed_request_file_is_refused(tmp_path: Path, inputs: object) -> None:
     with pytest.raises(BadSettings):
         request_of(tmp_path, {"inputs": inputs})
 
 
-def test_all_forms_of_one_answer_are_the_same_rows() -> None:
+def test_all_forms_of_a_response_give_the_same_rows() -> None:
     outputs = [
         {"name": "S", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 1, 2, 3]},
         {"name": "T", "datatype": "BYTES", "shape": [2, 1], "data": ["six", "se,ven"]},
@@ -119,7 +119,7 @@ def test_all_forms_of_one_answer_are_the_same_rows() -> None:
         (Form.CSV, b"\xff\xfe\n", "text/csv"),
     ],
 )
-def test_an_answer_of_another_form_is_a_failure_that_shows_it(form: Form, content: bytes, content_type: str) -> None:
+def test_response_of_another_form_fails_and_is_shown(form: Form, content: bytes, content_type: str) -> None:
     with pytest.raises(SmokeFailed, match=f"^{form}: the answer cannot be read .*{content_type}"):
         read_rows(form, content, content_type)
 
@@ -136,9 +136,9 @@ def test_an_answer_of_another_form_is_a_failure_that_shows_it(form: Form, conten
         ([], "0 rows, not 1"),
     ],
 )
-def test_differences(found: list[list[object]], text: str) -> None:
+def test_difference_names_the_first_place(found: list[list[object]], text: str) -> None:
     assert difference(found, [[1, "six"]]) == text
 
 
-def test_truth_and_no_number_are_like_themselves() -> None:
+def test_booleans_and_nan_equal_themselves() -> None:
     assert difference([["true", "NaN"]], [[True, float("nan")]]) == ""
