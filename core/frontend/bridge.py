@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# True once nobody reads the answer any more; a ServerError is raised once nobody shall wait for it any longer.
+# Returns true when the client has disconnected. Raises a ServerError when the caller must not wait any longer.
 ClientGone = Callable[[], bool]
 
-# How often a request that waits looks whether its client still does.
+# The period in which a waiting request asks whether its client is still connected.
 LOOK_SECONDS = 0.1
 
 
@@ -38,29 +38,29 @@ class Bridge(Protocol):
     ) -> InferenceResponse:
         """Submit `request` and wait for its one response, which may be an error.
 
-        When `client_gone` turns true the request is cancelled; the engine then answers it soon. When it raises a
-        ServerError the request is cancelled, and that error is the response at once: what the engine answers later,
-        if the request runs already, is thrown away.
+        When `client_gone` returns true, the request is cancelled, and the engine answers it soon. When it raises a
+        ServerError, the request is cancelled and the error is the response at once; a response that the engine gives
+        later, because the request is running already, is dropped.
         """
         ...
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that may block, where it holds up nobody else, and return or raise what it does."""
+        """Call a function that may block, where it delays no other request; returns its result or raises its error."""
         ...
 
     def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `run`, for what may take minutes: it takes no place from the calls of `run`."""
+        """As `run`, for a function that may take minutes: it does not occupy a thread that `run` uses."""
         ...
 
     def close(self) -> None:
-        """Give back threads and watchers. Nothing may be waiting any more."""
+        """Release threads and watchers. No call may be waiting."""
         ...
 
 
 class SingleResponse:
-    """Gathers the responses to one request into the one that HTTP can give.
+    """Gathers the responses to one request into the single response that HTTP can send.
 
-    A model may send its response and, apart from it, an empty final one. Any other number than one is an error.
+    A model may send its response and then an empty final one. Any other number of responses is an error.
     """
 
     __slots__ = ("_count", "_first")
@@ -70,7 +70,7 @@ class SingleResponse:
         self._count = 0
 
     def gather(self, response: InferenceResponse) -> InferenceResponse | None:
-        """Take the next response; when it is the final one, return what the client gets."""
+        """Take the next response. After the final one, return the response for the client."""
         if response.final and self._count == 0:
             return response
         if not response.final or response.outputs or response.error is not None:
@@ -88,7 +88,7 @@ class SingleResponse:
 class ThreadBridge:
     """Waits on a native lock, in the thread that serves the request.
 
-    Raises RuntimeError where gevent has patched `threading`: waiting would then stop the hub, and so every request.
+    Raises RuntimeError where gevent has patched `threading`: waiting would then stop the hub, and with it all requests.
     """
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
@@ -111,7 +111,7 @@ class ThreadBridge:
             return InferenceResponse.failed(request, error)
         finally:
             if waiting.outcome is None:
-                # Interrupted: nobody will read the response.
+                # The wait was interrupted.
                 engine.cancel(pending)
         return response
 
@@ -122,7 +122,7 @@ class ThreadBridge:
         return function(*args, **kwargs)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """It holds nothing."""
 
 
 class _WaitingForResponse(ThreadWaiter):
@@ -142,7 +142,7 @@ class _WaitingForResponse(ThreadWaiter):
 
 
 def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) -> None:
-    """Raise RuntimeError if gevent has replaced `threading`. Does not import gevent to find out."""
+    """Raise RuntimeError if gevent has patched `threading`. Does not import gevent."""
     monkey = modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
         raise RuntimeError(

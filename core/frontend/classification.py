@@ -1,4 +1,4 @@
-"""The classification extension: the largest values of an output, with their indices and labels, in its place.
+"""The classification extension: an output is replaced by its largest values with their indices and labels.
 
 Source: docs/spec/http.md section 6 "Classification output".
 """
@@ -21,8 +21,8 @@ _UNSUPPORTED = frozenset({"BOOL", "BYTES", "FP16", "BF16"})
 def classify(output: OutputTensor, k: int, max_batch_size: int, labels: Sequence[str]) -> OutputTensor:
     """The `k` largest values of each batch item, in descending order, as BYTES `value:index[:label]`.
 
-    The shape is [min(k, elements)], behind the batch dimension if the model batches. Of equal values the one with the
-    lower index comes first; NaN comes last. Raises InvalidRequest for an output that cannot be ranked.
+    The shape is [min(k, elements)], after the batch dimension if the model batches. Equal values are in the order of
+    their indices; NaN is last. Raises InvalidRequest for an output that cannot be ranked.
     """
     if output.datatype in _UNSUPPORTED:
         raise InvalidRequest(f"class result not available for output due to unsupported type '{output.datatype}'")
@@ -38,7 +38,7 @@ def classify(output: OutputTensor, k: int, max_batch_size: int, labels: Sequence
 
 
 def classified(output: OutputTensor, classes: int, spec: ModelSpec) -> OutputTensor:
-    """The output, or so many classes of it in its place; 0 is none. Raises InvalidRequest."""
+    """The output itself if `classes` is 0, else its `classes` largest values. Raises InvalidRequest."""
     if not classes:
         return output
     return classify(output, classes, spec.max_batch_size, spec.outputs[output.name].labels)
@@ -51,9 +51,9 @@ def top_indices(values: Array, k: int) -> Array:
     # Ascending in these keys is descending in the values. Inverting an integer's bits cannot overflow, negating it can.
     keys = -values if values.dtype.kind == "f" else ~values
     bound = np.partition(keys, k - 1)[k - 1]
-    if bound != bound:  # NaN among the k largest: there are no k others.
+    if bound != bound:  # NaN is among the k largest: there are fewer than k numbers
         return np.argsort(keys, kind="stable")[:k]
-    # All that may be among the k: sorting these few is what makes this fast, keeping all ties what makes it right.
+    # Only values that may be among the k largest are sorted, which is fast; all ties stay, which keeps the order right.
     candidates = np.flatnonzero(keys <= bound)
     return candidates[np.argsort(keys[candidates], kind="stable")[:k]]
 

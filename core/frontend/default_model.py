@@ -1,4 +1,4 @@
-"""Which model a platform's requests mean: the one that was named at start, or the only one there is.
+"""The model that runs a platform's requests: the one named at start, or the only one.
 
 Source: docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B2.
 """
@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 class DefaultModel:
-    """`configured` is the name that was given, "" for the only one. `cure` is the hint where there are several."""
+    """`configured` is the name given at start, "" for the only model. `cure` is the hint if there are several."""
 
     def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str) -> None:
         self._engine = engine
@@ -25,10 +25,10 @@ class DefaultModel:
         self._only = ""
 
     def spec(self, version: int = -1) -> ModelSpec:
-        """Raises ModelNotReady where there is none yet, ConfigInvalid where there are several, and what the engine
-        says where it does not serve `version`.
+        """The model's `version`, -1 for the latest. Raises ModelNotReady without a model, ConfigInvalid if there are
+        several, and the engine's lookup errors.
 
-        The only model is looked for once, and again when it is gone.
+        The only model is looked for once, and again after it was unloaded.
         """
         name = self.configured or self._only
         if name:
@@ -43,11 +43,11 @@ class DefaultModel:
         return self._engine.model_spec(self._find(), version)
 
     def is_ready(self) -> bool:
-        """Whether the model that was named serves, or where none was, any at all."""
+        """Whether the named model serves, or, without a name, any model."""
         name = self.configured or self._only
         if name and self._serves(name):
             return True
-        # Not one of the bridge's own threads: those may all be at work on large bodies, and a probe has not long.
+        # `run_long`: the threads of `run` may all be busy with large bodies, and a probe's time is short.
         return not self.configured and bool(self._bridge.run_long(self._engine.repository_index, True))
 
     def _serves(self, name: str) -> bool:
@@ -62,7 +62,7 @@ class DefaultModel:
             raise ModelNotReady("the models are still being loaded", hint="wait until the server is ready")
 
     def _find(self) -> str:
-        # Before all are loaded the first one that is ready would look like the only one.
+        # While models load, the first one that is ready would look like the only one.
         self._refuse_while_loading()
         index = self._bridge.run(self._engine.repository_index, True)
         names = sorted({entry.name for entry in index})

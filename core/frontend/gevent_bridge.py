@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class GeventBridge:
-    """Belongs to the thread of `hub`: all methods are called there, `infer` and `run` in greenlets of that hub.
+    """Belongs to the thread of `hub`: call all methods there, `infer` and `run` in greenlets of that hub.
 
     Raises RuntimeError where gevent has patched `threading`.
     """
 
     def __init__(self, hub: Any, threads: int = 8) -> None:
-        """`threads` is how many calls `run` makes at the same time."""
+        """`threads` is the number of calls that `run` makes at the same time."""
         refuse_patched_threading()
         self._waiters = HubWaiters(hub)
         self._departures = _Departures(hub)
@@ -88,14 +88,14 @@ class GeventBridge:
             del future
 
     def close(self) -> None:
-        """Stop watching and end the threads, after what they run now."""
+        """Stop watching, and end each thread after its current call."""
         self._watch.close()
         self._threads.shutdown(cancel_futures=True)
         self._waiters.close()
 
 
 def _settle(future: Future[T], function: Callable[[], T]) -> None:
-    """Give `future` the outcome of `function`, unless nobody waits for it any more."""
+    """Give `future` the outcome of `function`, unless it was cancelled."""
     try:
         result = function()
     except BaseException as error:
@@ -125,7 +125,7 @@ class _WaitingForResponse(GreenletWaiter):
         self.since = 0
 
     def is_given_up(self) -> bool:
-        """Ask for the client, and cancel the request if it is not worth an answer any more. On the hub."""
+        """Whether `client_gone` says that nobody wants the response; then the request is cancelled. On the hub."""
         pending = self.pending
         if pending is None or self.client_gone is None:
             return False
@@ -138,7 +138,7 @@ class _WaitingForResponse(GreenletWaiter):
         return True
 
     def respond(self, response: InferenceResponse) -> None:
-        """Take a response, on any thread, one at a time."""
+        """Take a response. Any thread, one at a time."""
         if response.final and self._responses is None:
             self.settle(response)
             return
@@ -150,11 +150,11 @@ class _WaitingForResponse(GreenletWaiter):
 
 
 class _Departures:
-    """Requests on their way to the engine: handed over together, once per iteration of the hub's loop, or when there
-    are as many as the engine wants at a time.
+    """Collects requests and submits them together, once per iteration of the hub's loop, or as soon as there are
+    `handover` of them.
 
-    An instance that sleeps is woken by the first of them and finds all the others; submitted one by one, each request
-    would wake it for a batch of its own (mean batch at 16 connections: 2.1 then, 9 now).
+    A sleeping instance is woken by the first request and finds all the others. If each request were submitted at once,
+    it would wake the instance for a batch of one (mean batch at 16 connections: 2.1 that way, 9 this way).
     """
 
     def __init__(self, hub: Any) -> None:
@@ -179,10 +179,10 @@ class _Departures:
 
 
 class _ClientWatch:
-    """Cancels requests whose client has gone away, or shall not wait any longer.
+    """Cancels requests whose client has disconnected or must not wait any longer.
 
-    One timer for all, which runs only while somebody waits. A request is looked at when it has waited for a full
-    period, so that the great mass of short ones costs an entry in a dict and no look.
+    One timer serves all requests, and runs only while some wait. A request is looked at after it has waited for a full
+    period, so that a short one costs an entry in a dict and no look.
     """
 
     def __init__(self, hub: Any) -> None:
@@ -209,7 +209,7 @@ class _ClientWatch:
             return
         for waiting in list(self._waiting):
             if self._looks - waiting.since < 2:
-                # They stand in the order in which they came: all others are younger still.
+                # The dict is in the order of arrival: all others are younger.
                 return
             if waiting.is_given_up():
                 del self._waiting[waiting]

@@ -1,4 +1,4 @@
-"""Many requests that belong together, such as the instances of a model that does not batch: few at a time, in order.
+"""Inference for many requests that belong together, such as the instances for a model that does not batch.
 
 Source: docs/spec/vertex.md section D point 3.
 """
@@ -28,11 +28,11 @@ _Answers = SimpleQueue[tuple[int, InferenceResponse]]
 def infer_many(
     engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
 ) -> list[InferenceResponse]:
-    """The responses to `requests`, in their order. Blocks, so it is called on a native thread.
+    """The responses to `requests`, in their order. Blocks: call it on a native thread.
 
-    At most 16 wait in the engine, so that one caller does not fill a model's queue. Raises the first error that comes,
-    or RequestCancelled when `client_gone` turns true; the requests under way are cancelled then, and awaited. What
-    `client_gone` raises is raised at once: they are cancelled too, but not awaited.
+    At most 16 requests are in the engine at a time, so that one caller does not fill a model's queue. Raises the first
+    error, or RequestCancelled when `client_gone` returns true; the requests in flight are then cancelled and awaited.
+    An error that `client_gone` raises is raised at once: the requests in flight are cancelled and not awaited.
     """
     return _FanOut(engine, client_gone).run(requests)
 
@@ -60,7 +60,7 @@ class _FanOut:
             while self._under_way:
                 self._take_answer()
         finally:
-            # Nothing is left unless this was interrupted, or `requests` raised.
+            # No request is in flight here unless this was interrupted, or `requests` raised.
             self._cancel_all()
         if self._error is not None:
             raise self._error
@@ -72,7 +72,7 @@ class _FanOut:
         self._engine.submit(pending)
 
     def _take_answer(self) -> None:
-        """Wait for an answer, or for a while."""
+        """Wait for an answer, at most for one period."""
         self._look_for_client()
         try:
             index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
@@ -84,7 +84,7 @@ class _FanOut:
             self._fail(response.error)
 
     def _look_for_client(self) -> None:
-        """Now and then, also while the answers come one after the other."""
+        """Ask `client_gone` once in a period, also while answers arrive all the time."""
         now = time.monotonic()
         if self._client_gone is None or now < self._next_look:
             return
@@ -104,7 +104,7 @@ class _FanOut:
 
 
 def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:
-    """Take a response to request number `index`, on any thread, one at a time."""
+    """Take a response to request number `index`. Any thread, one at a time."""
     answer = gatherer.gather(response)
     if answer is not None:
         answers.put((index, answer))

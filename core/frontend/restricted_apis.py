@@ -1,4 +1,4 @@
-"""Restricted APIs: groups of routes that are only open to requests with a certain header.
+"""Restricted APIs: groups of routes that only requests with a certain header may use.
 
 Source: docs/spec/http.md section 10, docs/spec/server-options.md section 3.
 """
@@ -25,7 +25,7 @@ GROUPS = (
 
 
 class ApiRestricted(ServerError):
-    """The request does not carry the header that opens the API it asks for."""
+    """The request lacks the header that opens the API."""
 
     code = ErrorCode.UNAVAILABLE
     before_parsing = True
@@ -36,7 +36,7 @@ class ApiRestricted(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class RestrictedApi:
-    """Groups that want the header `header: value`."""
+    """Groups that require the header `header: value`."""
 
     groups: tuple[str, ...]
     header: str
@@ -58,7 +58,7 @@ def _parse(option: str) -> RestrictedApi:
     names, colon, pair = option.partition(":")
     header, equals, value = pair.partition("=")
     if not (colon and equals and header):
-        # Without what was given: it may hold the secret.
+        # The text does not quote the rest of the option: it may hold the secret.
         raise ConfigInvalid(
             "--http-restricted-api wants '<restricted-apis>:<restricted-key>=<restricted-value>', "
             f"got '{names}' without the rest"
@@ -77,15 +77,15 @@ class Restrictions:
         self._by_group = {group: (api.header, api.value.encode()) for api in apis for group in api.groups}
 
     def check(self, group: str, header_value: Callable[[str], str | None]) -> None:
-        """Raise ApiRestricted unless the header that `group` wants has exactly the wanted value.
+        """Raise ApiRestricted unless the header that `group` requires has exactly the required value.
 
-        `header_value(name)` is the value that the request gives a header, as Latin-1 text; None if it gives none.
+        `header_value(name)` returns the value of a request header as Latin-1 text; None without the header.
         """
         wanted = self._by_group.get(group)
         if wanted is None:
             return
         header, value = wanted
         given = header_value(header)
-        # The comparison takes as long for a near miss as for any other.
+        # The comparison takes as long for a near miss as for any other value.
         if given is None or not compare_digest(given.encode("latin-1", "replace"), value):
             raise ApiRestricted(header)

@@ -109,7 +109,7 @@ class V2Application(HttpFrontEnd, Flask):
                 error.__traceback__ = None
 
     def binary_offset(self, environ: Environ) -> int:
-        """The offset of the tensors in the body as far as the headers tell: our worker aligns them in memory by it."""
+        """The offset of the tensors in the body, 0 if the headers do not give it. Our worker aligns the body by it."""
         text = self.binary_header(environ)
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 

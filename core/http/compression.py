@@ -1,4 +1,4 @@
-"""Compressed bodies: gzip and deflate (a zlib stream), in and out.
+"""Compressed request and response bodies: gzip and deflate (a zlib stream).
 
 Source: docs/spec/http.md section 6 "Compression", section 7 (limit).
 """
@@ -14,17 +14,17 @@ from core.http.errors import BrokenCompression, UnsupportedEncoding
 from core.inference.tensors import Buffer
 
 IDENTITY = "identity"
-# The window bits of zlib say which container the stream has.
+# zlib takes the container of a stream from the window bits.
 _CONTAINERS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _EITHER_CONTAINER = 32 + zlib.MAX_WBITS
 _LONGEST_HEADER = 1024
 
 
 def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
-    """The body as it was before `encoding`; at most `limit` bytes, and no more than that is ever inflated.
+    """The decompressed body, at most `limit` bytes; no more than that is ever inflated.
 
-    Which of the two containers it is, is seen from the body, as Triton does. Raises UnsupportedEncoding,
-    InvalidRequest for a body that is empty or too large, BrokenCompression.
+    The body itself tells which of the two containers it has, as in Triton. Raises UnsupportedEncoding,
+    BrokenCompression, and InvalidRequest for a body that is empty or too large.
     """
     name = encoding.strip().lower()
     if name in (IDENTITY, ""):
@@ -60,9 +60,9 @@ def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def choose_encoding(accepted: str) -> str:
-    """The encoding that an Accept-Encoding header likes best, of identity, deflate and gzip; the first of equals.
+    """The encoding that an Accept-Encoding header prefers, of identity, deflate and gzip; the first of equals.
 
-    What is not understood in the header counts as not being there.
+    Other items of the header are ignored.
     """
     best, highest = IDENTITY, 0.0
     for item in accepted[:_LONGEST_HEADER].split(","):
@@ -77,7 +77,7 @@ def choose_encoding(accepted: str) -> str:
 
 
 def _quality(parameter: str) -> float:
-    """The value of `q=`, 1 without one, 0 where it is no number from 0 to 1."""
+    """The value of `q=`: 1 without it, 0 if it is not a number from 0 to 1."""
     key, _, text = parameter.partition("=")
     if not key.strip():
         return 1.0

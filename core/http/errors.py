@@ -1,7 +1,7 @@
-"""Errors to HTTP: the only place in core where an error meets a status number.
+"""Errors of HTTP, and the statuses of all errors: no other module of core knows a status number.
 
     ServerError
-    ├── HttpError           what only HTTP knows
+    ├── HttpError           errors that only HTTP knows
     │   ├── RouteNotFound     404
     │   └── MethodNotAllowed  405
     ├── ApiRestricted       403
@@ -9,7 +9,7 @@
     │   └── BrokenCompression  400
     ├── RegionNotFound      404, no such shared memory region
     └── Unsupported
-        └── UnsupportedEncoding  501, and says which encodings are supported
+        └── UnsupportedEncoding  501, with the supported encodings in a header
 
 Source: docs/spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
 """
@@ -30,7 +30,7 @@ from core.http.request_path import request_path
 
 HINT_HEADER = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
-# The infer view notes the request's id here as soon as it knows it.
+# The infer view stores the request's id under this key as soon as it knows it.
 REQUEST_ID_KEY = "trident.request_id"
 
 STATUS_OF_CODE: dict[ErrorCode, int] = {
@@ -53,7 +53,7 @@ _logger = logging.getLogger("trident.http")
 
 
 class HttpError(ServerError):
-    """A refusal that HTTP alone knows; its status stands on the class."""
+    """A refusal that only HTTP knows; the class has its status."""
 
     code = ErrorCode.INVALID_ARG
     status = 400
@@ -79,21 +79,21 @@ class RegionNotFound(ServerError):
 
 
 class BrokenCompression(InvalidRequest):
-    """The body is not what its Content-Encoding says: cut off, longer or something else."""
+    """The body contradicts its Content-Encoding: it is cut off, too long or something else."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"failed to decompress the request body: {reason}")
 
 
 class UnsupportedEncoding(Unsupported):
-    """The body has a Content-Encoding that is none of ours."""
+    """The body has a Content-Encoding other than gzip and deflate."""
 
     def __init__(self) -> None:
         super().__init__("Unsupported compression type")
 
 
 def status_of(error: Exception) -> int:
-    """The status for any error; 500 for one that nobody foresaw."""
+    """The status for any error; 500 for an unexpected one."""
     if isinstance(error, HttpError):
         return error.status
     if isinstance(error, ApiRestricted):
@@ -106,7 +106,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """What the client reads. Of an unforeseen error it learns nothing but that it happened: the log has the rest."""
+    """The text for the client. It says nothing about an unexpected error: the log has the details."""
     if isinstance(error, ServerError):
         return error.message
     if isinstance(error, HTTPException):
@@ -115,8 +115,8 @@ def message_of(error: Exception) -> str:
 
 
 def error_reply(error: Exception, status: int, mime: str, environ: Environ) -> Reply:
-    """`{"error": message}`, with the hint and the request's id in headers."""
-    # A message may quote what a client sent, which need not be valid Unicode.
+    """A reply with the body `{"error": message}`, and the hint and the request's id in headers."""
+    # A message may quote a client's text, which need not be valid Unicode.
     message = message_of(error).encode("utf-8", "replace").decode()
     return text_reply(status, orjson.dumps({"error": message}), mime, _extra_headers(error, environ))
 
@@ -138,16 +138,16 @@ def _extra_headers(error: Exception, environ: Environ) -> Headers:
 
 
 def header_value(text: str) -> str:
-    """`text` as a header's value: one line of Latin-1, of bounded length."""
+    """`text` as a header value: one line of Latin-1, of bounded length."""
     line = _CONTROL.sub(" ", text[:_LONGEST_HEADER]).strip()
     return line.encode("latin-1", "replace").decode("latin-1")
 
 
 def log_error(error: Exception, status: int, environ: Environ) -> None:
-    """One line for what the client caused or load explains, a traceback for what broke in the server.
+    """Log one line for a client's mistake or an overload, and a traceback for a fault in the server.
 
-    503 and 501 have no traceback worth reading (a full queue is answered from a callback), and under overload one per
-    request would be a second overload.
+    The traceback of a 503 or 501 says nothing (a full queue is answered from a callback), and writing one for each
+    request would add to an overload.
     """
     level = logging.INFO if status < _BROKEN else logging.WARNING if status > _BROKEN else logging.ERROR
     if not _logger.isEnabledFor(level):
@@ -161,7 +161,7 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
         environ["REQUEST_METHOD"],
         request_path(environ),
         status,
-        # A message may quote the client at length, up to the size of its body.
+        # A message may quote the whole body.
         message[:_LONGEST_LOGGED],
         f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
         f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",

@@ -16,7 +16,7 @@ _PATHS = ("/metrics", "/metrics/")
 
 
 class MetricsApplication:
-    """Serves what `page` returns, made anew for each scrape: UTF-8 text in the Prometheus format."""
+    """Serves the result of `page`, which is called for each scrape: UTF-8 text in the Prometheus format."""
 
     def __init__(self, page: Callable[[], bytes]) -> None:
         self._page = page

@@ -1,4 +1,4 @@
-"""What the HTTP front end is told at start.
+"""The settings of the HTTP front end.
 
 Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md sections 1 and 5.
 """
@@ -32,10 +32,10 @@ LOG_DEFAULT: Mapping[str, object] = {
 
 @dataclass(frozen=True, kw_only=True)
 class HttpOptions:
-    """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, in any case; empty
-    forwards none. `trace_settings` and `log_settings` are shown as they are.
+    """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
+    forwards no header. `trace_settings` and `log_settings` are shown as they are.
 
-    Raises ConfigInvalid for a pattern that is none.
+    Raises ConfigInvalid for a pattern that is not a regular expression.
     """
 
     max_input_size: int = 67108864

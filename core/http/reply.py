@@ -1,6 +1,6 @@
-"""A reply: status, headers and the parts of a body, which are sent one after the other and never joined.
+"""A reply: status, headers and the parts of a body, which are sent one after the other without joining them.
 
-Views make replies; only `send` turns one into what WSGI wants.
+Views return replies; only `send` turns one into a WSGI response.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Headers = list[tuple[str, str]]
 JSON = "application/json"
 TEXT = "text/plain"
 
-# Our own worker hands the body over as one buffer under this key, and takes any buffers back; others want `bytes`.
+# Our worker passes the body as one buffer under this key and accepts any buffers; other servers accept only `bytes`.
 BODY_KEY = "trident.body"
-# And the headers as they came, pairs of name and value: of a name WSGI keeps neither the case nor the underscores.
+# Our worker passes the received headers as pairs of name and value: WSGI keeps neither the case of a name nor its
+# underscores.
 RECEIVED_HEADERS_KEY = "trident.headers"
-# And a function that says whether the client is known to have gone.
+# Our worker passes a function that returns true when the client has disconnected.
 CLIENT_GONE_KEY = "trident.client_gone"
 
 STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
@@ -41,7 +42,7 @@ class Reply:
 
 
 def text_reply(status: int, body: bytes, mime: str, extra: Iterable[tuple[str, str]] = ()) -> Reply:
-    """A reply whose whole body is `body`; without a body it still says what type it would have, as Triton does."""
+    """A reply whose whole body is `body`; an empty one has a content type as well, as in Triton."""
     headers = [("Content-Type", mime), ("Content-Length", str(len(body))), *extra]
     return Reply(status, headers, [body] if body else [])
 
@@ -55,11 +56,11 @@ def empty_reply(mime: str, status: int = 200) -> Reply:
 
 
 def plain_parts(reply: Reply) -> list[bytes]:
-    """The body for a server that takes only `bytes`, as WSGI has it; costs a copy of every other kind of buffer."""
+    """The body as WSGI has it, as `bytes`; copies every other kind of buffer."""
     return [part if type(part) is bytes else bytes(part) for part in reply.body]
 
 
 def send(reply: Reply, environ: Environ, start_response: Any) -> Iterable[Buffer]:
-    """Start the response and return its body, as buffers where our own worker sends them (one `sendmsg`)."""
+    """Start the response and return its body: as buffers for our worker, which sends them with one `sendmsg`."""
     start_response(STATUS_LINES[reply.status], reply.headers)
     return reply.body if BODY_KEY in environ else plain_parts(reply)

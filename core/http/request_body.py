@@ -1,4 +1,4 @@
-"""The small JSON bodies of the routes that go through Flask: read with a limit, parsed to an object.
+"""The small JSON bodies of the routes that go through Flask, read with a size limit.
 
 Source: docs/spec/http.md sections 1 (texts), 7 (limit) and 8.
 """
@@ -17,7 +17,7 @@ _RAISE_LIMIT = "Use --http-max-input-size to increase the limit."
 
 
 def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
-    """The whole body, at most `limit` bytes of it. Raises InvalidRequest beyond, which ends with `cure`."""
+    """The whole body. Raises InvalidRequest, whose text ends with `cure`, for more than `limit` bytes."""
     announced = environ.get("CONTENT_LENGTH") or ""
     if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
         raise _too_large(announced, limit, cure)
@@ -28,7 +28,7 @@ def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
 
 
 def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[str, Any]:
-    """The JSON object in the body, {} if there is no body. Raises InvalidRequest with Triton's texts."""
+    """The JSON object in the body, {} for an empty body. Raises InvalidRequest with Triton's texts."""
     content = read_body(environ, limit, cure)
     if not content:
         return {}
@@ -43,7 +43,7 @@ def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[
 
 
 def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
-    """The object under `parameters` in the body, {} if there is none."""
+    """The object under `parameters` in the body, {} without it."""
     parameters = read_object(environ, limit).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("Unable to parse 'parameters': attempt to access JSON non-object as object")

@@ -1,6 +1,6 @@
 """A line in the log for every HTTP request, as Triton writes it at verbose level 1.
 
-It stands around an application only where it was asked for: else it must not cost a request anything.
+It wraps an application only if the verbose level asks for it, so that it costs nothing otherwise.
 
 Source: docs/spec/trace-and-log.md section 6.
 """
@@ -21,7 +21,7 @@ LEVEL = 1
 """The verbose level of the lines."""
 
 _LEVEL = verbose_level(LEVEL)
-# Triton prints the number that its HTTP library, evhtp, has for a method.
+# Triton prints the number of a method in evhtp, its HTTP library.
 _METHODS = (
     "GET",
     "HEAD",
@@ -45,7 +45,7 @@ _UNKNOWN = len(_METHODS)
 
 
 class RequestLog:
-    """The WSGI application `application`, and a line for each request before it answers."""
+    """A WSGI application that logs a line for each request and passes the request to `application`."""
 
     def __init__(self, application: WSGIApplication) -> None:
         self._application = application

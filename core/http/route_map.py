@@ -15,7 +15,7 @@ from core.http.routes import Route
 
 
 class DigitsConverter(BaseConverter):
-    """A version in a path: digits, kept as text."""
+    """A version in a path: digits, as text."""
 
     regex = "[0-9]+"
 
@@ -40,9 +40,9 @@ class RouteMap:
         self._urls = url_map(self._routes.values()).bind("localhost")
 
     def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
-        """The route of the raw `path`, and what its rule captures; None if there is none."""
+        """The route of the raw `path`, and the values that its rule captures; None without a route."""
         try:
             name, captured = self._urls.match(path)
-        except HTTPException:  # redirects among them: a path with another slash is another path
+        except HTTPException:  # also a redirect: a path with another slash is another path
             return None
         return self._routes[name], dict(captured)

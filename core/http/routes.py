@@ -22,7 +22,7 @@ BOTH = GET | POST
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row. `rules` are Werkzeug's, matched against the raw path; what they capture goes to the view by name.
+    """One row. `rules` are Werkzeug's, matched against the raw path; the view gets the captured values by name.
 
     `view(front_end, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
     `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called.

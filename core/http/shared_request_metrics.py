@@ -1,7 +1,7 @@
-"""The counts of HTTP requests of several processes, added up.
+"""The counts of HTTP requests of several processes, summed.
 
-It is the metrics library's own way: each process counts in files of a directory that all of them see, so that the
-counts of one that has died stay.
+The metrics library does this with a directory that all processes share: each process counts in its own files, so that
+the counts of a dead process stay.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from core.http.application import V2Application
 
 _log = logging.getLogger("trident.http")
 
-# The files of a process, by the kinds of its metrics, and their size in bytes; the library makes each when it first
-# counts such a thing.
+# The kinds of a process's metrics, each with a file of this size in bytes. The library makes a file at the first count.
 _KINDS = ("counter", "histogram")
 _FILE_SIZE = 1 << 16
 
 
 class SharedRequestMetrics:
-    """Made before the applications are: what they count from then on is counted in `directory`."""
+    """Create it before the applications: from then on they count in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
@@ -34,13 +33,13 @@ class SharedRequestMetrics:
             _reserve(directory / f"{kind}_{os.getpid()}.db")
 
     def page(self, application: V2Application) -> bytes:
-        """The counts of all processes, of all their ports, in the Prometheus text format."""
+        """The counts of all ports of all processes, in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 def _reserve(path: Path) -> None:
-    """Take the file's room on the disk now: when that is full, a request could not be counted and so not answered, and
-    to count in a mapped page that finds no room would end the process."""
+    """Reserve the file's room on the disk now: on a full disk a request could not be counted, and so not answered, and
+    a write to a mapped page without room on the disk would end the process."""
     try:
         with path.open("ab") as file:
             os.posix_fallocate(file.fileno(), 0, _FILE_SIZE)

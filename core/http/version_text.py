@@ -1,4 +1,4 @@
-"""The version in a path, from its digits to a number.
+"""The version in a path, as a number.
 
 Source: docs/spec/http.md section 3, "Version text errors".
 """
@@ -13,10 +13,10 @@ _DIGITS_OF_LARGEST = 19
 
 
 def version_number(text: str) -> int:
-    """The version that `text` names, LATEST if it is empty. Raises InvalidRequest with Triton's texts."""
+    """The version that `text` names, LATEST for empty text. Raises InvalidRequest with Triton's texts."""
     if not text:
         return LATEST
-    # The length first: turning a very long text into a number takes time that a client should not have.
+    # The length is checked first: converting a very long text takes long, and a client could send many.
     significant = text.lstrip("0")
     if (
         not (text.isascii() and text.isdigit())

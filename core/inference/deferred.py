@@ -1,4 +1,4 @@
-"""What a thread that submits requests is to call once it has submitted all that it has."""
+"""Calls that a thread makes after it has submitted all the requests it has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Defer = Callable[[Call], None]
 
 
 class Deferred:
-    """Calls to make later, each once however often it was added. One thread only."""
+    """Calls to make later; a call that was added several times is made once. One thread only."""
 
     __slots__ = ("_calls", "add")
 
@@ -20,6 +20,6 @@ class Deferred:
         self.add = self._calls.add
 
     def run(self) -> None:
-        """Make the calls, and those that are added meanwhile."""
+        """Make the calls, also those that are added meanwhile."""
         while self._calls:
             self._calls.pop()()

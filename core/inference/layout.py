@@ -1,4 +1,4 @@
-"""Tensors that lie one after the other in one run of bytes."""
+"""The places of tensors in one run of bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LayoutEntry = tuple[str, str, Shape, int, int]
 
 
 class TensorLayout:
-    """What each of the tensors is, and where. `size` is that of the run, in bytes.
+    """The name, datatype, shape and place of each tensor. `size` is the size of the run in bytes.
 
-    `layout_of` gives one object for all that look alike, compared by identity: what was found out about the tensors of
-    one request need not be found out again, and a batch of like ones is one block.
+    `layout_of` returns the same object for equal layouts, so that layouts are compared by identity: results for one
+    request are found again for the next, and a batch of requests with one layout is one block.
     """
 
     __slots__ = ("entries", "size")
@@ -29,9 +29,9 @@ _remembered: Memo[tuple[LayoutEntry, ...], TensorLayout] = Memo(1024)
 
 
 def layout_of(tensors: Iterable[tuple[str, str, Shape, int]]) -> TensorLayout:
-    """The one layout of tensors without anything between them, given as name, datatype, shape and size in bytes.
+    """The layout of tensors without gaps between them, given as name, datatype, shape and size in bytes.
 
-    Any thread; of two that were made at once both serve.
+    Any thread. Two threads may each make a layout of the same tensors; both are valid.
     """
     entries: list[LayoutEntry] = []
     start = 0

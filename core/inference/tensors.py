@@ -1,7 +1,7 @@
 """The one table of datatypes, and the packing of BYTES tensors.
 
-A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type of their own: BYTES is an object
-array of `bytes`, BF16 is an uint16 array that holds the bit patterns.
+A tensor in memory is a C-contiguous numpy array. Two datatypes have no numpy type: BYTES is an object array of
+`bytes`, BF16 is a uint16 array of the bit patterns.
 Source: docs/spec/model-config.md section 2.1, docs/spec/http.md section 6.
 """
 
@@ -61,7 +61,7 @@ BY_NAME: dict[str, Datatype] = {row.name: row for row in DATATYPES}
 BY_CONFIG_NUMBER: dict[int, Datatype] = {row.config_number: row for row in DATATYPES}
 BY_ONNX_NAME: dict[str, Datatype] = {row.onnx_name: row for row in DATATYPES}
 
-# Those that JSON has as numbers, with the letters by which `struct` knows them.
+# The datatypes that are numbers in JSON, with their letters in `struct`.
 NUMBER_CODES: dict[str, str] = {
     "UINT8": "B",
     "UINT16": "H",
@@ -137,7 +137,7 @@ def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix
             f"{prefix}expected {expected} string elements for inference input '{name}' for model '{model}', "
             f"got {len(elements)}"
         )
-    if missing:  # last, because in Triton it is the backend that finds it
+    if missing:  # last, because in Triton the backend finds it
         raise InvalidRequest(f"incomplete string data for inference input '{name}', {missing}")
     return elements
 
@@ -161,7 +161,7 @@ def array_of(data: memoryview | Array, dtype: np.dtype[Any], shape: Shape) -> Ar
 
 
 def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:
-    """An object array of `shape` that holds `elements` (numpy would guess a fixed-width type if it were asked)."""
+    """An object array of `shape` that holds `elements` (numpy itself would choose a fixed-width type)."""
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array.reshape(shape)

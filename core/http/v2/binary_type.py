@@ -1,4 +1,4 @@
-"""The media type by which a platform marks a v2 body with binary tensors: the length of its JSON stands in it.
+"""The media type that marks a v2 body with binary tensors on a platform, with the length of the JSON in a parameter.
 
 Source: docs/spec/sagemaker.md section B5, docs/spec/vertex.md section B4.
 """
@@ -14,18 +14,18 @@ SIZE = "json-header-size"
 
 
 class BinaryType:
-    """`essence` is the media type without its parameter, `prefix` all that stands before the number."""
+    """`essence` is the media type without its parameter, `prefix` the text before the number."""
 
     def __init__(self, essence: str) -> None:
         self.essence = essence
         self.prefix = f"{essence};{SIZE}="
-        # Clients send the same few types again and again.
+        # Clients repeat a few types.
         self.size_text = lru_cache(maxsize=256)(self._size_text)
 
     def _size_text(self, content_type: str) -> str | None:
-        """What stands for the length, whatever it is; None for another type. Never raises.
+        """The text of the length, valid or not; None for another type. Never raises.
 
-        "" where the type is somewhere in the header but not as it must be: no length, so that the request is refused.
+        "" if the header contains the type but is malformed: the request is then refused for a missing length.
         """
         if content_type.startswith(self.prefix):
             return content_type[len(self.prefix) :]

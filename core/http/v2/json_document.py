@@ -1,6 +1,6 @@
-"""The JSON of a request body to a Python dict, by the parser that fits its size.
+"""The JSON of a request body as a Python dict, read by the parser that fits its size.
 
-In a large document the numbers under `inputs[].data` come as flat numpy arrays, everything else as Python values.
+In a large document the numbers under `inputs[].data` become flat numpy arrays, everything else Python values.
 Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section 3 point 6 (why two parsers).
 """
 
@@ -19,12 +19,12 @@ from core.http.json_parser import parse
 from core.http.v2.json_tensors import MAX_DEPTH, NESTED_TOO_DEEP, nested_too_deep
 from core.inference.tensors import BY_NAME, Buffer
 
-# From this size on simdjson and its buffers win (256 floats, 5 KB: 12 µs against orjson's 31).
+# From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
 _LARGE = 1024
 # simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.
 WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
 _PREFIX = "failed to parse the request JSON buffer: "
-# A string, whole or (so that no search starts in the middle of one) up to the end; or the word that is looked for.
+# A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
@@ -33,10 +33,10 @@ BINARY_WITHOUT_HEADER = (
 
 
 def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
-    """The document as a dict ({} if it is another kind of value: its members are then missing, as in Triton).
+    """The document as a dict; {} for another kind of value, whose members are then missing, as in Triton.
 
-    `binary_follows` says that the request announced binary data; if it did not and some stands behind the JSON, the
-    error says which header is missing. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
+    `binary_follows`: the request announced binary data. If it did not and binary data follows the JSON, the error names
+    the missing header. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
     """
     try:
         document = parse(text, _plain_document) if len(text) > _LARGE else orjson.loads(text)
@@ -46,7 +46,7 @@ def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
 
 
 def _plain_document(document: Any) -> Any:
-    """The document as Python values and arrays. Nothing of simdjson is left: its parser may go on."""
+    """The document as Python values and arrays. It holds no object of simdjson, whose parser is used again."""
     if not isinstance(document, simdjson.Object):
         return {}
     plain = {key: document[key] if key == "inputs" else _plain(document[key]) for key in _keys(document)}
@@ -69,9 +69,9 @@ def _plain_input(item: Any) -> dict[str, Any]:
 
 
 def _numbers(content: Any, datatype: Any) -> Any:
-    """The numbers of a nested array, flat, in the widest type of their kind; a list where they are none of that kind.
+    """The numbers of a nested array as a flat array of the widest type of their kind; a list if one is of another kind.
 
-    simdjson says that an element does not fit, not which: it is the list's reader that finds it.
+    simdjson does not tell which element does not fit: the code that reads the list finds it.
     """
     _check_depth(content, datatype)
     row = BY_NAME.get(datatype) if type(datatype) is str else None
@@ -86,7 +86,7 @@ def _numbers(content: Any, datatype: Any) -> Any:
 
 
 def _check_depth(content: Any, datatype: Any) -> None:
-    """Refuse what is nested too deep, as far as the first elements tell; the parser itself ends at 1024."""
+    """Refuse an array that its first elements show to be nested too deep; the parser itself stops at 1024."""
     depth = 1
     while isinstance(content, simdjson.Array) and len(content):
         if depth == MAX_DEPTH:
@@ -96,10 +96,10 @@ def _check_depth(content: Any, datatype: Any) -> None:
 
 
 def _keys(value: Any) -> list[str]:
-    """The keys of a simdjson object. Subscripts, because `items` turns every number into a Python object."""
+    """The keys of a simdjson object, for subscripts: `items` would turn every number into a Python object."""
     keys = list(value.keys())
     if len(set(keys)) != len(keys):
-        # Here the first would count, in orjson the last: what a request means must not depend on its size.
+        # simdjson would take the first value, orjson takes the last: the meaning must not depend on the size.
         raise ValueError("a key is given twice")
     if any("\0" in key for key in keys):
         raise ValueError("a subscript ends at NUL: it would find another key's value")
@@ -113,9 +113,9 @@ def _plain(value: Any) -> Any:
 
 
 def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
-    """What the fast parsers refuse and Triton's accepts.
+    """Parse what the fast parsers refuse and Triton accepts.
 
-    That is NaN, Inf and Infinity, strings that are not UTF-8, and integers beyond 64 bits (simdjson has none).
+    This is NaN, Inf and Infinity, strings that are not UTF-8, and integers beyond 64 bits, which simdjson lacks.
     """
     raw = bytes(text)
     try:
@@ -138,12 +138,12 @@ def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
 
 
 def _spell_out(found: re.Match[bytes]) -> bytes:
-    """`Inf` outside of strings as `json` knows it."""
+    """`Inf` outside strings, as `json` spells it."""
     return b"Infinity" if found[0] == b"Inf" else found[0]
 
 
 def _has_binary_size(raw: bytes) -> bool:
-    """Whether a JSON document that names binary sizes stands at the start of `raw`, with other bytes behind it."""
+    """Whether `raw` begins with a JSON document that gives binary sizes, and other bytes follow it."""
     if b'"binary_data_size"' not in raw:
         return False
     try:

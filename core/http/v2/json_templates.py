@@ -1,7 +1,7 @@
-"""JSON requests, remembered by all of their text but the numbers and the id.
+"""JSON requests, remembered by their text without the numbers and the id.
 
-A client that sends JSON sends the same text with other numbers again and again. Of 16 integers in each of two inputs
-parsing and looking at all of it takes 12 to 14 µs, finding it here and reading the numbers 6 to 8.
+A client that sends JSON repeats the same text with other numbers. For two inputs of 16 integers, parsing and checking
+the text takes 12 to 14 µs; finding it here and reading the numbers takes 6 to 8.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest
 from core.inference.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
 
-# Larger ones are read by the parser that is made for many numbers.
+# The parser for many numbers reads larger texts.
 _MAX_SIZE = 2048
-# A quotation mark cannot stand inside of a string but behind a backslash, and texts with one are not remembered: what
-# this finds is a member of that name.
+# A quotation mark inside a string has a backslash before it, and texts with backslashes are not remembered: so this
+# finds only members of that name.
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
 
 
 class _Template:
-    """A text, and how the numbers in it become the bytes of its tensors."""
+    """A text, and the packing of its numbers into the bytes of its tensors."""
 
     __slots__ = ("_counts", "_pack", "known")
 
@@ -41,7 +41,7 @@ class _Template:
         self._pack = Struct("<" + "".join(f"{n}{c}" for n, c in zip(self._counts, codes, strict=True))).pack
 
     def read(self, lists: list[bytes]) -> bytes | None:
-        """None where they are no numbers, or too many, or none of their types: the error is for others to find."""
+        """The bytes; None unless the lists hold the right count of fitting numbers. The full parser finds the error."""
         try:
             values = orjson.loads(b"[[%b]]" % b"],[".join(map(_flat, lists)))
             if [len(numbers) for numbers in values] != self._counts:
@@ -52,17 +52,17 @@ class _Template:
 
 
 def _flat(numbers: bytes) -> bytes:
-    """What stands in a list, without the lists in it: nesting need not agree with the shape. Raises ValueError."""
+    """The elements of a list, without inner brackets: nesting need not agree with the shape. Raises ValueError."""
     if b"[" not in numbers:
         return numbers
     if numbers.count(b"[") >= MAX_DEPTH - 1:
         raise ValueError("it may be nested too deep")
-    orjson.loads(b"[%b]" % numbers)  # for its brackets
+    orjson.loads(b"[%b]" % numbers)  # checks the brackets
     return numbers.translate(None, b"[]")
 
 
 class JsonTemplates:
-    """Of texts up to 2 KB. Any thread."""
+    """Templates of texts up to 2 KB. Any thread."""
 
     def __init__(self) -> None:
         self._known: KnownTexts[_Template] = KnownTexts()
@@ -70,10 +70,8 @@ class JsonTemplates:
     def recall(
         self, model: str, version: int, text: bytes, max_input_size: int
     ) -> tuple[InferenceRequest, ResponsePlan] | None:
-        """The request that `text` is; None if it is new but for its numbers, or anything is wrong with those.
-
-        So is one with inputs of more than `max_input_size` bytes.
-        """
+        """The request in `text`; None if no template fits, its numbers are wrong, or its inputs have more than
+        `max_input_size` bytes."""
         if len(text) > _MAX_SIZE:
             return None
         text, request_id = without_id(text)
@@ -86,7 +84,7 @@ class JsonTemplates:
         return None if content is None else template.known.again(version, request_id, memoryview(content))
 
     def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
-        """Note a decoded request, if all of its inputs are lists of numbers."""
+        """Learn a decoded request, if all its inputs are lists of numbers."""
         if len(text) > _MAX_SIZE or b"\\" in text or not self._known.is_learning():
             return
         inputs = request.inputs
@@ -95,7 +93,7 @@ class JsonTemplates:
         if not is_id_of(whole, request_id, request.id):
             return
         parts = _DATA.split(text)
-        # As many as there are inputs, and members of that name: none stands twice or somewhere else.
+        # One list for each input, and no other member of that name.
         if not inputs or not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
             return
         described: list[tuple[str, str, Shape, int]] = []

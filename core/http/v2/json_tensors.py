@@ -1,8 +1,8 @@
 """Tensors to and from JSON: lists of a small document, number arrays of a large one.
 
-A small document has lists of Python values, a large one flat arrays of numbers (a 3x224x224 image: 8 ms, where `json`
-and numpy take 95 ms).
-Source: docs/spec/http.md section 5. Out-of-range integers are refused, on purpose unlike Triton, which wraps them.
+A small document has lists of Python values, a large one flat arrays of numbers (a 3x224x224 image: 8 ms; `json` and
+numpy take 95 ms).
+Source: docs/spec/http.md section 5. Out-of-range integers are refused; Triton wraps them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ELEMENT_TYPES: dict[str, frozenset[type]] = {
 
 
 def json_datatype(name: str, input_name: str) -> Datatype:
-    """The datatype of an input whose data came as JSON; InvalidRequest for those that JSON cannot carry."""
+    """The datatype of an input whose data is JSON. Raises InvalidRequest for a datatype that JSON cannot carry."""
     datatype = _IN_JSON.get(name)
     if datatype is not None:
         return datatype
@@ -49,9 +49,9 @@ def json_datatype(name: str, input_name: str) -> Datatype:
 
 
 def array_from_json(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
-    """The flat array of the `count` elements of `content`: a list, or an array in the widest type of their kind.
+    """The flat array of the `count` elements of `content`, a list or an array of the widest type of their kind.
 
-    BYTES: an object array of `bytes` with as many elements as there are; validation compares their number.
+    BYTES becomes an object array of `bytes` with all elements; validation checks their number. Raises InvalidRequest.
     """
     if type(content) is list:
         return _array_from_list(content, datatype, count, input_name)
@@ -93,7 +93,7 @@ def _array_from_numbers(wide: Array, datatype: Datatype, count: int, input_name:
 
 
 def _narrowed(wide: Array, datatype: Datatype) -> Array:
-    """Doubles as the datatype; what is too large for FP32 becomes an infinity, as in Triton."""
+    """Doubles as the datatype; a number too large for FP32 becomes an infinity, as in Triton."""
     if datatype.size == 8:
         return wide
     with np.errstate(over="ignore"):
@@ -122,12 +122,12 @@ def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> In
 
 
 def nested_too_deep(datatype_name: Any) -> InvalidRequest:
-    """The refusal of an input's data; of strings Triton finds the depth before it parses them as 'data'."""
+    """The error for an input's data; Triton finds the depth of strings before it parses them as 'data'."""
     return InvalidRequest(NESTED_TOO_DEEP if datatype_name == "BYTES" else _PARSE + NESTED_TOO_DEEP)
 
 
 def _flatten(content: list[Any], datatype_name: str) -> list[Any]:
-    """All elements of a nested list, row-major. Nesting need not agree with the shape."""
+    """All elements of a nested list, row-major. The nesting need not agree with the shape."""
     flat: list[Any] = []
     stack = [iter(content)]
     while stack:
@@ -144,10 +144,10 @@ def _flatten(content: list[Any], datatype_name: str) -> list[Any]:
 
 
 def json_values(array: Array, datatype: str) -> Array | list[Any]:
-    """What a JSON writer should write for a tensor: a flat array, or a list of str for BYTES.
+    """The values of a tensor for a JSON writer: a flat array, or a list of str for BYTES.
 
-    FP32 is written with the digits of a double, as Triton does. Bytes that are not UTF-8 become lone surrogates, which
-    only the lenient writer can write back as the bytes that they were.
+    FP32 is written with the digits of a double, as in Triton. Bytes that are not UTF-8 become lone surrogates, which
+    only the lenient writer turns back into these bytes.
     """
     flat = array.reshape(-1)
     if datatype == "FP32":

@@ -1,7 +1,7 @@
-"""The body of an infer request, JSON with or without binary tensors behind it, to an InferenceRequest.
+"""Decodes the body of an infer request: JSON, with or without binary tensors after it.
 
-Everything here is checked in the order in which Triton checks it, and nothing is allocated from a size that a client
-merely claims. Binary tensors are views of the body.
+The checks are in Triton's order, and no memory is allocated from a size that the client only claims. Binary tensors are
+views of the body.
 Source: docs/spec/http.md sections 4 to 7.
 """
 
@@ -36,7 +36,7 @@ _json_templates = JsonTemplates()
 def decode_request(
     body: Buffer, header_length: int | None, version: int, spec: ModelSpec, max_input_size: int
 ) -> tuple[InferenceRequest, ResponsePlan]:
-    """The request in `body`, whose first `header_length` bytes are JSON (None: all of them; 0: raw tensor bytes).
+    """The request in `body`, whose first `header_length` bytes are JSON (None: all bytes; 0: raw tensor bytes).
 
     Raises InvalidRequest with Triton's texts.
     """
@@ -64,7 +64,7 @@ def decode_request(
 def _decode_json(
     body: Buffer, version: int, spec: ModelSpec, max_input_size: int
 ) -> tuple[InferenceRequest, ResponsePlan]:
-    if type(body) is not bytes:  # it is large
+    if type(body) is not bytes:  # a large body
         return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
     known = _json_templates.recall(spec.name, version, body, max_input_size)
     if known is not None:
@@ -89,7 +89,7 @@ def _decode(
     outputs = document.get("outputs")
     if outputs is None or outputs == []:
         return request, ResponsePlan(binary)
-    # With outputs listed, each says for itself whether it is to be binary.
+    # A listed output has its own form.
     listed = _read_outputs(outputs, request)
     request.outputs = tuple(listed)
     return request, ResponsePlan(False, listed)
@@ -134,7 +134,7 @@ def _read_inputs(
 
 
 def _data_source(item: Any) -> int | None:
-    """The binary size of an input, or None if its data is in the JSON; exactly one source must be given."""
+    """The binary size of an input, or None if its data is in the JSON. Raises InvalidRequest unless one is given."""
     if type(item) is not dict:
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
     parameters = item.get("parameters")
@@ -181,7 +181,7 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
     if type(dims) is not list:
         raise unable("shape", _NON_ARRAY)
     if len(dims) > _MAX_RANK:
-        # No model can have them, and their product alone would take seconds.
+        # No model has more, and their product alone would take seconds.
         raise unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
     for dim in dims:
         if type(dim) is not int or dim < 0:
@@ -191,10 +191,10 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
 
 def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_input_size: int) -> InputTensor:
     datatype = json_datatype(datatype_name, name)
-    count = prod(shape) if shape else 0  # a scalar's data is ignored, as in Triton
+    count = prod(shape) if shape else 0  # Triton ignores a scalar's data, too
     size = count * datatype.size
     if count == 0 or max(count, size) > MAX_ELEMENTS:
-        # Nothing to read, or a size that validation refuses before anything is made of it.
+        # There is no data to read, or validation refuses the size.
         return InputTensor(name, datatype_name, shape, memoryview(b""))
     if size > max_input_size:
         raise InvalidRequest(
@@ -249,7 +249,7 @@ def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
 
 
 def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> InferenceRequest:
-    """A request whose body is the single input's bytes; batch size 1, the shape deduced from their number."""
+    """A request whose body is the bytes of its one input. The batch size is 1; the shape follows from their number."""
     request = InferenceRequest(spec.name, [], model_version=version)
     if len(body) > max_input_size:
         raise InvalidRequest(

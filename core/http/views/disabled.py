@@ -1,4 +1,4 @@
-"""Features that are off: what can be read is answered as Triton does with the feature off, changes are refused.
+"""Disabled features: reads are answered as by a Triton with the feature off, changes are refused.
 
 Source: docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md sections 1 and 5, docs/spec/http.md
 section 9.
@@ -14,7 +14,7 @@ from core.http.request_body import read_body
 
 
 def shared_memory_status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
-    """No region can be registered, so the list is empty and every name unknown."""
+    """No region can be registered: the list is empty, and every name is unknown."""
     if region:
         raise RegionNotFound(f"Unable to find {kind} shared memory region: '{region}'")
     return json_reply([])
@@ -25,7 +25,7 @@ def shared_memory_change(front_end: HttpFrontEnd, environ: Environ, kind: str, r
 
 
 def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
-    """The settings, which say OFF; an update without a body is a question as well."""
+    """The settings, which are off; an update without a body reads them, too."""
     if model and not front_end.engine.is_model_ready(model):
         raise InvalidRequest(f"Request for unknown model : {model}", model=model)
     if _wants_change(front_end, environ):
@@ -34,7 +34,7 @@ def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") ->
 
 
 def logging_setting(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The settings as given at start."""
+    """The settings given at start."""
     if _wants_change(front_end, environ):
         raise Unsupported("log settings can not be updated through network protocol, use the options at start")
     return json_reply(dict(front_end.options.log_settings))

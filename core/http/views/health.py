@@ -1,6 +1,6 @@
-"""Health: live, ready, and ready of a model.
+"""The health of the server and the readiness of a model.
 
-An unready server says in the body how far it is; Triton says nothing there.
+The body of an unready answer tells how far the server is; Triton's is empty.
 Source: docs/spec/http.md sections 3 and 11; docs/architecture.md section 7.
 """
 
@@ -18,7 +18,7 @@ _NOT_YET = 400
 
 
 def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """200 as soon as the server is initialised, whatever it still loads."""
+    """200 as soon as the server is initialised, even while models load."""
     if front_end.engine.is_live():
         return empty_reply(TEXT)
     _refuse_exiting(front_end.engine.phase())
@@ -26,7 +26,7 @@ def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """200, or 400 with the phase, the model that is being loaded, how many are, of how many, and what failed."""
+    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures."""
     if front_end.engine.is_ready():
         return empty_reply(TEXT)
     phase = front_end.engine.phase()
@@ -35,14 +35,14 @@ def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """200, 400 if the version is loaded but cannot serve now; lookup errors otherwise."""
+    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model_spec`."""
     if not front_end.engine.is_model_ready(model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
     return empty_reply(TEXT)
 
 
 def readiness(phase: ServingPhase) -> dict[str, object]:
-    """The phase as the body of an unready answer; after the start it is what keeps the server from being ready."""
+    """The body of an unready answer; after the start its phase is the reason why the server is not ready."""
     name = phase.name
     if name in (Phase.READY, Phase.FAILED):
         name = Phase.LOADING if phase.model else Phase.FAILED if phase.failures else Phase.READY

@@ -1,6 +1,6 @@
 """The model repository: index, load, unload.
 
-All three touch storage, so they run off the hub. Whether loading is allowed at all is the engine's to say.
+All three access storage, so they run off the hub. The engine decides whether loading is allowed.
 Source: docs/spec/http.md section 8.
 """
 
@@ -21,7 +21,7 @@ _LINE_ENDS = b"\r\n"
 
 
 def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Reply:
-    """The models that are known; with `{"ready":true}` in the body only those that are ready."""
+    """The known models; with `{"ready":true}` in the body only the ready ones."""
     ready = read_object(environ, front_end.options.max_input_size).get("ready", False)
     if not isinstance(ready, bool):
         raise InvalidRequest("Invalid value for 'ready': expected a boolean")
@@ -29,7 +29,7 @@ def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Re
 
 
 def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
-    """Answered when the model is loaded."""
+    """Load the model; answers when it serves."""
     _refuse_repository(repository)
     parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
@@ -37,7 +37,7 @@ def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str 
 
 
 def unload(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
-    """Answered when unloading has begun."""
+    """Unload the model; answers when unloading has begun."""
     _refuse_repository(repository)
     parameters = read_parameters(environ, front_end.options.max_input_size)
     dependents = parameters.get("unload_dependents", False)
@@ -69,7 +69,7 @@ def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _file_content(key: str, text: str) -> bytes:
     try:
-        # Lines are broken, as tools do it; anything else that is no base64 would be skipped without `validate`.
+        # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
         return b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
     except (UnicodeEncodeError, Base64Error) as error:
         raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
