@@ -28,8 +28,8 @@ def serve(settings: ServerSettings) -> int:
     """Configure the log, log the warnings of the settings, and serve. Returns the exit status."""
     import logging
 
-    from app.settings.process_environment import disable_telemetry
-    from app.supervisor.temporary_directory import IN_MEMORY, temporary_directory
+    from app.process.environment import disable_telemetry
+    from app.process.temporary_directory import IN_MEMORY, temporary_directory
     from core.observability.logging import configure_logging
 
     disable_telemetry()

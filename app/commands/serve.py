@@ -6,7 +6,7 @@ import logging
 import os
 from functools import partial
 
-from app.settings.process_environment import announce_metrics_directory
+from app.process.environment import announce_metrics_directory
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.sites.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.supervisor.temporary_directory import temporary_directory
+from app.process.temporary_directory import temporary_directory
 
 _NAME = "trident"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.platforms.detect import find_platform
-from app.settings.process_environment import process_environment
+from app.process.environment import process_environment
 from app.settings.rules import check, deprecations, metrics_without_effect
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
+from app.process.garbage_collector import settle_collector
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.supervisor.private_directory import PrivateDirectory
-from app.worker.garbage_collector import settle_collector
 from core.http.shared_request_metrics import SharedRequestMetrics
 from core.remote.client import RemoteEngine
 from core.remote.transport.link import Link

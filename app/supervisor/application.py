@@ -13,12 +13,12 @@ from gevent.monkey import is_module_patched
 from gunicorn.app.base import BaseApplication
 from gunicorn.errors import AppImportError
 
+from app.process.temporary_directory import IN_MEMORY
 from app.sites.site import Site
 from app.supervisor.arbiter import TridentArbiter
 from app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
 from app.supervisor.gunicorn_log import GunicornLog
 from app.supervisor.stop_signals import release_stop_signals
-from app.supervisor.temporary_directory import IN_MEMORY
 from app.worker.limits import ConnectionLimits
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import StopTimes

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
-from app.process_end import EXIT_FAILED, end_text, exit_now
+from app.process.end import EXIT_FAILED, end_text, exit_now
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals

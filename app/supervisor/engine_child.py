@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.process_end import EXIT_FAILED, end_text, exit_now
+from app.process.end import EXIT_FAILED, end_text, exit_now
 from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
 

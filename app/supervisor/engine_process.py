@@ -17,13 +17,13 @@ import time
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from app.process_end import EXIT_FAILED, EXIT_NOT_DRAINED
+from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
+from app.process.heap import IdleTrim, keep_freed_memory
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
 from app.terminal.start_report import StartReport
-from app.worker.memory import IdleTrim, keep_freed_memory
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
+from app.process.file_limit import raise_file_limit
 from app.supervisor.application import TridentApplication
 from app.supervisor.configuration import ServerConfiguration
-from app.worker.file_limit import raise_file_limit
 from app.worker.listening_sockets import BindFailed, open_listeners
 from core.observability.console import print_line
 

@@ -10,12 +10,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from app.process.garbage_collector import settle_collector
 from app.settings.precedence import DEFAULT
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table
 from app.terminal.progress_bar import ProgressBar
-from app.worker.garbage_collector import settle_collector
 from core.engine.in_process import InferenceEngine
 from core.lifecycle.overview import VersionOverview
 from core.lifecycle.serving_phase import Phase

@@ -18,7 +18,8 @@ import gevent
 from gevent.event import Event
 from gunicorn.workers.ggevent import GeventWorker
 
-from app.process_end import EXIT_FAILED, EXIT_NOT_DRAINED
+from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
+from app.process.heap import IdleTrim, keep_freed_memory
 from app.sites.plain import PlainSite
 from app.sites.site import Site
 from app.worker.clock import CoarseClock
@@ -27,7 +28,6 @@ from app.worker.http1.connection import Http1Connection
 from app.worker.http1.service import Http1Service
 from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
-from app.worker.memory import IdleTrim, keep_freed_memory
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
 from core.observability.console import print_line

@@ -42,7 +42,7 @@ def by_sdk(endpoint: str, model: str, folder: Path) -> tuple[float, int]:
 
 
 def by_trident(repository: str, model: str, folder: Path) -> tuple[float, int]:
-    from app.worker.memory import keep_freed_memory
+    from app.process.heap import keep_freed_memory
     from core.repository.sources.opener import SourceOpener, SourceOptions
 
     keep_freed_memory()  # as the server does when it starts

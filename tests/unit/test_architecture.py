@@ -51,7 +51,7 @@ IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("core/backends/onnxruntime/", "core/config/platforms.py"),
 }
-ENVIRONMENT_READERS = ("app/settings/process_environment.py", "adapters/*/settings.py")
+ENVIRONMENT_READERS = ("app/process/environment.py", "adapters/*/settings.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -245,7 +245,7 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
     ("path", "source"),
     [
         ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core import engine\nos.getpid()"),
-        ("app/settings/process_environment.py", "import os\nos.environ"),
+        ("app/process/environment.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
         ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
         ("adapters/vertex/routes.py", "from adapters.common.metrics_route import metrics_route"),

@@ -15,9 +15,9 @@ from app.commands.emulate.options import (
     variables_of,
 )
 from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from app.process.environment import process_environment
 from app.settings.option import BadOption
 from app.settings.option_types import FLAG, PORT
-from app.settings.process_environment import process_environment
 from core.observability.console import print_line
 
 SAGEMAKER = "sagemaker"

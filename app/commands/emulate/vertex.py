@@ -9,7 +9,7 @@ from app.commands.emulate.options import stop_signals
 from app.commands.emulate.vertex_options import read_vertex_options
 from app.emulators.vertex.deployment import Deployment
 from app.emulators.vertex.emulator import Emulator
-from app.settings.process_environment import process_environment
+from app.process.environment import process_environment
 from core.observability.console import print_line
 
 _SDK = """\

@@ -9,7 +9,7 @@ from app.commands.validate.examination import Check, examine
 from app.commands.validate.model_check import make_check
 from app.commands.validate.options import read_validate_options
 from app.commands.validate.report import json_report, text_report
-from app.settings.process_environment import disable_telemetry
+from app.process.environment import disable_telemetry
 
 
 def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:

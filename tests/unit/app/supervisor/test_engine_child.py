@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.process_end import EXIT_FAILED
+from app.process.end import EXIT_FAILED
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import STOP_ENGINE
 from tests.project import ROOT

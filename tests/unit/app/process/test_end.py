@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from app.process_end import end_text
+from app.process.end import end_text
 from tests.project import ROOT
 
 
@@ -25,7 +25,7 @@ def test_the_log_names_the_status_or_the_signal(code: int, text: str) -> None:
 
 def test_exit_now_flushes_the_output_and_skips_pythons_finalisation() -> None:
     program = (
-        "import atexit, sys; from app.process_end import exit_now; atexit.register(print, 'finalised');"
+        "import atexit, sys; from app.process.end import exit_now; atexit.register(print, 'finalised');"
         "sys.stdout.write('written'); exit_now(7)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)

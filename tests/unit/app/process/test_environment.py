@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from app.settings.process_environment import announce_metrics_directory, disable_telemetry, process_environment
+from app.process.environment import announce_metrics_directory, disable_telemetry, process_environment
 
 
 def test_the_process_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

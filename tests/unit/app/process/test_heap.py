@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import platform
 
-from app.worker.memory import IdleTrim, keep_freed_memory
+from app.process.heap import IdleTrim, keep_freed_memory
 
 
 def test_glibc_accepts_the_options() -> None:

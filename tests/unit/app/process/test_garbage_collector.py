@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.worker.garbage_collector import settle_collector
+from app.process.garbage_collector import settle_collector
 
 
 @pytest.fixture(autouse=True)
