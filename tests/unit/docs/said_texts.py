@@ -21,8 +21,8 @@ from adapters.vertex.application import VertexApplication
 from adapters.vertex.deadline import Deadline
 from adapters.vertex.limits import SizeLimits
 from adapters.vertex.settings import VertexSettings
+from app.process import temporary_directory
 from app.settings.reading import read_settings
-from app.supervisor import temporary_directory
 from app.supervisor.engine_child import EngineChild
 from app.worker.http1 import refusal
 from app.worker.listening_sockets import open_listener
