@@ -132,7 +132,7 @@ class DynamicBatcher:
             del work  # a resting thread must not keep the requests of its last work alive
 
     def _next_work(self, thread: InstanceThread) -> Work | None:
-        """Count off what `thread` has finished, and block until there is work for it; None if it shall end."""
+        """Count off the work that `thread` has finished, and block until it has new work; None if it must end."""
         while True:
             with self._lock:
                 if thread.taken:

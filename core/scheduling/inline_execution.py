@@ -1,8 +1,8 @@
 """Executing queued requests on the submitting thread, on the instance of a thread that rests.
 
 Handing the interpreter to an instance thread and back takes longer than a short execution. So if the recent executions
-were short and no instance thread is awake, none is woken: the submitting thread defers `run` and executes what is
-queued itself, after it has submitted all its requests.
+were short and no instance thread is awake, none is woken. Instead the submitting thread defers `run`, and executes the
+queued requests itself after it has submitted all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InlineExecution:
         return bool(pool.idle) and not pool.waking and pool.idle[-1].backend.may_run_inline and self._short.lasting
 
     def run(self) -> None:
-        """Execute what is queued on the calling thread, for as long as the executions are short."""
+        """Execute queued requests on the calling thread, as long as the executions are short."""
         with self._lock:
             if not self.is_possible:
                 self._pool.wake_idle(self._queue.items)

@@ -43,7 +43,7 @@ class InstancePool:
         self.holder = thread
 
     def relieve_holder(self) -> None:
-        """HOLDING -> IDLE, if there is a holder. Its time limit may still wake it once, for nothing."""
+        """HOLDING -> IDLE, if a thread holds. Its time limit may still wake it once, in vain."""
         holder = self.holder
         if holder is not None:
             self.holder = None
@@ -51,12 +51,12 @@ class InstancePool:
             self.idle.append(holder)
 
     def wake_idle(self, items: int) -> None:
-        """IDLE -> WOKEN for one thread, if more than `items` are queued than the WOKEN threads can take."""
+        """IDLE -> WOKEN for one thread, if the queue holds more `items` than the WOKEN threads can take."""
         if self.idle and items > self.waking * self._max_batch_size:
             self._wake(self.idle.pop())
 
     def wake_holder(self) -> None:
-        """HOLDING -> WOKEN; there is a holder."""
+        """HOLDING -> WOKEN. Call it only if a thread holds."""
         holder = self.holder
         assert holder is not None
         self.holder = None
@@ -75,7 +75,7 @@ class InstancePool:
         thread.move(RUNNING)
 
     def lend(self) -> InstanceThread:
-        """IDLE -> LENT for the thread that went to rest last; there is one."""
+        """IDLE -> LENT for the thread that went to rest last. Call it only if a thread is idle."""
         thread = self.idle.pop()
         thread.move(LENT)
         return thread
@@ -108,9 +108,9 @@ class InstancePool:
             self._wake(self.idle.pop())
 
     def take(self, thread: InstanceThread, work: Work, queue: RequestQueue) -> None:
-        """Note that `thread` has taken `work` from `queue`, and see to what is left there.
+        """Note that `thread` has taken `work` from `queue`, and wake another thread for the rest of the queue.
 
-        The holder may wait for requests that left with the batch: it becomes idle, and is woken if there are others.
+        The holder may have waited for requests that left with the batch, so it becomes idle first.
         """
         thread.taken = len(work.batch) + len(work.rejections)
         self.in_flight += thread.taken

@@ -1,14 +1,16 @@
 """The native thread of one instance, and its states.
 
-RUNNING    -> IDLE, HOLDING            there is nothing to execute, or a batch that may still grow
-IDLE       -> WOKEN, LENT, DISMISSED
-           -> RUNNING                  the thread was HOLDING before, and the queue delay is over
-HOLDING    -> WOKEN, DISMISSED
-           -> IDLE                     another thread took the batch or holds instead
-           -> RUNNING                  the queue delay is over
-WOKEN      -> RUNNING
-LENT       -> IDLE, WOKEN, DISMISSED   the thread that executed on the instance has finished
-DISMISSED                              the thread ends
+    RUNNING    -> IDLE, HOLDING            nothing to execute, or only a batch that may still grow
+    IDLE       -> WOKEN, LENT, DISMISSED
+               -> RUNNING                  the thread was HOLDING before, and the queue delay is over
+    HOLDING    -> WOKEN, DISMISSED
+               -> IDLE                     another thread took the batch or holds instead
+               -> RUNNING                  the queue delay is over
+    WOKEN      -> RUNNING
+    LENT       -> IDLE, WOKEN, DISMISSED   the thread that executed on the instance has finished
+    DISMISSED                              the thread ends
+
+`InstancePool` makes the moves.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def check_active(
 ) -> None:
     """Raises ModelLoadFailed if a session lacks a requested provider. ONNX Runtime itself only warns.
 
-    `active` are the session's providers. `missing_library` is the linker's message about the provider's library, "" if
-    there is none.
+    `active` are the session's providers. `missing_library` is the linker's message about the provider's library, or "".
     """
     lacking = [request.name for request in requests if request.name not in active]
     if lacking:
