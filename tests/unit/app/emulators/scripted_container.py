@@ -1,4 +1,4 @@
-"""A container that answers as a test says, on a loopback port, in threads of this process."""
+"""A container whose answers a test scripts, on a loopback port, in threads of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call:
 
 @dataclass
 class Answer:
-    """`body` is sent as it is; with `length` the head promises another size than it has."""
+    """`body` is sent unchanged; `length` puts another length than the body's into the head."""
 
     status: int = 200
     body: bytes = b""
@@ -33,7 +33,7 @@ class Answer:
 
 
 class ScriptedContainer:
-    """A context manager. `answer` is called for each request, in its own thread; `calls` are all of them, in order."""
+    """A context manager. `answer` is called for each request on its own thread; `calls` are all requests in order."""
 
     def __init__(self, answer: Callable[[Call], Answer]) -> None:
         self.answer = answer
@@ -56,7 +56,7 @@ class ScriptedContainer:
 
 
 class _Listener(ThreadingHTTPServer):
-    daemon_threads = False  # so that closing it waits for them
+    daemon_threads = False  # so that closing waits for them
 
     def __init__(self, address: tuple[str, int], container: ScriptedContainer) -> None:
         self.container = container

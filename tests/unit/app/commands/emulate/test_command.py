@@ -17,7 +17,7 @@ from app.settings.option import BadOption
         (["--port=1", "--env", "A=1", "vertex", "m", "--", "x"], "vertex"),
     ],
 )
-def test_the_platform_is_a_word(arguments: list[str], platform: str) -> None:
+def test_the_platform_is_the_first_platform_name(arguments: list[str], platform: str) -> None:
     assert platform_of(arguments) == platform
 
 
@@ -27,7 +27,7 @@ def test_a_platform_must_be_named(arguments: list[str]) -> None:
         platform_of(arguments)
 
 
-def test_the_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emulate", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--multi-model" in text
@@ -35,7 +35,7 @@ def test_the_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("more", [["sagemaker"], ["sagemaker", "--multi-model"], ["vertex"]])
-def test_a_model_that_is_not_there_ends_before_anything_starts(
+def test_a_missing_model_ends_the_command_before_anything_starts(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["emulate", *more, str(tmp_path / "nothing")]) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from app.commands.emulate.options import stop_signals
 
-# In a process of its own: what it looks for is a main thread that stands still for ever.
+# In a separate process, because a failure is a main thread that blocks forever.
 _MANY_SIGNALS = """
 import os, signal, threading
 from app.commands.emulate.options import stop_signals
@@ -29,7 +29,7 @@ with stop_signals() as stopped:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_sets_the_event_and_afterwards_does_what_it_did(number: signal.Signals) -> None:
+def test_a_signal_sets_the_event_and_regains_its_action_afterwards(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with stop_signals() as stopped:
@@ -41,7 +41,7 @@ def test_a_signal_sets_the_event_and_afterwards_does_what_it_did(number: signal.
         signal.signal(number, before)
 
 
-def test_what_nohup_ignores_stays_ignored() -> None:
+def test_a_signal_ignored_by_nohup_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_signals() as stopped:
@@ -52,13 +52,13 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_without_a_signal_nothing_is_left() -> None:
+def test_the_context_ends_its_thread_without_a_signal() -> None:
     threads = threading.active_count()
     with stop_signals() as stopped:
         pass
     assert threading.active_count() == threads
-    assert stopped.is_set()  # whoever still waits for it goes on
+    assert stopped.is_set()  # so that its waiters continue
 
 
-def test_a_signal_at_any_moment_does_not_stop_the_main_thread() -> None:
+def test_a_signal_at_any_moment_does_not_block_the_main_thread() -> None:
     subprocess.run([sys.executable, "-c", _MANY_SIGNALS], check=True, timeout=120)

@@ -19,11 +19,11 @@ def options(**more: Any) -> EmulatorOptions:
     return EmulatorOptions(command=(sys.executable, "-P", "-m", "app"), environment={"HERE": "1"}, **more)
 
 
-def test_a_model_is_enough() -> None:
+def test_a_model_is_the_only_required_argument() -> None:
     assert read("sagemaker", "m.tar.gz") == options(model=Path("m.tar.gz"))
 
 
-def test_everything_that_can_be_given() -> None:
+def test_all_options_are_read() -> None:
     found = read("sagemaker", "--multi-model", "--port=8199", "--env=A=1", "--env", "B=x=y", "--env=C=", "folder")
     variables = {"A": "1", "B": "x=y", "C": ""}
     assert found == options(model=Path("folder"), multi_model=True, api_port=8199, variables=variables)
@@ -44,7 +44,7 @@ def test_everything_that_can_be_given() -> None:
         (["sagemaker", "a", "--multi-modal"], "did you mean --multi-model?"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], text: str) -> None:
+def test_invalid_options_are_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(BadOption) as refusal:
         read(*arguments)
     assert text in str(refusal.value)

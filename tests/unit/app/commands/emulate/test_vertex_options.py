@@ -20,7 +20,7 @@ def read(*arguments: str) -> EmulatorOptions:
     return read_vertex_options(["vertex", *arguments], {"HERE": "1"})
 
 
-def test_a_model_is_enough() -> None:
+def test_a_model_is_the_only_required_argument() -> None:
     options = read("gs://bucket/mine/")
     assert options.model == "gs://bucket/mine/"
     assert options.deployment == Deployment(display_name="mine")
@@ -30,19 +30,19 @@ def test_a_model_is_enough() -> None:
     assert list(options.command[-2:]) == ["app", "serve"]
 
 
-def test_the_containers_arguments_are_after_two_dashes_and_in_args() -> None:
+def test_container_arguments_come_from_args_and_after_two_dashes() -> None:
     options = read("m", "--args=--a=1", "--args", "--b", "--", "--port=1", "--", "c")
     assert options.arguments == ("--a=1", "--b", "--port=1", "--", "c")
     assert options.api_port == 0
 
 
-def test_routes_and_variables() -> None:
+def test_routes_and_variables_are_read() -> None:
     options = read("m", "--env=A=1", "--env", "B_2=x=y", "--predict-route=/predict", "--health-route=/health")
     assert options.variables == {"A": "1", "B_2": "x=y"}
     assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")
 
 
-def test_limits_are_those_of_the_endpoints_type() -> None:
+def test_limits_depend_on_the_endpoint_type() -> None:
     assert (read("m").limits.body_bytes, read("m").limits.inference_s) == (10_000_000, 600.0)
     shared = read("m", "--endpoint-type=shared")
     assert (shared.limits.body_bytes, shared.limits.inference_s) == (1_500_000, 60.0)
@@ -51,14 +51,14 @@ def test_limits_are_those_of_the_endpoints_type() -> None:
     assert (longer.limits.inference_s, longer.limits.deployment_s) == (3600.0, 7200.0)
 
 
-def test_an_invoke_route_prefix() -> None:
+def test_an_invoke_route_prefix_is_read() -> None:
     options = read("m", "--invoke-route-prefix=/*")
     assert options.deployment.is_invoked
     assert "/invoke/" in example(options.deployment, "http://h:1")
     assert "PredictionServiceClient" in example(read("m").deployment, "http://h:1")
 
 
-def test_a_batch_job() -> None:
+def test_a_batch_job_is_read() -> None:
     options = read("m", "--batch=in.csv", "--output", "out", "--key-field=id", "--batch-size=8")
     assert options.batch == BatchOptions(
         input=Path("in.csv"),
@@ -70,7 +70,7 @@ def test_a_batch_job() -> None:
     assert options.limits == batch_limits()
 
 
-def test_the_forms_of_a_batch_job() -> None:
+def test_the_instance_options_of_a_batch_job_are_read() -> None:
     arguments = [
         "--instances-format=jsonl",
         "--instance-type=array",
@@ -109,7 +109,7 @@ def test_the_forms_of_a_batch_job() -> None:
         (["a", "--multi-model"], "unknown option"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], text: str) -> None:
+def test_invalid_options_are_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(BadOption) as refusal:
         read(*arguments)
     assert text in str(refusal.value)

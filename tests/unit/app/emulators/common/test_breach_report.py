@@ -5,13 +5,13 @@ import io
 from app.emulators.common.breach_report import BreachReport
 
 
-def test_nothing_found_is_said() -> None:
+def test_an_empty_report_says_so() -> None:
     report = BreachReport()
     assert report.breaches == {}
     assert report.text() == "the container kept all limits of the platform\n"
 
 
-def test_a_breach_is_told_once_and_counted() -> None:
+def test_a_repeated_breach_is_written_once_and_counted() -> None:
     told = io.StringIO()
     report = BreachReport(told)
     for breach in ("late", "late", "rude"):
@@ -21,7 +21,7 @@ def test_a_breach_is_told_once_and_counted() -> None:
     assert report.text() == "2 breaches of the platform's limits:\n  late (2 times)\n  rude\n"
 
 
-def test_what_the_container_said_cannot_forge_a_line() -> None:
+def test_text_of_the_container_cannot_forge_a_line() -> None:
     report = BreachReport()
     report.add("it said\nbreach: none\x1b[2J" + "!" * 10_000)
     (line,) = report.breaches

@@ -15,7 +15,7 @@ LIMITS = PlatformLimits(body_bytes=100_000)
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Connections are accepted by the system, and nobody reads them."""
+    """A port where the system accepts connections and no process reads them."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen()
@@ -28,7 +28,7 @@ def fault(client: ContainerClient, **more: float) -> ContainerFault:
     return found.value
 
 
-def test_an_exchange_carries_what_was_given_and_nothing_else() -> None:
+def test_a_request_has_only_the_given_headers_and_body() -> None:
     with ScriptedContainer(lambda call: Answer(201, b"there", {"X-Mine": "1"})) as container:
         answer = ContainerClient(container.port, LIMITS).ask(
             "POST", "/invocations", headers={"Content-Type": "text/csv"}, body=b"here", within_s=LIMIT_S
@@ -40,13 +40,13 @@ def test_an_exchange_carries_what_was_given_and_nothing_else() -> None:
     assert {name.lower() for name in call.headers} == {"host", "content-type", "content-length"}
 
 
-def test_a_container_that_is_silent_is_late(silent_port: int) -> None:
+def test_a_silent_container_is_late(silent_port: int) -> None:
     found = fault(ContainerClient(silent_port, LIMITS), within_s=0.05)
     assert str(found) == "did not answer within 50 ms"
     assert found.is_late
 
 
-def test_a_body_that_comes_too_slowly_is_late() -> None:
+def test_a_slow_body_is_late() -> None:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen()
@@ -60,14 +60,14 @@ def test_a_body_that_comes_too_slowly_is_late() -> None:
     assert found.is_late
 
 
-def test_a_backlog_that_is_full_is_no_connection() -> None:
+def test_a_full_backlog_is_a_fault() -> None:
     limits = PlatformLimits(connect_s=0.05)
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen(0)
         waiting = []
         try:
-            for _ in range(4):  # the system holds one or two more than were asked for
+            for _ in range(4):  # the system queues one or two more than the backlog
                 each = socket.socket()
                 waiting.append(each)
                 each.setblocking(False)
@@ -79,19 +79,19 @@ def test_a_backlog_that_is_full_is_no_connection() -> None:
     assert str(found) == "did not accept a connection within 50 ms"
 
 
-def test_no_listener_is_a_fault() -> None:
+def test_a_missing_listener_is_a_fault() -> None:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         found = fault(ContainerClient(probe.getsockname()[1], LIMITS))
     assert "did not accept a connection" in str(found)
 
 
-def test_an_answer_that_breaks_off_is_a_fault() -> None:
+def test_a_broken_answer_is_a_fault() -> None:
     with ScriptedContainer(lambda call: Answer(200, b"some", length=10)) as container:
         assert str(fault(ContainerClient(container.port, LIMITS))) == "broke its answer off"
 
 
-def test_an_answer_that_is_too_large_is_a_fault() -> None:
+def test_a_large_answer_is_a_fault() -> None:
     with ScriptedContainer(lambda call: Answer(200, bytes(LIMITS.body_bytes + 1))) as container:
         assert str(fault(ContainerClient(container.port, LIMITS))) == "answered with more than 100000 bytes"
     with ScriptedContainer(lambda call: Answer(200, bytes(LIMITS.body_bytes))) as container:
@@ -100,7 +100,7 @@ def test_an_answer_that_is_too_large_is_a_fault() -> None:
 
 
 def answering_raw(listener: socket.socket, content: bytes, held: threading.Event | None = None) -> threading.Thread:
-    """Answer one request with `content`, and hold the connection until `held` is set, if there is one."""
+    """Answer one request with `content`, and keep the connection open until `held` is set, if given."""
 
     def answer() -> None:
         connection, _ = listener.accept()
@@ -118,7 +118,7 @@ def answering_raw(listener: socket.socket, content: bytes, held: threading.Event
 @pytest.mark.parametrize(
     ("content", "text"), [(b"", "closed the connection"), (b"SSH-2.0-x\r\n\r\n", "did not answer in HTTP")]
 )
-def test_what_is_no_answer_is_a_fault(content: bytes, text: str) -> None:
+def test_a_malformed_answer_is_a_fault(content: bytes, text: str) -> None:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen()
@@ -128,7 +128,7 @@ def test_what_is_no_answer_is_a_fault(content: bytes, text: str) -> None:
     assert text in str(found)
 
 
-def test_a_stream_is_read_as_it_comes() -> None:
+def test_a_stream_is_read_as_it_arrives() -> None:
     def answer(call: Call) -> Answer:
         return Answer(200, b"a" * 200_000)
 
@@ -138,10 +138,10 @@ def test_a_stream_is_read_as_it_comes() -> None:
     ):
         parts = list(stream.parts())
     assert len(parts) > 1
-    assert sum(map(len, parts)) == 200_000  # a stream may be larger than another answer
+    assert sum(map(len, parts)) == 200_000  # the size limit does not apply to streams
 
 
-def test_once_closed_it_asks_nothing_new() -> None:
+def test_a_closed_client_sends_nothing() -> None:
     with ScriptedContainer(lambda call: Answer(200, b"whole")) as container:
         client = ContainerClient(container.port, LIMITS)
         with client.open("GET", "/first", within_s=LIMIT_S) as stream:

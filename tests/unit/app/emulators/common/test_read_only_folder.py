@@ -11,7 +11,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def test_nobody_may_write_in_a_locked_tree(tmp_path: Path) -> None:
+def test_make_read_only_removes_write_permission(tmp_path: Path) -> None:
     tree = made(tmp_path / "tree")
     make_read_only(tree)
     modes = [path.stat().st_mode for path in (tree, *tree.rglob("*"))]
@@ -20,9 +20,9 @@ def test_nobody_may_write_in_a_locked_tree(tmp_path: Path) -> None:
     assert (tree / "a" / "b" / "file").read_text() == "x"
 
 
-def test_a_locked_tree_can_be_removed(tmp_path: Path) -> None:
+def test_a_read_only_folder_can_be_removed(tmp_path: Path) -> None:
     tree = made(tmp_path / "tree")
     make_read_only(tree)
     remove_folder(tree)
     assert not tree.exists()
-    remove_folder(tree)  # no tree is no error
+    remove_folder(tree)  # a missing folder is not an error

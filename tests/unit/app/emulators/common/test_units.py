@@ -3,11 +3,11 @@ from __future__ import annotations
 from app.emulators.common.units import seconds, size
 
 
-def test_times() -> None:
+def test_seconds_have_their_unit() -> None:
     assert [seconds(each) for each in (0.25, 1, 2.5, 600.0)] == ["250 ms", "1 s", "2.5 s", "600 s"]
 
 
-def test_sizes() -> None:
+def test_sizes_have_the_largest_fitting_unit() -> None:
     sizes = (0, 100_000, 1_500_000, 10_000_000, 1 << 20, 25 << 20, 1_500_001)
     assert [size(each) for each in sizes] == [
         "0 bytes",

@@ -1,4 +1,4 @@
-"""The runtime API, called by the real SDK; behind it an endpoint of the test's."""
+"""The runtime API, called by the real SDK, in front of a scripted endpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JSON = [("Content-Type", "application/json")]
 
 
 class Echo:
-    """Answers with the body, and streams what `answer` says."""
+    """Returns the body, and streams the parts of `answer`."""
 
     def __init__(self) -> None:
         self.invocations: list[Invocation] = []
@@ -77,7 +77,7 @@ def server(echo: Echo, report: BreachReport) -> Iterator[RuntimeApi]:
 @pytest.fixture
 def sdk(server: RuntimeApi) -> Iterator[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK, about their own code
+        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK warn about their own code
         client = boto3.client(
             "sagemaker-runtime",
             endpoint_url=server.url,
@@ -90,7 +90,7 @@ def sdk(server: RuntimeApi) -> Iterator[Any]:
         yield client
 
 
-def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: RuntimeApi) -> None:
+def test_a_call_reaches_the_endpoint_and_is_answered(sdk: Any, echo: Echo, server: RuntimeApi) -> None:
     echo.headers = [("Content-Type", "text/csv"), (CUSTOM_ATTRIBUTES, "b=2"), ("Server", "secret")]
     answer = sdk.invoke_endpoint(
         EndpointName="any", ContentType="text/csv", Accept="*/*", CustomAttributes="a=1", InferenceId="id-1", Body="1,2"
@@ -112,7 +112,9 @@ def test_a_call_and_its_answer(sdk: Any, echo: Echo, server: RuntimeApi) -> None
     ("error", "kind", "status"),
     [(model_error(400, "bad row"), "ModelError", 424), (model_not_ready("loading"), "ModelNotReadyException", 429)],
 )
-def test_an_error_is_the_sdks_own(sdk: Any, echo: Echo, error: Exception, kind: str, status: int) -> None:
+def test_an_error_becomes_an_exception_of_the_sdk(
+    sdk: Any, echo: Echo, error: Exception, kind: str, status: int
+) -> None:
     echo.error = error
     with pytest.raises(ClientError) as refusal:
         sdk.invoke_endpoint(EndpointName="any", Body=b"x")
@@ -143,7 +145,7 @@ def parts(answer: Any) -> list[bytes]:
         return [event["PayloadPart"]["Bytes"] for event in events]
 
 
-def test_a_stream_and_its_parts(sdk: Any, echo: Echo, report: BreachReport) -> None:
+def test_a_stream_arrives_in_parts(sdk: Any, echo: Echo, report: BreachReport) -> None:
     body = bytes(range(256)) * 12_000
     echo.answer = Answer(200, body, {"Content-Type": "text/plain", CUSTOM_ATTRIBUTES: "b=2"})
     answer = sdk.invoke_endpoint_with_response_stream(
@@ -151,13 +153,13 @@ def test_a_stream_and_its_parts(sdk: Any, echo: Echo, report: BreachReport) -> N
     )
     assert (answer["ContentType"], answer["CustomAttributes"]) == ("text/plain", "b=2")
     received = parts(answer)
-    assert b"".join(received) == body  # no limit for what is streamed
+    assert b"".join(received) == body  # streams have no size limit
     assert len(received) > 1
     assert echo.invocations[0].headers == {"Content-Type": "text/csv", "Accept": "a/b"}
     assert report.breaches == {}
 
 
-def test_a_stream_that_breaks_off_says_so(sdk: Any, echo: Echo, report: BreachReport) -> None:
+def test_a_broken_stream_ends_with_an_error_event(sdk: Any, echo: Echo, report: BreachReport) -> None:
     echo.answer = Answer(200, b"some", length=10)
     answer = sdk.invoke_endpoint_with_response_stream(EndpointName="any", Body=b"x")
     with pytest.raises(EventStreamError, match="ModelStreamError"):
@@ -177,7 +179,7 @@ def raw(server: RuntimeApi, method: str, path: str, headers: dict[str, str], bod
 
 
 @pytest.mark.parametrize("path", ["/", "/invocations", "/endpoints/a_b/invocations", "/endpoints/a/async-invocations"])
-def test_what_is_no_operation_is_refused(server: RuntimeApi, path: str) -> None:
+def test_other_paths_are_refused(server: RuntimeApi, path: str) -> None:
     status, text = raw(server, "POST", path, {"Content-Length": "1"}, b"x")
     assert (status, text.split()[0]) == (400, "ValidationError")
     assert "InvokeEndpoint" in text
@@ -192,17 +194,17 @@ def test_a_body_of_unknown_length_is_refused(server: RuntimeApi, headers: dict[s
     assert "length of its body" in text
 
 
-def test_a_browser_learns_what_this_is(server: RuntimeApi) -> None:
+def test_a_get_names_the_operations(server: RuntimeApi) -> None:
     assert raw(server, "GET", "/", {})[0] == 404
 
 
-def test_a_call_after_the_end_has_begun_is_refused(sdk: Any, echo: Echo) -> None:
+def test_a_call_during_shutdown_is_refused(sdk: Any, echo: Echo) -> None:
     echo.error = ClientClosed()
     with pytest.raises(ClientError, match="The endpoint is being deleted"):
         sdk.invoke_endpoint(EndpointName="any", Body=b"x")
 
 
-def test_half_a_body_never_reaches_the_container(server: RuntimeApi, echo: Echo) -> None:
+def test_an_incomplete_body_never_reaches_the_container(server: RuntimeApi, echo: Echo) -> None:
     with socket.create_connection((HOST, int(server.url.rpartition(":")[2])), LIMIT_S) as caller:
         caller.sendall(b"POST /endpoints/a/invocations HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf")
         caller.shutdown(socket.SHUT_WR)
@@ -210,14 +212,14 @@ def test_half_a_body_never_reaches_the_container(server: RuntimeApi, echo: Echo)
     assert echo.invocations == []
 
 
-def test_a_port_that_is_taken_is_said_at_once(server: RuntimeApi, echo: Echo, report: BreachReport) -> None:
+def test_a_port_in_use_is_refused_at_once(server: RuntimeApi, echo: Echo, report: BreachReport) -> None:
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(ConfigInvalid, match=f"cannot listen at {HOST}:{port}: Address already in use") as refusal:
         RuntimeApi(echo, port, LIMITS, report)
     assert "--port" in (refusal.value.hint or "")
 
 
-def test_nobody_is_heard_before_the_container_is_ready(echo: Echo, report: BreachReport) -> None:
+def test_no_caller_is_accepted_before_the_container_is_ready(echo: Echo, report: BreachReport) -> None:
     with contextlib.closing(RuntimeApi(echo, 0, LIMITS, report)) as api:
         address = (HOST, int(api.url.rpartition(":")[2]))
         with pytest.raises(ConnectionRefusedError):

@@ -51,7 +51,7 @@ def test_an_error_of_the_container_is_a_model_error(status: int, whose: str) -> 
     assert single.report.breaches == {}
 
 
-def test_an_answer_that_comes_too_late_is_a_breach() -> None:
+def test_a_late_answer_is_a_breach() -> None:
     held = threading.Event()
     single = Single(lambda call: (held.wait(LIMIT_S), Answer())[1], PlatformLimits(invoke_s=0.05))
     with single.container:
@@ -62,20 +62,20 @@ def test_an_answer_that_comes_too_late_is_a_breach() -> None:
     assert list(single.report.breaches) == ["POST /invocations: the container did not answer within 50 ms"]
 
 
-def test_a_target_model_is_for_other_endpoints() -> None:
+def test_a_target_model_is_refused_by_a_single_model_endpoint() -> None:
     single = Single(lambda call: Answer())
     with single.container, pytest.raises(ApiError, match="single-model endpoint"):
         single.endpoint.invoke(Invocation({}, b"", "a"))
     assert single.container.calls == []
 
 
-def test_a_stream_is_handed_on() -> None:
+def test_a_stream_is_passed_on() -> None:
     single = Single(lambda call: Answer(200, b"some of it"))
     with single.container, single.endpoint.stream(ROW) as stream:
         assert b"".join(stream.parts()) == b"some of it"
 
 
-def test_a_stream_that_is_refused_is_a_model_error() -> None:
+def test_a_refused_stream_is_a_model_error() -> None:
     single = Single(lambda call: Answer(501, b"not yet"))
     with single.container, pytest.raises(ApiError) as refusal, single.endpoint.stream(ROW):
         pass
@@ -83,7 +83,7 @@ def test_a_stream_that_is_refused_is_a_model_error() -> None:
 
 
 class Multi:
-    """Two archives; loads succeed, and invocations are answered by `statuses`, one after another."""
+    """An endpoint with two archives. Loads succeed, and invocations get the `statuses` in order."""
 
     def __init__(self, folder: Path) -> None:
         for key in ("a", "b"):
@@ -114,13 +114,13 @@ def multi(tmp_path: Path) -> Iterator[Multi]:
         yield made
 
 
-def test_an_invocation_names_its_model(multi: Multi) -> None:
+def test_an_invocation_must_name_its_model(multi: Multi) -> None:
     assert multi.invoke("a") == f"/models/{name_of('a')}/invoke".encode()
     with pytest.raises(ApiError, match="without the header"):
         multi.invoke("")
 
 
-def test_without_memory_for_a_request_another_model_goes(multi: Multi) -> None:
+def test_a_request_without_memory_evicts_another_model(multi: Multi) -> None:
     multi.invoke("a")
     multi.invoke("b")
     multi.statuses = [507, 200]
@@ -128,14 +128,14 @@ def test_without_memory_for_a_request_another_model_goes(multi: Multi) -> None:
     assert list(multi.models.loaded()) == [name_of("a")]
 
 
-def test_without_memory_and_without_others_it_is_the_callers_to_know(multi: Multi) -> None:
+def test_a_request_without_memory_fails_if_nothing_can_be_evicted(multi: Multi) -> None:
     multi.statuses = [507]
     with pytest.raises(ApiError) as refusal:
         multi.invoke("a")
     assert refusal.value.members["OriginalStatusCode"] == 507
 
 
-def test_a_loaded_model_that_the_container_does_not_know_is_a_breach(multi: Multi) -> None:
+def test_a_404_for_a_loaded_model_is_a_breach(multi: Multi) -> None:
     multi.statuses = [404]
     with pytest.raises(ApiError):
         multi.invoke("a")
@@ -143,6 +143,6 @@ def test_a_loaded_model_that_the_container_does_not_know_is_a_breach(multi: Mult
     assert breach.endswith("answered 404 for a model that is loaded")
 
 
-def test_there_is_no_stream_of_many_models(multi: Multi) -> None:
+def test_a_multi_model_endpoint_refuses_streams(multi: Multi) -> None:
     with pytest.raises(ApiError, match="no response stream"), multi.endpoint.stream(ROW):
         pass

@@ -1,4 +1,4 @@
-"""The life of a multi-model endpoint's models, against a container of which the test decides what fits."""
+"""The models of a multi-model endpoint, with a container whose capacity the test sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = ("a", "b", "c", "d")
 
 
 class Shelf:
-    """Holds `places` models; a load waits for the gate."""
+    """A container with room for `places` models; loads wait for the gate."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -52,7 +52,7 @@ class Shelf:
 
 
 class Bench:
-    """Four archives, and the models of an endpoint of them."""
+    """Four archives, and the models of their endpoint."""
 
     def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits) -> None:
         (tmp_path / "archives").mkdir()
@@ -96,13 +96,13 @@ def names(*keys: str) -> list[str]:
     return [name_of(key) for key in keys]
 
 
-def test_a_model_is_loaded_when_it_is_first_asked_for(bench: Bench) -> None:
+def test_a_model_is_loaded_for_its_first_call(bench: Bench) -> None:
     bench.use("a", "a", "b", "a")
     assert bench.container.paths() == ["POST /models"] * 2
     assert bench.models.loaded() == {name_of(key): str(bench.folders / name_of(key) / "model") for key in "ab"}
 
 
-def test_without_memory_the_model_that_was_used_longest_ago_goes(bench: Bench, shelf: Shelf) -> None:
+def test_the_least_recently_used_model_is_evicted(bench: Bench, shelf: Shelf) -> None:
     bench.use("a", "b", "a", "c")
     assert shelf.loaded == names("a", "c")
     assert bench.unpacked() == set(names("a", "c"))
@@ -125,22 +125,22 @@ def test_callers_of_one_model_share_its_load(bench: Bench, shelf: Shelf) -> None
 
 def test_a_model_in_use_is_not_evicted(bench: Bench, shelf: Shelf) -> None:
     with ThreadPoolExecutor(1) as pool, bench.models.use("a"):
-        bench.use("b", "c")  # b goes, though a was used longer ago
+        bench.use("b", "c")  # b is evicted, although a was used less recently
         assert shelf.loaded == names("a", "c")
         with bench.models.use("c"):
             waiting = pool.submit(bench.use, "d")
-            until(lambda: len(bench.container.calls) == 6)  # c was refused once, and so is d now
+            until(lambda: len(bench.container.calls) == 6)  # c was refused once, and d is refused now
             assert shelf.loaded == names("a", "c")
         waiting.result(LIMIT_S)
     assert shelf.loaded == names("a", "d")
 
 
-def test_who_has_a_model_in_use_does_not_wait_for_others(bench: Bench) -> None:
+def test_an_eviction_by_a_user_of_a_model_does_not_wait(bench: Bench) -> None:
     with bench.models.use("a"), bench.models.use("b"):
         assert not bench.models.evict_for("a")
 
 
-def test_what_does_not_fit_at_all_is_the_callers_to_know(tmp_path: Path) -> None:
+def test_a_model_that_never_fits_is_an_error_for_the_caller(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Shelf(0), LIMITS)
     with bench.container, pytest.raises(ApiError) as refusal:
         bench.use("a")
@@ -148,7 +148,7 @@ def test_what_does_not_fit_at_all_is_the_callers_to_know(tmp_path: Path) -> None
     assert bench.unpacked() == set()
 
 
-def test_a_load_that_takes_too_long_goes_on_without_its_caller(tmp_path: Path, shelf: Shelf) -> None:
+def test_a_slow_load_continues_without_its_caller(tmp_path: Path, shelf: Shelf) -> None:
     bench = Bench(tmp_path, shelf, replace(LIMITS, invoke_s=0.05))
     shelf.gate.clear()
     with bench.container:
@@ -161,7 +161,7 @@ def test_a_load_that_takes_too_long_goes_on_without_its_caller(tmp_path: Path, s
     assert bench.container.paths() == ["POST /models"]
 
 
-def test_a_load_that_fails_leaves_nothing_and_may_be_tried_again(tmp_path: Path) -> None:
+def test_a_failed_load_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
     answers = [Answer(400, b'{"error":"bad model"}'), Answer()]
     bench = Bench(tmp_path, lambda call: answers.pop(0), LIMITS)
     with bench.container:
@@ -174,7 +174,7 @@ def test_a_load_that_fails_leaves_nothing_and_may_be_tried_again(tmp_path: Path)
     assert bench.report.breaches == {}
 
 
-def test_a_load_that_is_not_answered_is_a_breach(tmp_path: Path) -> None:
+def test_an_unanswered_load_is_a_breach(tmp_path: Path) -> None:
     held = threading.Event()
     bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(LIMITS, load_s=0.05))
     with bench.container:
@@ -185,28 +185,28 @@ def test_a_load_that_is_not_answered_is_a_breach(tmp_path: Path) -> None:
     assert list(bench.report.breaches) == ["POST /models: the container did not answer within 50 ms"]
 
 
-def test_a_load_that_the_end_cuts_off_is_no_breach(tmp_path: Path) -> None:
+def test_a_load_cut_off_by_shutdown_is_not_a_breach(tmp_path: Path) -> None:
     def cut_off(call: Call) -> Answer:
         bench.client.close()
         raise ConnectionResetError
 
     bench = Bench(tmp_path, cut_off, LIMITS)
     with bench.container:
-        for key in ("a", "b"):  # the second comes too late to be asked for at all
+        for key in ("a", "b"):  # the second one comes too late to be sent
             with pytest.raises(ApiError, match="being deleted"):
                 bench.use(key)
     assert bench.container.paths() == ["POST /models"]
     assert bench.report.breaches == {}
 
 
-def test_a_model_that_was_loaded_already_serves(tmp_path: Path) -> None:
+def test_a_model_that_the_container_has_loaded_already_serves(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda call: Answer(409), LIMITS)
     with bench.container:
         bench.use("a")
     assert list(bench.models.loaded()) == names("a")
 
 
-def test_an_unload_that_fails_is_a_breach(bench: Bench, shelf: Shelf) -> None:
+def test_a_failed_unload_is_a_breach(bench: Bench, shelf: Shelf) -> None:
     shelf.unload_status = 404
     bench.use("a", "b", "c")
     assert list(bench.report.breaches) == [
@@ -214,7 +214,7 @@ def test_an_unload_that_fails_is_a_breach(bench: Bench, shelf: Shelf) -> None:
     ]
 
 
-def test_an_archive_that_is_not_there_asks_nothing_of_the_container(bench: Bench) -> None:
+def test_a_missing_archive_sends_nothing_to_the_container(bench: Bench) -> None:
     with pytest.raises(ApiError, match="no archive"):
         bench.use("z")
     assert bench.container.calls == []

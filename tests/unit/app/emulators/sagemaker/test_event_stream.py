@@ -1,4 +1,4 @@
-"""The framing, read by the SDK's own reader."""
+"""The framing, parsed by the SDK's own parser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read(*events: bytes) -> list[tuple[dict[str, object], bytes]]:
     return [(event.headers, event.payload) for event in buffer]
 
 
-def test_parts_come_out_as_they_went_in() -> None:
+def test_parts_survive_encoding() -> None:
     bodies = [b"", b"one", bytes(LARGEST_PART)]
     events = read(*(payload_part(body) for body in bodies))
     assert [payload for _, payload in events] == bodies
@@ -23,7 +23,7 @@ def test_parts_come_out_as_they_went_in() -> None:
     assert {headers[":message-type"] for headers, _ in events} == {"event"}
 
 
-def test_an_error_ends_a_stream() -> None:
+def test_an_error_event_ends_a_stream() -> None:
     ((headers, payload),) = read(stream_error("the container broke off", "StreamBroken"))
     assert headers[":message-type"] == "exception"
     assert headers[":exception-type"] == "ModelStreamError"

@@ -31,18 +31,18 @@ STRIPPED = {
 }
 
 
-def test_the_platforms_headers_pass_and_all_others_are_stripped() -> None:
+def test_only_the_platforms_headers_reach_the_container() -> None:
     invocation = read_invocation({**PASSED, **STRIPPED}, b"1,2")
     assert invocation.headers == PASSED
     assert invocation.body == b"1,2"
     assert invocation.target_model == "sub/a.tar.gz"
 
 
-def test_names_of_headers_have_no_case() -> None:
+def test_names_of_headers_are_case_insensitive() -> None:
     assert read_invocation({"content-type": "text/csv"}, b"").headers == {"Content-Type": "text/csv"}
 
 
-def test_a_stream_has_names_of_its_own_for_two_headers() -> None:
+def test_the_streaming_api_has_its_own_names_for_two_headers() -> None:
     given = {"Content-Type": "text/csv", "Accept": "*/*", PREFIX + "Accept": "text/plain"}
     assert read_invocation(given, b"", is_stream=True).headers == {"Content-Type": "text/csv", "Accept": "text/plain"}
     given[PREFIX + "Content-Type"] = "application/json"
@@ -73,7 +73,7 @@ def test_a_header_over_the_platforms_limits_is_refused_by_name(name: str, value:
     assert name in refusal.value.message
 
 
-def test_of_the_answer_the_caller_gets_what_the_sdk_knows() -> None:
+def test_only_headers_that_the_sdk_knows_reach_the_caller() -> None:
     report = BreachReport()
     answered = [
         ("content-type", "text/csv"),
@@ -101,7 +101,7 @@ def test_of_the_answer_the_caller_gets_what_the_sdk_knows() -> None:
         (PREFIX + "Closed-Session-Id", "a b"),
     ],
 )
-def test_a_malformed_header_of_the_answer_is_a_breach_and_is_dropped(name: str, value: str) -> None:
+def test_a_malformed_header_of_the_answer_is_a_breach_and_is_removed(name: str, value: str) -> None:
     report = BreachReport()
     assert passed_back([(name, value)], report) == {}
     (breach,) = report.breaches

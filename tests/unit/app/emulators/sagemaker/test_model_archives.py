@@ -18,7 +18,7 @@ PLENTY = 1 << 30
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`a.tar.gz` and `sub/b.tar.gz`, each with one file that holds its name; and something that is none of them."""
+    """`a.tar.gz` and `sub/b.tar.gz`, each with one file that has its name as content, and a file of another kind."""
     folder = tmp_path / "archives"
     (folder / "sub").mkdir(parents=True)
     for key in ("a.tar.gz", "sub/b.tar.gz"):
@@ -65,20 +65,20 @@ def test_an_archive_is_unpacked_where_the_container_looks_and_removed(
         "link.tar.gz",
     ],
 )
-def test_a_key_that_is_none_is_the_callers_error(archives: ModelArchives, folder: Path, key: str) -> None:
+def test_an_invalid_key_is_the_callers_error(archives: ModelArchives, folder: Path, key: str) -> None:
     (folder / "link.tar.gz").symlink_to("../outside.tar.gz")
     with pytest.raises(ApiError) as refusal:
         archives.find(key)
     assert (refusal.value.status, refusal.value.kind) == (400, "ValidationError")
 
 
-def test_of_what_cannot_be_unpacked_nothing_is_left(archives: ModelArchives, tmp_path: Path) -> None:
+def test_a_failed_unpacking_leaves_nothing(archives: ModelArchives, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="Failed to unpack model data"):
         archives.put("text.tar.gz")
     assert os.listdir(tmp_path / "models") == []
 
 
-def test_closing_ends_what_is_unpacked_and_leaves_nothing_of_it(
+def test_closing_stops_an_unpacking_and_removes_its_files(
     archives: ModelArchives, folder: Path, tmp_path: Path
 ) -> None:
     large = tarfile.TarInfo("model.onnx")

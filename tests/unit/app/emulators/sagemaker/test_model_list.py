@@ -25,11 +25,11 @@ def test_all_pages_are_read() -> None:
     assert listed(ScriptedContainer(lambda call: pages[call.path])) == {"a": "/a", "b": "/b", "c": "/c"}
 
 
-def test_an_empty_list_is_a_list() -> None:
+def test_an_empty_list_is_valid() -> None:
     assert listed(ScriptedContainer(lambda call: page(""))) == {}
 
 
-def test_pages_without_an_end_are_a_fault() -> None:
+def test_endless_pages_are_a_fault() -> None:
     with pytest.raises(ContainerFault, match="over and over"):
         listed(ScriptedContainer(lambda call: page("a", "again")))
 
@@ -38,12 +38,12 @@ def test_pages_without_an_end_are_a_fault() -> None:
     "body",
     [b"", b"[]", b"{}", b'{"models": [{}]}', b'{"models": [{"modelName": 1, "modelUrl": "x"}]}', b'{"models": 1}'],
 )
-def test_what_is_no_list_is_a_fault(body: bytes) -> None:
+def test_a_malformed_list_is_a_fault(body: bytes) -> None:
     with pytest.raises(ContainerFault, match="not a list of models"):
         listed(ScriptedContainer(lambda call: Answer(body=body)))
 
 
-def test_no_route_is_a_fault() -> None:
+def test_a_missing_route_is_a_fault() -> None:
     def absent(call: Call) -> Answer:
         return Answer(404)
 

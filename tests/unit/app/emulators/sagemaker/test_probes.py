@@ -22,7 +22,7 @@ QUICK = PlatformLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
 
 
 class Probed:
-    """Probes of a scripted container that "runs" until it is given an exit status."""
+    """Probes of a scripted container that "runs" until the test sets its exit status."""
 
     def __init__(
         self, answer: Callable[[Call], Answer], limits: PlatformLimits = QUICK, loaded: dict[str, str] | None = None
@@ -39,7 +39,7 @@ class Probed:
             return self.probes.wait_until_ready(is_stopped)
 
     def watch_until(self, condition: Callable[[], Any]) -> list[str]:
-        """The breaches that were found until then."""
+        """Probe until the condition holds, and return the breaches."""
         stopped = threading.Event()
         with self.scripted:
             thread = threading.Thread(target=self.probes.watch, args=[stopped])
@@ -56,7 +56,7 @@ class Probed:
         return breach
 
 
-def test_ready_is_200() -> None:
+def test_an_empty_200_means_ready() -> None:
     answers = [Answer(503), Answer(503), Answer()]
     probed = Probed(lambda call: answers.pop(0), PlatformLimits())
     assert probed.is_ready()
@@ -64,7 +64,7 @@ def test_ready_is_200() -> None:
     assert probed.report.breaches == {}
 
 
-def test_a_start_that_takes_too_long_is_a_breach_with_the_last_answer() -> None:
+def test_a_slow_start_is_a_breach_with_the_last_answer() -> None:
     probed = Probed(lambda call: Answer(503, b"loading"))
     assert not probed.is_ready()
     assert list(probed.report.breaches) == [
@@ -72,14 +72,14 @@ def test_a_start_that_takes_too_long_is_a_breach_with_the_last_answer() -> None:
     ]
 
 
-def test_a_container_that_ends_is_not_waited_for() -> None:
+def test_the_wait_ends_when_the_container_ends() -> None:
     probed = Probed(lambda call: Answer(503), PlatformLimits())
     probed.running.exit_status = 3
     assert not probed.is_ready()
     assert list(probed.report.breaches) == ["the container ended by itself, with status 3"]
 
 
-def test_whoever_stops_the_emulator_does_not_wait_for_the_start() -> None:
+def test_stopping_ends_the_wait_for_the_start() -> None:
     probed = Probed(lambda call: Answer(503), PlatformLimits())
     assert not probed.is_ready(lambda: len(probed.scripted.calls) > 0)
     assert probed.report.breaches == {}
@@ -92,7 +92,7 @@ def test_whoever_stops_the_emulator_does_not_wait_for_the_start() -> None:
         (Answer(200, b"pong"), "GET /ping: the container answered 200 with a body, which must be empty: pong"),
     ],
 )
-def test_a_bad_probe_of_a_container_that_serves_is_a_breach(answer: Answer, text: str) -> None:
+def test_a_failed_probe_of_a_serving_container_is_a_breach(answer: Answer, text: str) -> None:
     assert Probed(lambda call: answer).first_breach() == text
 
 
@@ -105,7 +105,7 @@ def test_a_late_probe_is_a_breach() -> None:
     assert Probed(late, limits).first_breach() == "GET /ping: the container did not answer within 20 ms"
 
 
-def test_the_end_of_a_container_that_serves_is_a_breach() -> None:
+def test_the_end_of_a_serving_container_is_a_breach() -> None:
     probed = Probed(lambda call: Answer())
     probed.running.exit_status = -9
     assert probed.first_breach() == "the container ended by itself, with status -9"
@@ -116,21 +116,21 @@ def listing(*models: tuple[str, str]) -> Callable[[Call], Answer]:
     return lambda call: Answer() if call.path == "/ping" else Answer(body=body)
 
 
-def test_a_list_that_is_right_is_no_breach() -> None:
+def test_a_correct_list_is_not_a_breach() -> None:
     probed = Probed(listing(("a", "/a"), ("leaving", "/x")), loaded={"a": "/a"})
     assert probed.watch_until(lambda: probed.scripted.paths().count("GET /models") > 2) == []
 
 
-def test_a_loaded_model_that_is_not_listed_is_a_breach() -> None:
+def test_a_loaded_model_missing_in_the_list_is_a_breach() -> None:
     breach = Probed(listing(), loaded={"a": "/a"}).first_breach()
     assert breach == "GET /models: model a is loaded and not in the container's list"
 
 
-def test_another_url_than_the_one_that_was_sent_is_a_breach() -> None:
+def test_a_wrong_url_in_the_list_is_a_breach() -> None:
     breach = Probed(listing(("a", "/b")), loaded={"a": "/a"}).first_breach()
     assert breach == "GET /models: the container lists another url for model a: /b"
 
 
-def test_no_list_is_a_breach() -> None:
+def test_a_missing_list_is_a_breach() -> None:
     probed = Probed(lambda call: Answer() if call.path == "/ping" else Answer(404), loaded={})
     assert probed.first_breach() == "GET /models: the container answered 404"

@@ -57,11 +57,11 @@ def target(tmp_path: Path) -> Path:
 
 
 def everything_around(target: Path) -> list[str]:
-    """What lies beside the folder that is unpacked into."""
+    """The files and folders beside the target."""
     return [path.name for path in target.parent.iterdir() if path != target]
 
 
-def test_folders_files_and_links_within_come_out_read_only(tmp_path: Path, target: Path) -> None:
+def test_folders_files_and_inner_links_are_unpacked_read_only(tmp_path: Path, target: Path) -> None:
     made = archived(
         tmp_path,
         special("./", tarfile.DIRTYPE),
@@ -79,7 +79,7 @@ def test_folders_files_and_links_within_come_out_read_only(tmp_path: Path, targe
     assert not [path for path in [target, *target.rglob("*")] if not path.is_symlink() and path.stat().st_mode & 0o7222]
 
 
-def test_the_later_of_two_members_with_one_name_counts(tmp_path: Path, target: Path) -> None:
+def test_the_later_of_two_members_with_the_same_name_wins(tmp_path: Path, target: Path) -> None:
     unpack(archived(tmp_path, file("a", b"old"), file("a", b"new")), target, PLENTY)
     assert (target / "a").read_bytes() == b"new"
 
@@ -94,7 +94,7 @@ def test_the_later_of_two_members_with_one_name_counts(tmp_path: Path, target: P
         ([symlink("a", "../..")], "link 'a' leads out"),
         ([symlink("a", ".."), file("a/beside")], "cannot unpack"),
         ([symlink("a", ".."), symlink("a/beside", "x")], "'a/beside' lies behind a link"),
-        # Each of these links stays within the folder; what they make together does not.
+        # Each of these links stays within the folder, but their combination leads out.
         ([symlink("d/e/s", ".."), symlink("b", "d/e/s/../..")], "link 'b' leads out"),
         ([symlink("b", "s/.."), symlink("s", ".")], "link 'b' leads out"),
         ([symlink("a", "b"), symlink("b", "a")], "leads out"),
@@ -106,7 +106,9 @@ def test_the_later_of_two_members_with_one_name_counts(tmp_path: Path, target: P
         ([file("a\nb/../../c")], r"'a\nb/../../c'"),
     ],
 )
-def test_what_would_leave_the_folder_is_refused(tmp_path: Path, target: Path, members: list[Write], text: str) -> None:
+def test_members_that_leave_the_folder_are_refused(
+    tmp_path: Path, target: Path, members: list[Write], text: str
+) -> None:
     with pytest.raises(ConfigInvalid) as refusal:
         unpack(archived(tmp_path, *members), target, PLENTY)
     assert text in refusal.value.message
@@ -114,14 +116,14 @@ def test_what_would_leave_the_folder_is_refused(tmp_path: Path, target: Path, me
     assert not os.path.exists("/etc/trident-was-here")
 
 
-def test_more_bytes_than_allowed_are_refused_before_they_are_written(tmp_path: Path, target: Path) -> None:
+def test_bytes_over_the_limit_are_refused_before_they_are_written(tmp_path: Path, target: Path) -> None:
     made = archived(tmp_path, file("a", bytes(60)), file("b", bytes(41)))
     with pytest.raises(ConfigInvalid, match="unpacks to more than 100 bytes"):
         unpack(made, target, 100)
     assert sum(path.stat().st_size for path in target.iterdir()) <= 100
 
 
-def test_a_bomb_is_refused_by_what_its_header_says(tmp_path: Path, target: Path) -> None:
+def test_the_size_in_the_header_refuses_a_bomb(tmp_path: Path, target: Path) -> None:
     member = tarfile.TarInfo("zeros")
     member.size = 1 << 40
     (tmp_path / "model.tar.gz").write_bytes(gzip.compress(member.tobuf()))
@@ -129,7 +131,7 @@ def test_a_bomb_is_refused_by_what_its_header_says(tmp_path: Path, target: Path)
         unpack(tmp_path / "model.tar.gz", target, PLENTY)
 
 
-def test_a_header_that_wants_gigabytes_is_refused_before_they_are_read(tmp_path: Path, target: Path) -> None:
+def test_a_header_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, target: Path) -> None:
     member = tarfile.TarInfo("././@LongLink")
     member.type = tarfile.GNUTYPE_LONGNAME
     member.size = 1 << 33
@@ -144,7 +146,7 @@ def test_too_many_members_are_refused(tmp_path: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no archive either" * 100, mtime=0)])
-def test_what_is_no_archive_is_refused(tmp_path: Path, target: Path, content: bytes) -> None:
+def test_other_files_are_refused(tmp_path: Path, target: Path, content: bytes) -> None:
     (tmp_path / "model.tar.gz").write_bytes(content)
     with pytest.raises(ConfigInvalid) as refusal:
         unpack(tmp_path / "model.tar.gz", target, PLENTY)
@@ -153,7 +155,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, target: Path, content: by
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
-def test_it_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: Path, looks: int) -> None:
+def test_unpacking_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: Path, looks: int) -> None:
     made = archived(tmp_path, file("small"), file("large", bytes(3 << 20)), file("last"))
     left = iter([False] * looks)
     with pytest.raises(Interrupted):
@@ -163,7 +165,7 @@ def test_it_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: 
     assert (target / "large").exists() == (looks > 1)
 
 
-def test_an_archive_that_was_cut_is_refused(tmp_path: Path, target: Path) -> None:
+def test_a_truncated_archive_is_refused(tmp_path: Path, target: Path) -> None:
     made = archived(tmp_path, file("a", os.urandom(100_000)))
     made.write_bytes(made.read_bytes()[:50_000])
     with pytest.raises(ConfigInvalid, match=r"not a \.tar\.gz archive"):

@@ -1,4 +1,4 @@
-"""The prediction API over the wire, in front of a container of the test's."""
+"""The prediction API over HTTP, in front of a scripted container."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def platform() -> Iterator[Platform]:
         yield made
 
 
-def test_predict(platform: Platform) -> None:
+def test_predict_returns_predictions_and_the_model(platform: Platform) -> None:
     status, answer = platform.post(f"{ENDPOINT}:predict", {"instances": [1, 2], "parameters": {"a": 1}})
     assert status == 200
     assert answer == {
@@ -101,23 +101,23 @@ def test_predict(platform: Platform) -> None:
     assert platform.api.calls == 1
 
 
-def test_headers_of_a_predict_call_stay_outside(platform: Platform) -> None:
+def test_headers_of_a_predict_call_do_not_reach_the_container(platform: Platform) -> None:
     platform.ask("POST", f"{ENDPOINT}:predict", b'{"instances": [1, 2]}', X_Mine="1", Authorization="Bearer secret")
     assert {name.lower() for name in platform.call.headers} == {"host", "content-type", "content-length"}
 
 
-def test_too_few_predictions_are_a_breach_and_reach_the_caller(platform: Platform) -> None:
+def test_missing_predictions_are_a_breach_and_the_rest_reaches_the_caller(platform: Platform) -> None:
     assert platform.post(f"{ENDPOINT}:predict", {"instances": [1]})[1]["predictions"] == [1, 2]
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered 1 instances with 2 predictions"]
 
 
-def test_no_predictions_are_a_breach_and_an_error(platform: Platform) -> None:
+def test_an_answer_without_predictions_is_a_breach_and_an_error(platform: Platform) -> None:
     platform.answer = Answer(body=b"<html>")
     assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
     assert "a body that is not JSON" in platform.breaches[0]
 
 
-def test_the_containers_refusal_is_an_error_and_no_breach(platform: Platform) -> None:
+def test_an_error_of_the_container_is_an_error_and_not_a_breach(platform: Platform) -> None:
     platform.answer = Answer(400, b'{"error": "bad instance"}')
     found = platform.error(f"{ENDPOINT}:predict", {"instances": [1]})
     assert found == (400, "INVALID_ARGUMENT", '{"error": "bad instance"}')
@@ -128,7 +128,7 @@ def test_the_containers_refusal_is_an_error_and_no_breach(platform: Platform) ->
     assert platform.breaches == []
 
 
-def test_explain_has_an_explanation_for_each_instance_and_says_once_that_it_is_empty(platform: Platform) -> None:
+def test_explain_returns_empty_explanations_and_notes_it_once(platform: Platform) -> None:
     for _ in range(2):
         _, answer = platform.post(f"{ENDPOINT}:explain", {"instances": [1, 2]})
         assert answer["predictions"] == [1, 2]
@@ -138,7 +138,7 @@ def test_explain_has_an_explanation_for_each_instance_and_says_once_that_it_is_e
     assert note.startswith("explain:")
 
 
-def test_without_traffic_nothing_reaches_the_container(platform: Platform) -> None:
+def test_an_unhealthy_container_gets_no_calls(platform: Platform) -> None:
     platform.has_traffic = False
     for verb in ("predict", "rawPredict", "streamRawPredict", "explain"):
         assert platform.error(f"{ENDPOINT}:{verb}", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
@@ -146,7 +146,7 @@ def test_without_traffic_nothing_reaches_the_container(platform: Platform) -> No
     assert platform.breaches == []
 
 
-def test_a_container_that_is_told_to_end_is_asked_nothing_new(platform: Platform) -> None:
+def test_a_stopping_container_gets_no_calls(platform: Platform) -> None:
     platform.client.close()
     for verb in ("predict", "rawPredict", "streamRawPredict"):
         assert platform.error(f"{ENDPOINT}:{verb}", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
@@ -171,7 +171,7 @@ def test_an_answer_over_the_limit_is_refused_and_reported(platform: Platform) ->
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered with more than 10000 bytes"]
 
 
-def test_an_answer_that_takes_too_long_is_a_breach() -> None:
+def test_a_late_answer_is_a_breach() -> None:
     with Platform(limits=PlatformLimits(inference_s=0.1)) as platform:
         over = threading.Event()
 
@@ -186,13 +186,13 @@ def test_an_answer_that_takes_too_long_is_a_breach() -> None:
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container did not answer within 100 ms"]
 
 
-def test_a_container_that_breaks_off_is_a_breach(platform: Platform) -> None:
+def test_a_broken_answer_is_a_breach(platform: Platform) -> None:
     platform.answer = Answer(body=b"some", length=10)
     assert platform.error(f"{ENDPOINT}:rawPredict", {})[:2] == (503, "UNAVAILABLE")
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container broke its answer off"]
 
 
-def test_raw_predict_carries_any_body_and_headers_both_ways(platform: Platform) -> None:
+def test_raw_predict_passes_bodies_and_headers_both_ways(platform: Platform) -> None:
     platform.answer = Answer(418, b"\x00answer", {"Content-Type": "c/d", "X-Theirs": "2"})
     status, headers, body = platform.ask(
         "POST", f"{ENDPOINT}:rawPredict", b"\xffbody", Content_Type="a/b", X_Mine="1", Authorization="Bearer secret"
@@ -207,7 +207,7 @@ def test_raw_predict_carries_any_body_and_headers_both_ways(platform: Platform) 
     assert platform.breaches == []
 
 
-def test_raw_predict_in_the_sdks_form(platform: Platform) -> None:
+def test_raw_predict_takes_the_sdks_envelope(platform: Platform) -> None:
     platform.answer = Answer(200, b"\x00answer", {"Content-Type": "c/d"})
     held = {"httpBody": {"contentType": "a/b", "data": base64.b64encode(b"\xffbody").decode()}}
     _, answer = platform.post(f"{ENDPOINT}:rawPredict{SDK}", held)
@@ -217,7 +217,7 @@ def test_raw_predict_in_the_sdks_form(platform: Platform) -> None:
     assert platform.error(f"{ENDPOINT}:rawPredict{SDK}", held) == (400, "INVALID_ARGUMENT", "bad")
 
 
-def test_the_limit_is_that_of_the_body_in_the_sdks_form(platform: Platform) -> None:
+def test_the_limit_applies_to_the_body_in_the_envelope(platform: Platform) -> None:
     def held(size: int) -> dict[str, Any]:
         return {"httpBody": {"data": base64.b64encode(bytes(size)).decode()}}
 
@@ -227,7 +227,7 @@ def test_the_limit_is_that_of_the_body_in_the_sdks_form(platform: Platform) -> N
     assert len(platform.container.calls) == 1
 
 
-def test_a_stream_may_be_larger_than_another_answer(platform: Platform) -> None:
+def test_a_stream_may_exceed_the_size_limit(platform: Platform) -> None:
     content = bytes(range(256)) * 1000
     platform.answer = Answer(200, content, {"Content-Type": "c/d"})
     status, headers, body = platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")
@@ -239,14 +239,14 @@ def test_a_stream_may_be_larger_than_another_answer(platform: Platform) -> None:
     assert platform.breaches == []
 
 
-def test_a_stream_that_is_refused_keeps_its_status(platform: Platform) -> None:
+def test_a_refused_stream_keeps_its_status(platform: Platform) -> None:
     platform.answer = Answer(501, b'{"error": "no stream"}', JSON)
     assert platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")[0::2] == (501, b'{"error": "no stream"}')
     found = platform.error(f"{ENDPOINT}:streamRawPredict{SDK}", {"httpBody": {}})
     assert found == (501, "UNIMPLEMENTED", '{"error": "no stream"}')
 
 
-def test_a_stream_that_breaks_off_has_no_end(platform: Platform) -> None:
+def test_a_broken_stream_has_no_end(platform: Platform) -> None:
     platform.answer = Answer(200, b"some", length=10)
     with pytest.raises(http.client.IncompleteRead):
         platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")
@@ -277,7 +277,7 @@ def test_a_refused_request_leaves_the_connection_usable(platform: Platform) -> N
     assert len(platform.container.calls) == 1
 
 
-def test_the_endpoint_tells_of_itself() -> None:
+def test_get_returns_the_endpoint_resource() -> None:
     def resource(endpoint_type: EndpointType) -> tuple[Any, str]:
         deployment = Deployment(endpoint_id="12", deployed_model_id="34", endpoint_type=endpoint_type)
         with Platform(deployment) as platform:

@@ -8,12 +8,12 @@ from app.emulators.vertex.artifacts import provided
 from core.errors import ConfigInvalid
 
 
-def test_an_address_goes_through_untouched(tmp_path: Path) -> None:
+def test_an_address_is_passed_unchanged(tmp_path: Path) -> None:
     assert provided("gs://bucket/some/model/", tmp_path / "copy") == "gs://bucket/some/model/"
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_folder_is_copied_and_cannot_be_changed(tmp_path: Path) -> None:
+def test_a_folder_is_copied_read_only(tmp_path: Path) -> None:
     model = tmp_path / "model"
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.onnx").write_bytes(b"x")
@@ -29,13 +29,13 @@ def test_a_folder_is_copied_and_cannot_be_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "text"), [("nothing", "is not there"), ("file", "is a file"), ("gs://", "no bucket")]
 )
-def test_what_is_no_artifact_is_refused(model: str, text: str, tmp_path: Path) -> None:
+def test_invalid_artifacts_are_refused(model: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigInvalid, match=text):
         provided(model if model.startswith("gs:") else str(tmp_path / model), tmp_path / "copy")
 
 
-def test_a_folder_that_cannot_be_copied_says_why(tmp_path: Path) -> None:
+def test_a_failed_copy_gives_the_reason(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "dangling").symlink_to(tmp_path / "nothing")

@@ -21,7 +21,7 @@ def values(records: list[InputRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-def test_the_name_says_the_format() -> None:
+def test_the_suffix_decides_the_format() -> None:
     assert format_of(Path("a.jsonl")) is InstancesFormat.JSONL
     assert format_of(Path("a.CSV")) is InstancesFormat.CSV
     assert format_of(Path("a.txt")) is InstancesFormat.FILE_LIST
@@ -32,13 +32,13 @@ def test_a_line_of_json_is_an_instance(tmp_path: Path) -> None:
     assert values(found) == [[1, 2], {"a": "b"}, 3]
 
 
-def test_a_line_that_is_no_json_is_kept_beside_its_fault(tmp_path: Path) -> None:
+def test_a_malformed_line_is_kept_with_its_fault(tmp_path: Path) -> None:
     good, bad, last = read(tmp_path, "a.jsonl", "1\n{\n2\n")
     assert (good.value, last.value) == (1, 2)
     assert (bad.value, bad.fault.startswith("the line is not JSON")) == ("{", True)
 
 
-def test_a_row_has_the_names_of_its_header_text_in_quotes_and_numbers_without(tmp_path: Path) -> None:
+def test_a_row_has_the_headers_names_with_quoted_text_and_plain_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "a.csv", 'x,"y z",w\n1,"1",-2.5e3\n\n"a ""b""\nc",0,"d,e"\n')
     assert values(found) == [
         {"x": 1.0, "y z": "1", "w": -2500.0},
@@ -57,26 +57,26 @@ def test_a_row_has_the_names_of_its_header_text_in_quotes_and_numbers_without(tm
         ("1,2,3", "line 3 has 3 fields, and there are 2 columns"),
     ],
 )
-def test_a_row_that_is_none_does_not_end_the_others(row: str, text: str, tmp_path: Path) -> None:
+def test_a_malformed_row_does_not_stop_the_others(row: str, text: str, tmp_path: Path) -> None:
     first, bad, last = read(tmp_path, "a.csv", f"a,b\n1,2\n{row}\n3,4\n")
     assert (first.value, last.value) == ({"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0})
     assert bad.fault.startswith(text)
 
 
 @pytest.mark.parametrize(("content", "text"), [("", "is empty"), ("a,a\n1,2\n", "two columns of one name")])
-def test_a_table_without_names_is_none(content: str, text: str, tmp_path: Path) -> None:
+def test_a_table_without_valid_names_is_refused(content: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match=text):
         read(tmp_path, "a.csv", content)
 
 
-def test_a_file_of_a_list_is_its_content(tmp_path: Path) -> None:
+def test_a_file_in_a_list_becomes_its_content(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "one").write_bytes(b"\x00\xff")
     found = read(tmp_path, "list.txt", f"images/one\n{tmp_path}/images/one\n")
     assert values(found) == [{"b64": base64.b64encode(b"\x00\xff").decode()}] * 2
 
 
-def test_a_file_that_cannot_be_read_is_a_fault_of_its_own(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_a_list_is_a_fault(tmp_path: Path) -> None:
     found = read(tmp_path, "list.txt", b"nothing\ngs://b/o\n.\n\xff\xfe\n/dev/zero\na\x00b\n")
     assert [record.fault for record in found[:3]] == [
         "there is no such file",
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_read_is_a_fault_of_its_own(tmp_path: Path) -> Non
     assert all(record.fault and isinstance(record.value, str) for record in found)
 
 
-def test_an_input_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_input_is_refused(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.csv", "a"):
         with pytest.raises(ConfigInvalid, match="cannot be read"):
             list(read_records(tmp_path / name, format_of(Path(name))))

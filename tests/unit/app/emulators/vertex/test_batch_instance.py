@@ -18,7 +18,7 @@ def instance(value: Any, instances_format: InstancesFormat = JSONL, **config: An
 
 
 @pytest.mark.parametrize("value", [1, "a", [1, 2], {"a": [1]}, None])
-def test_a_line_is_sent_as_it_is(value: Any) -> None:
+def test_a_line_is_sent_unchanged(value: Any) -> None:
     assert instance(value) == BatchInstance(value, {"instance": value})
 
 
@@ -34,10 +34,10 @@ def test_a_line_is_sent_as_it_is(value: Any) -> None:
         ({"instance_type": OBJECT}, ROW, {"instance": ROW}),
     ],
 )
-def test_fields_of_an_object(config: dict[str, Any], sent: Any, label: dict[str, Any]) -> None:
+def test_fields_of_an_object_are_selected(config: dict[str, Any], sent: Any, label: dict[str, Any]) -> None:
     found = instance(ROW, **config)
     assert found == BatchInstance(sent, label)
-    assert list(found.value) == list(sent)  # the order of included fields is that of the array
+    assert list(found.value) == list(sent)  # the array has the order of the included fields
 
 
 def test_a_row_becomes_an_array() -> None:
@@ -60,13 +60,13 @@ def test_a_file_has_no_fields() -> None:
         (ROW, {"instance_type": ARRAY}, "fields must be named"),
     ],
 )
-def test_what_cannot_be_sent(value: Any, config: dict[str, Any], text: str) -> None:
+def test_instances_that_cannot_be_sent_have_a_fault(value: Any, config: dict[str, Any], text: str) -> None:
     found = instance(value, **config)
     assert text in found.fault
     assert found.label == {"instance": value}
 
 
-def test_a_fault_of_the_input_stays_one() -> None:
+def test_a_fault_of_the_record_is_kept() -> None:
     found = InstanceConfig().instance(InputRecord("{", "no JSON"), JSONL)
     assert (found.label, found.fault) == ({"instance": "{"}, "no JSON")
 
@@ -80,7 +80,7 @@ def test_a_fault_of_the_input_stays_one() -> None:
         ({"key_field": "a"}, FILES, "no key field"),
     ],
 )
-def test_what_does_not_go_together(config: dict[str, Any], instances_format: InstancesFormat, text: str) -> None:
+def test_conflicting_options_are_refused(config: dict[str, Any], instances_format: InstancesFormat, text: str) -> None:
     with pytest.raises(ConfigInvalid, match=text):
         InstanceConfig(**config).check(instances_format)
     InstanceConfig(key_field="a").check(CSV)

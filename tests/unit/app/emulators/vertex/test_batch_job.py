@@ -1,4 +1,4 @@
-"""A batch prediction job in front of a container of the test's."""
+"""A batch prediction job in front of a scripted container."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Job:
         return [json.loads(call.body) for call in self.container.calls]
 
 
-def test_every_instance_has_its_prediction(tmp_path: Path) -> None:
+def test_every_instance_gets_a_prediction(tmp_path: Path) -> None:
     job = Job(tmp_path, list(range(5)))
     assert job.run(batch_size=2) == BatchCounts(predicted=5, failed=0, is_whole=True)
     assert job.requests == [{"instances": [0, 1]}, {"instances": [2, 3]}, {"instances": [4]}]
@@ -72,7 +72,7 @@ def test_a_request_has_64_instances_and_the_models_parameters(tmp_path: Path) ->
     assert all(request["parameters"] == {"a": 1} for request in job.requests)
 
 
-def test_a_key_stands_in_the_place_of_the_instance(tmp_path: Path) -> None:
+def test_a_key_replaces_the_instance_in_the_output(tmp_path: Path) -> None:
     def answer(call: Call) -> Answer:
         return Answer(body=b'{"predictions": [{"x": 1}]}')
 
@@ -82,7 +82,7 @@ def test_a_key_stands_in_the_place_of_the_instance(tmp_path: Path) -> None:
     assert job.predictions == [{"key": 7, "prediction": {"x": 1}}]
 
 
-def test_a_request_that_fails_fails_for_all_its_instances_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_request_fails_only_its_own_instances(tmp_path: Path) -> None:
     def answer(call: Call) -> Answer:
         return Answer(422, b"bad 2") if 2 in json.loads(call.body)["instances"] else doubled(call)
 
@@ -94,7 +94,7 @@ def test_a_request_that_fails_fails_for_all_its_instances_and_no_other(tmp_path:
     assert job.report.breaches == {}
 
 
-def test_what_cannot_be_sent_is_an_error_and_the_rest_is_sent(tmp_path: Path) -> None:
+def test_an_invalid_instance_is_an_error_and_the_others_are_sent(tmp_path: Path) -> None:
     job = Job(tmp_path, [1, "{\n", 2])
     assert job.run() == BatchCounts(predicted=2, failed=1, is_whole=True)
     assert job.requests == [{"instances": [1, 2]}]
@@ -102,14 +102,14 @@ def test_what_cannot_be_sent_is_an_error_and_the_rest_is_sent(tmp_path: Path) ->
     assert (error["instance"], error["error"]["code"]) == ("{", 3)
 
 
-def test_predictions_that_belong_to_no_instance_are_none(tmp_path: Path) -> None:
+def test_a_wrong_number_of_predictions_fails_the_request(tmp_path: Path) -> None:
     job = Job(tmp_path, [1, 2], lambda call: Answer(body=b'{"predictions": [1]}'))
     assert job.run() == BatchCounts(failed=2, is_whole=True)
     assert "answered 2 instances with 1 predictions" in job.errors[0]["error"]["message"]
     assert len(job.report.breaches) == 1
 
 
-def test_a_job_that_is_stopped_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_stopped_job_keeps_its_output(tmp_path: Path) -> None:
     job = Job(tmp_path, list(range(10)))
     counts = job.run(lambda: len(job.container.calls) == 2, batch_size=2)
     assert counts == BatchCounts(predicted=4)
@@ -117,7 +117,7 @@ def test_a_job_that_is_stopped_keeps_what_it_has(tmp_path: Path) -> None:
     assert len(job.predictions) == 4
 
 
-def test_another_jobs_output_is_not_touched(tmp_path: Path) -> None:
+def test_another_jobs_output_is_not_overwritten(tmp_path: Path) -> None:
     job = Job(tmp_path, [1])
     job.output.mkdir(parents=True)
     (job.output / "errors_0001.jsonl").write_text("theirs")
@@ -126,13 +126,13 @@ def test_another_jobs_output_is_not_touched(tmp_path: Path) -> None:
     assert job.container.calls == []
 
 
-def test_an_output_that_cannot_be_a_folder(tmp_path: Path) -> None:
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     job = Job(tmp_path, [1])
     with pytest.raises(ConfigInvalid, match="cannot be created"):
         job.run(output=job.input)
 
 
-def test_what_is_wrong_is_known_before_there_is_a_model(tmp_path: Path) -> None:
+def test_invalid_options_are_refused_before_the_start(tmp_path: Path) -> None:
     def checked(name: str, **config: Any) -> None:
         options = BatchOptions(
             input=tmp_path / name,

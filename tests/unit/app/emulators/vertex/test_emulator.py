@@ -1,4 +1,4 @@
-"""The whole emulator around a container that is a small script."""
+"""The whole emulator, with a small script as the container."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.emulators.vertex.limits import PlatformLimits
 from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S
 
-# Answers every request with predictions that hold its arguments and what it finds set.
+# Answers every request with predictions of its arguments and its environment.
 SERVE = """\
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -50,7 +50,7 @@ class Connection(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", int(os.environ["AIP_HTTP_PORT"])), Connection).serve_forever()
 """
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SERVE}"
-# The first time it does not listen.
+# Does not listen on its first start.
 LATE = f"""\
 import os, time
 if not os.path.exists(os.environ["MARK"]):
@@ -61,7 +61,7 @@ ENDPOINT = Deployment(display_name="mine")
 
 
 class Emulated:
-    """An emulator that runs in a thread of the test."""
+    """An emulator on its own thread."""
 
     def __init__(self, folder: Path, script: str, **options: Any) -> None:
         model = folder / "model"
@@ -115,7 +115,7 @@ class Emulated:
         return prediction
 
 
-def test_a_container_finds_what_the_platform_gives_it(tmp_path: Path) -> None:
+def test_a_container_gets_the_platforms_environment_and_artifacts(tmp_path: Path) -> None:
     options = {"arguments": ["--a=$(AIP_MODE)"], "variables": {"MINE": "1"}}
     with Emulated(tmp_path, SERVE, **options) as emulated:
         found = emulated.predict()
@@ -133,7 +133,7 @@ def test_a_container_finds_what_the_platform_gives_it(tmp_path: Path) -> None:
     assert not Path(variables["TMPDIR"]).exists()
 
 
-def test_a_container_that_does_not_listen_in_time_is_started_again(tmp_path: Path) -> None:
+def test_a_container_that_does_not_listen_is_restarted(tmp_path: Path) -> None:
     limits = PlatformLimits(liveness_interval_s=0.2)
     with Emulated(tmp_path, LATE, variables={"MARK": str(tmp_path / "mark")}, limits=limits) as emulated:
         assert emulated.predict()["instance"] == 7
@@ -149,13 +149,13 @@ def test_a_container_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert emulated.status == 1
 
 
-def test_a_container_that_ends_is_a_failed_deployment(tmp_path: Path) -> None:
+def test_a_container_that_ends_fails_the_deployment(tmp_path: Path) -> None:
     with Emulated(tmp_path, "raise SystemExit(3)") as emulated:
         assert emulated.end() == ["the container ended by itself, with status 3"]
     assert (emulated.status, emulated.url) == (1, "")
 
 
-def test_a_job_ends_by_itself(tmp_path: Path) -> None:
+def test_the_emulator_ends_with_its_job(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text("1\n2\n")
     batch = BatchOptions(input=source, output=tmp_path / "out", instances_format=InstancesFormat.JSONL)
@@ -167,13 +167,13 @@ def test_a_job_ends_by_itself(tmp_path: Path) -> None:
     assert [json.loads(line)["instance"] for line in lines] == [1, 2]
 
 
-def test_what_is_no_model_starts_nothing(tmp_path: Path) -> None:
+def test_a_missing_model_starts_nothing(tmp_path: Path) -> None:
     options = EmulatorOptions(model=str(tmp_path / "none"), command=["/nothing"], environment={})
     with pytest.raises(ConfigInvalid, match="is not there"):
         Emulator(options, io.StringIO()).run(threading.Event())
 
 
-def test_a_port_that_is_taken_starts_nothing(tmp_path: Path) -> None:
+def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         options = EmulatorOptions(
@@ -183,7 +183,7 @@ def test_a_port_that_is_taken_starts_nothing(tmp_path: Path) -> None:
             Emulator(options, io.StringIO()).run(threading.Event())
 
 
-def test_whoever_stops_before_the_start_starts_nothing(tmp_path: Path) -> None:
+def test_stopping_before_the_start_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "weights").write_text("w")
     stopped = threading.Event()
     stopped.set()

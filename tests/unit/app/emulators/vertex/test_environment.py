@@ -17,7 +17,7 @@ from app.emulators.vertex.environment import (
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", project_number="56")
 
 
-def test_the_platforms_variables_are_all_there_in_their_forms() -> None:
+def test_all_platform_variables_are_set() -> None:
     assert platform_variables(DEPLOYMENT, 8080, "gs://b/m") == {
         "AIP_HTTP_PORT": "8080",
         "AIP_PREDICT_ROUTE": "/v1/endpoints/12/deployedModels/34:predict",
@@ -35,19 +35,19 @@ def test_the_platforms_variables_are_all_there_in_their_forms() -> None:
     }
 
 
-def test_the_server_makes_the_same_routes_of_the_ids() -> None:
+def test_the_server_derives_the_same_routes_from_the_ids() -> None:
     found = platform_variables(DEPLOYMENT, 1, "")
     routes = (found.pop("AIP_PREDICT_ROUTE"), found.pop("AIP_HEALTH_ROUTE"))
     assert read_routes(found)[:2] == routes
 
 
-def test_routes_of_the_model_take_the_place_of_the_platforms() -> None:
+def test_routes_of_the_model_replace_the_platforms() -> None:
     own = Deployment(predict_route="/predict", health_route="/health")
     found = platform_variables(own, 1, "")
     assert (found["AIP_PREDICT_ROUTE"], found["AIP_HEALTH_ROUTE"]) == ("/predict", "/health")
 
 
-def test_a_container_knows_nothing_of_the_persons_servers() -> None:
+def test_settings_of_servers_on_the_machine_are_not_inherited() -> None:
     inherited = {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "h", "AIP_MODE": "x", "TRIDENT_A": "x", "SAGEMAKER_B": "x"}
     found = container_environment(
         inherited,
@@ -68,7 +68,7 @@ def test_a_container_knows_nothing_of_the_persons_servers() -> None:
     }
 
 
-def test_the_model_may_set_what_the_image_sets() -> None:
+def test_variables_of_the_model_override_the_images() -> None:
     found = container_environment(
         {"PATH": "/bin"}, machine_variables(8002, Path("/disk")), {}, {"PATH": "/mine", "TRIDENT_METRICS_PORT": "9"}
     )
@@ -86,11 +86,11 @@ def test_the_model_may_set_what_the_image_sets() -> None:
         ("$A ${A} $(A", "$A ${A} $(A"),
     ],
 )
-def test_references(text: str, value: str) -> None:
+def test_references_to_variables_are_replaced(text: str, value: str) -> None:
     assert expanded(text, {"A": "1"}) == value
 
 
-def test_arguments_see_the_platforms_variables_and_the_models() -> None:
+def test_arguments_may_refer_to_variables() -> None:
     arguments = ["--a=$(AIP_PORT)", "--b=$(MINE)", "--c=$(PATH)"]
     assert container_arguments(arguments, {"AIP_PORT": "1"}, {"MINE": "<$(AIP_PORT)>"}) == [
         "--a=1",

@@ -26,17 +26,17 @@ ENDPOINT = "/v1/projects/p/locations/l/endpoints/12"
         (ENDPOINT.replace("/v1/", "/v1beta1/") + ":predict", Operation(Verb.PREDICT)),
     ],
 )
-def test_calls(target: str, operation: Operation) -> None:
+def test_calls_are_recognized_by_their_paths(target: str, operation: Operation) -> None:
     assert read_operation("POST", target, DEPLOYMENT) == operation
 
 
-def test_what_there_is_can_be_asked() -> None:
+def test_a_get_asks_for_the_endpoint_resource() -> None:
     assert read_operation("GET", f"{ENDPOINT}?%24alt=json", DEPLOYMENT) == Operation(Verb.GET)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @pytest.mark.parametrize("of", ["", "/deployedModels/34"])
-def test_an_invocation_is_a_path_of_the_containers(method: str, of: str) -> None:
+def test_an_invocation_gives_a_path_of_the_container(method: str, of: str) -> None:
     found = read_operation(method, f"{ENDPOINT}{of}/invoke/foo/b%20r:x?a=1&b", INVOKED)
     assert found == Operation(Verb.INVOKE, "/foo/b%20r:x?a=1&b")
 
@@ -60,13 +60,13 @@ def test_an_invocation_is_a_path_of_the_containers(method: str, of: str) -> None
         ("GET", f"{ENDPOINT}/invoke", INVOKED, 404, "not a call of the emulator"),
     ],
 )
-def test_refusals(method: str, target: str, deployment: Deployment, code: int, text: str) -> None:
+def test_unsupported_calls_are_refused(method: str, target: str, deployment: Deployment, code: int, text: str) -> None:
     with pytest.raises(GoogleError, match=text) as refusal:
         read_operation(method, target, deployment)
     assert refusal.value.code == code
 
 
-def test_a_shared_endpoint_does_not_stream() -> None:
+def test_a_shared_endpoint_refuses_streams() -> None:
     shared = Deployment(endpoint_id="12", endpoint_type=EndpointType.SHARED)
     with pytest.raises(GoogleError, match="needs a dedicated endpoint"):
         read_operation("POST", f"{ENDPOINT}:streamRawPredict", shared)

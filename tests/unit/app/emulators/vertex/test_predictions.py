@@ -10,7 +10,7 @@ from app.emulators.vertex.google_error import GoogleError
 from app.emulators.vertex.predictions import PredictionFault, read_predict_request, read_predictions
 
 
-def test_the_container_gets_instances_and_parameters_and_nothing_else() -> None:
+def test_the_container_gets_only_instances_and_parameters() -> None:
     body = b'{"endpoint": "e", "instances": [1, {"a": [0.1, "x"]}], "parameters": {"b": true}}'
     request = read_predict_request(body)
     assert request.count == 2
@@ -18,7 +18,7 @@ def test_the_container_gets_instances_and_parameters_and_nothing_else() -> None:
     assert json.loads(read_predict_request(b'{"instances": [1], "parameters": null}').body) == {"instances": [1]}
 
 
-def test_an_explanation_says_more() -> None:
+def test_an_explain_request_may_have_more_fields() -> None:
     body = b'{"instances": [1], "deployedModelId": "34"}'
     assert json.loads(read_predict_request(body, is_explain=True).body) == {"instances": [1]}
     with pytest.raises(GoogleError, match="deployedModelId"):
@@ -37,13 +37,13 @@ def test_an_explanation_says_more() -> None:
         (b'{"instances": {"a": 1}}', "at least one instance"),
     ],
 )
-def test_what_the_api_refuses(body: bytes, text: str) -> None:
+def test_invalid_requests_are_refused(body: bytes, text: str) -> None:
     with pytest.raises(GoogleError, match=text) as refusal:
         read_predict_request(body)
     assert (refusal.value.code, refusal.value.status) == (400, CanonicalCode.INVALID_ARGUMENT)
 
 
-def test_predictions_and_what_is_said_of_them() -> None:
+def test_predictions_may_have_metadata() -> None:
     found = read_predictions(b'{"predictions": [1, null], "metadata": {"a": 1}, "extra": 1}')
     assert (found.values, found.metadata) == ([1, None], {"a": 1})
     assert found.fault(2) == ""
@@ -51,12 +51,12 @@ def test_predictions_and_what_is_said_of_them() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{}", b'{"predictions": {}}', b'{"predictions": [NaN]}', b"\xff"])
-def test_what_is_no_answer(body: bytes) -> None:
+def test_an_answer_without_predictions_is_a_fault(body: bytes) -> None:
     with pytest.raises(PredictionFault, match="answered 200 with"):
         read_predictions(body)
 
 
-def test_an_error_is_of_googles_form() -> None:
+def test_an_error_has_googles_format() -> None:
     def document(error: GoogleError) -> Any:
         return json.loads(error.body())["error"]
 

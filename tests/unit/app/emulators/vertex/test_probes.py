@@ -20,7 +20,7 @@ HEALTH = "/v1/endpoints/12/deployedModels/34"
 
 
 class Machine:
-    """What runs the container: it "runs" until it is given an exit status."""
+    """A machine whose container "runs" until the test sets its exit status."""
 
     def __init__(self) -> None:
         self.exit_status: int | None = None
@@ -79,12 +79,12 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    with socket.socket() as held:  # nobody listens, and nobody else can take it
+    with socket.socket() as held:  # no process listens on it, and no other can bind it
         held.bind((HOST, 0))
         yield held.getsockname()[1]
 
 
-def test_healthy_is_200_on_the_health_route(script: Script) -> None:
+def test_a_200_on_the_health_route_means_healthy(script: Script) -> None:
     probed = Probed(script.served.port, PATIENT)
     assert not probed.probes.has_traffic
     script.answer = Answer(200, b"whatever the body says")
@@ -95,7 +95,7 @@ def test_healthy_is_200_on_the_health_route(script: Script) -> None:
 
 
 @pytest.mark.parametrize("status", [503, 204, 404])
-def test_anything_else_is_not(script: Script, status: int) -> None:
+def test_another_status_is_unhealthy(script: Script, status: int) -> None:
     script.answer = Answer(status, b"" if status == 204 else b"loading")
     probed = Probed(script.served.port, QUICK)
     assert not probed.is_ready()
@@ -106,7 +106,7 @@ def test_anything_else_is_not(script: Script, status: int) -> None:
     assert not probed.probes.has_traffic
 
 
-def test_a_port_that_nobody_listens_on_is_a_restart_and_a_breach(silent_port: int) -> None:
+def test_a_container_that_does_not_listen_is_restarted_and_reported(silent_port: int) -> None:
     probed = Probed(silent_port, QUICK)
     assert not probed.is_ready(lambda: probed.machine.restarts > 0)
     (breach,) = probed.breaches
@@ -120,14 +120,14 @@ def test_a_container_that_never_listens_runs_out_of_time(silent_port: int) -> No
     assert probed.breaches[-1].endswith(f"at the last probe it did not listen on port {silent_port}")
 
 
-def test_a_container_that_listens_is_not_restarted_however_long_it_loads(script: Script) -> None:
+def test_a_listening_container_is_not_restarted_during_its_load(script: Script) -> None:
     script.answer = Answer(503)
     probed = Probed(script.served.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
     assert not probed.is_ready()
     assert probed.machine.restarts == 0
 
 
-def test_a_container_that_ends_before_it_is_healthy_has_failed(silent_port: int) -> None:
+def test_a_container_that_ends_before_it_is_healthy_fails_the_deployment(silent_port: int) -> None:
     probed = Probed(silent_port, PATIENT)
     probed.machine.exit_status = 3
     assert not probed.is_ready()
@@ -135,13 +135,13 @@ def test_a_container_that_ends_before_it_is_healthy_has_failed(silent_port: int)
     assert probed.machine.restarts == 0
 
 
-def test_whoever_stops_the_emulator_does_not_wait_for_the_start(silent_port: int) -> None:
+def test_stopping_ends_the_wait_for_the_start(silent_port: int) -> None:
     probed = Probed(silent_port, PATIENT)
     assert not probed.is_ready(lambda: True)
     assert probed.breaches == []
 
 
-def test_four_bad_probes_in_a_row_end_the_traffic_and_a_good_one_brings_it_back(script: Script) -> None:
+def test_four_failed_probes_end_the_traffic_and_a_good_one_restores_it(script: Script) -> None:
     probed = Probed(script.served.port, PATIENT)
     assert probed.is_ready()
     script.answer = Answer(503, b"busy")
@@ -157,7 +157,7 @@ def test_four_bad_probes_in_a_row_end_the_traffic_and_a_good_one_brings_it_back(
     assert len(probed.breaches) == 1
 
 
-def test_three_bad_probes_do_not(script: Script) -> None:
+def test_three_failed_probes_do_not_end_the_traffic(script: Script) -> None:
     bad = 0
 
     def answer(call: Call) -> Answer:
@@ -173,7 +173,7 @@ def test_three_bad_probes_do_not(script: Script) -> None:
     assert probed.breaches == []
 
 
-def test_a_late_answer_is_a_bad_probe(script: Script) -> None:
+def test_a_late_answer_is_a_failed_probe(script: Script) -> None:
     over = threading.Event()
     limits = PlatformLimits(health_interval_s=0.005, health_s=0.02)
     probed = Probed(script.served.port, limits)
@@ -189,7 +189,7 @@ def test_a_late_answer_is_a_bad_probe(script: Script) -> None:
     assert probed.breaches[0].endswith("it did not answer within 20 ms")
 
 
-def test_a_container_that_ends_while_it_serves_is_started_again(script: Script) -> None:
+def test_a_serving_container_that_ends_is_restarted(script: Script) -> None:
     probed = Probed(script.served.port, PATIENT)
     assert probed.is_ready()
     seen = []

@@ -24,7 +24,7 @@ OWN = {
 }
 
 
-def test_headers_reach_the_container_but_for_the_doors_own() -> None:
+def test_headers_reach_the_container_except_those_of_the_connection() -> None:
     headers = {
         "Host": "h",
         "Authorization": "Bearer secret",
@@ -41,20 +41,20 @@ def test_headers_reach_the_container_but_for_the_doors_own() -> None:
 
 
 @pytest.mark.parametrize("header", [("A", "b\r\n c"), ("A b", "c"), ("A", "b\x00")])
-def test_a_header_that_cannot_be_sent_on_is_refused(header: tuple[str, str]) -> None:
+def test_a_header_that_cannot_be_forwarded_is_refused(header: tuple[str, str]) -> None:
     with pytest.raises(GoogleError, match="malformed"):
         read_raw_request([header], b"")
 
 
 @pytest.mark.parametrize("data", ["+/+/AA==", "-_-_AA=="])
-def test_the_sdks_form_holds_the_body(data: str) -> None:
+def test_the_envelope_has_the_body(data: str) -> None:
     body = json.dumps({"httpBody": {"contentType": "a/b", "data": data}}).encode()
     request = read_sdk_request({"Content-Type": "application/json", "X-Mine": "1"}.items(), body)
     assert request.headers == {"X-Mine": "1", "Content-Type": "a/b"}
     assert request.body == base64.b64decode("+/+/AA==")
 
 
-def test_the_sdks_form_may_hold_nothing() -> None:
+def test_the_envelope_may_be_empty() -> None:
     request = read_sdk_request([("User-Agent", "x")], b'{"httpBody": {}}')
     assert (request.headers, request.body) == ({}, b"")
 
@@ -73,12 +73,12 @@ def test_the_sdks_form_may_hold_nothing() -> None:
         b'{"httpBody": {"contentType": "a\\nb"}}',
     ],
 )
-def test_what_is_not_the_sdks_form_is_refused(body: bytes) -> None:
+def test_a_malformed_envelope_is_refused(body: bytes) -> None:
     with pytest.raises(GoogleError, match="Invalid"):
         read_sdk_request([], body)
 
 
-def test_the_answers_headers_and_the_platforms() -> None:
+def test_the_answer_has_the_containers_and_the_platforms_headers() -> None:
     headers = [
         ("Content-Type", "a/b"),
         ("X-Mine", "1"),
@@ -93,10 +93,10 @@ def test_the_answers_headers_and_the_platforms() -> None:
     }
 
 
-def test_answers_in_the_sdks_form() -> None:
+def test_answers_are_put_into_envelopes() -> None:
     headers = [("content-type", "a/b")]
     assert json.loads(sdk_answer(headers, b"\x00")) == {"contentType": "a/b", "data": "AA=="}
     streamed = list(sdk_answers(headers, iter([b"1", b"2"])))
-    assert len(streamed) == 3  # each as it comes
+    assert len(streamed) == 3  # one for each part, as it arrives
     assert [each["data"] for each in json.loads(b"".join(streamed))] == ["MQ==", "Mg=="]
     assert json.loads(b"".join(sdk_answers(headers, iter([])))) == []
