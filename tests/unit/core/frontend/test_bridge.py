@@ -39,13 +39,13 @@ def request() -> InferenceRequest:
     return InferenceRequest("simple", [])
 
 
-def test_a_response_on_the_same_thread() -> None:
+def test_infer_returns_a_response_given_on_the_same_thread() -> None:
     given = response()
     assert ThreadBridge().infer(FakeEngine(lambda _: given), request()) is given
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_response_on_another_thread(watched: bool) -> None:
+def test_infer_returns_a_response_given_on_another_thread(watched: bool) -> None:
     engine = OtherThread()
     for _ in range(100):
         answer = ThreadBridge().infer(engine, request(), (lambda: False) if watched else None)
@@ -54,7 +54,7 @@ def test_a_response_on_another_thread(watched: bool) -> None:
         thread.join(10)
 
 
-def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
+def test_a_disconnected_client_cancels_its_request() -> None:
     engine = FakeEngine(lambda _: None)
     looks: Iterator[bool] = iter([False, True])
     answer = ThreadBridge().infer(engine, request(), lambda: next(looks))
@@ -62,7 +62,7 @@ def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
     assert engine.calls == [("cancel", "simple")]
 
 
-def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() -> None:
+def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
     engine = FakeEngine(lambda _: None)
     engine.cancel = lambda _: engine.calls.append(("cancel",))  # type: ignore[method-assign]
 
@@ -75,7 +75,7 @@ def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() ->
     assert engine.calls == [("cancel",)]
 
 
-def test_an_interrupted_wait_cancels() -> None:
+def test_an_interrupted_wait_cancels_the_request() -> None:
     engine = FakeEngine(lambda _: None)
 
     def interrupt() -> bool:
@@ -86,7 +86,7 @@ def test_an_interrupted_wait_cancels() -> None:
     assert engine.calls == [("cancel", "simple")]
 
 
-def test_blocking_work_runs_in_place() -> None:
+def test_run_calls_the_function_on_the_calling_thread() -> None:
     bridge = ThreadBridge()
     assert bridge.run(threading.get_ident) == threading.get_ident()
     assert bridge.run(int, "12", base=8) == 10
@@ -108,7 +108,7 @@ def test_blocking_work_runs_in_place() -> None:
         ([response(final=False), response(final=False), response(empty=True)], None),
     ],
 )
-def test_one_response_is_what_http_can_give(given: list[InferenceResponse], number: int | None) -> None:
+def test_gather_returns_one_response_or_an_error(given: list[InferenceResponse], number: int | None) -> None:
     gathered = SingleResponse()
     for part in given[:-1]:
         assert gathered.gather(part) is None
@@ -122,7 +122,7 @@ def test_one_response_is_what_http_can_give(given: list[InferenceResponse], numb
 
 
 @pytest.mark.parametrize("patched", [True, False])
-def test_patched_threading_is_refused_with_the_cure(patched: bool) -> None:
+def test_patched_threading_is_refused_with_a_hint(patched: bool) -> None:
     monkey = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
     modules = {"gevent.monkey": cast(ModuleType, monkey)}
     if not patched:

@@ -16,7 +16,7 @@ def output(values: object, datatype: str = "FP32") -> OutputTensor:
     return OutputTensor("OUT", datatype, array.shape, array)
 
 
-def test_batch_items_are_ranked_each_for_itself() -> None:
+def test_each_batch_item_is_ranked_separately() -> None:
     ranked = classify(output([[0.1, 0.4, 0.3, 0.2], [9, 8, 7, 6]]), 2, 8, ("cat", "dog", "bird"))
     assert (ranked.name, ranked.datatype, ranked.shape) == ("OUT", "BYTES", (2, 2))
     assert ranked.array.tolist() == [[b"0.400000:1:dog", b"0.300000:2:bird"], [b"9.000000:0:cat", b"8.000000:1:dog"]]
@@ -27,16 +27,16 @@ def test_without_a_batch_dimension_all_elements_are_one_item() -> None:
     assert (ranked.shape, ranked.array.tolist()) == ((3,), [b"9:2", b"5:1", b"3:3"])
 
 
-def test_no_more_classes_than_elements() -> None:
+def test_classes_are_limited_to_the_elements() -> None:
     assert classify(output([[1.0, 2.0]]), 2**40, 8, ()).array.tolist() == [[b"2.000000:1", b"1.000000:0"]]
 
 
-def test_labels_are_left_out_where_there_is_none() -> None:
+def test_values_without_a_label_have_none() -> None:
     assert classify(output([[3, 2, 1]], "INT8"), 3, 8, ("", "é")).array.tolist() == [[b"3:0", "2:1:é".encode(), b"1:2"]]
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((0, 4), (0, 2)), ((2, 0), (2, 0)), ((3,), (3, 1))])
-def test_shapes_at_the_edge(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_classify_handles_empty_and_scalar_shapes(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     assert classify(output(np.zeros(shape)), 2, 8, ()).array.shape == expected
 
 
@@ -50,18 +50,18 @@ def test_shapes_at_the_edge(shape: tuple[int, ...], expected: tuple[int, ...]) -
         ([1e20, 0.1], "FP64", [b"100000000000000000000.000000:0", b"0.100000:1"]),
     ],
 )
-def test_extremes(values: list[float], datatype: str, texts: list[bytes]) -> None:
+def test_classify_formats_extreme_values(values: list[float], datatype: str, texts: list[bytes]) -> None:
     assert classify(output(values, datatype), 2, 0, ()).array.tolist() == texts
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16", "BF16"])
-def test_datatypes_that_have_no_rank(datatype: str) -> None:
+def test_unranked_datatypes_are_refused(datatype: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         classify(output([1], datatype), 1, 0, ())
     assert refused.value.message == (f"class result not available for output due to unsupported type '{datatype}'")
 
 
-def test_an_item_has_its_limit() -> None:
+def test_items_above_the_limit_are_refused() -> None:
     assert classify(output(np.zeros((2, LARGEST_ITEM), np.float32)), 1, 8, ()).shape == (2, 1)
     with pytest.raises(InvalidRequest, match=r"^classification output tensor too large$"):
         classify(output(np.zeros(LARGEST_ITEM + 1, np.float32)), 1, 0, ())
@@ -76,7 +76,7 @@ def in_order(values: Array) -> list[int]:
     st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.0, 2.5, float("nan"), float("inf"), float("-inf")]), min_size=1),
     st.integers(1, 10),
 )
-def test_floats_with_ties_and_nan(values: list[float], k: int) -> None:
+def test_floats_rank_ties_by_index_and_nan_last(values: list[float], k: int) -> None:
     array = np.array(values, dtype=np.float32)
     found = top_indices(array, min(k, len(values))).tolist()
     nans = [i for i in in_order(array) if np.isnan(array[i])]
@@ -85,7 +85,7 @@ def test_floats_with_ties_and_nan(values: list[float], k: int) -> None:
 
 
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=300), st.integers(1, 20))
-def test_integers_with_ties(values: list[int], k: int) -> None:
+def test_integers_rank_ties_by_index(values: list[int], k: int) -> None:
     array = np.array(values, dtype=np.int8)
     found = top_indices(array, min(k, len(values))).tolist()
     assert found == in_order(array)[: len(found)]

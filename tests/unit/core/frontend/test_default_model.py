@@ -28,13 +28,13 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
     return DefaultModel(engine, ThreadBridge(), name, "the cure")
 
 
-def test_the_one_that_is_named_whatever_there_is() -> None:
+def test_the_named_model_is_used_whatever_else_serves() -> None:
     engine = Index("a", "b")
     assert default_of(engine, "b").spec().name == "b"
     assert engine.looks == 0
 
 
-def test_the_only_one_is_looked_for_once_and_again_when_it_is_gone() -> None:
+def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
     engine = Index("a")
     default = default_of(engine)
     assert [default.spec().name, default.spec().name] == ["a", "a"]
@@ -43,12 +43,12 @@ def test_the_only_one_is_looked_for_once_and_again_when_it_is_gone() -> None:
     assert default.spec().name == "b"
 
 
-def test_none() -> None:
+def test_no_model_is_not_ready() -> None:
     with pytest.raises(ModelNotReady, match="no model is loaded"):
         default_of(Index()).spec()
 
 
-def test_several() -> None:
+def test_several_models_are_refused_with_a_hint() -> None:
     with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
         default_of(Index("b", "a")).spec()
     assert caught.value.hint == "the cure"
@@ -56,7 +56,7 @@ def test_several() -> None:
         default_of(Index(*map(str, range(20)))).spec()
 
 
-def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
+def test_no_model_is_the_only_one_while_models_load() -> None:
     engine = Index("a")
     engine.serving = ServingPhase(name=Phase.LOADING, done=1, total=2)
     with pytest.raises(ModelNotReady, match="still being loaded"):
@@ -65,14 +65,14 @@ def test_before_all_are_loaded_the_first_is_not_the_only_one() -> None:
     assert default_of(engine).spec().name == "a"
 
 
-def test_what_was_named_is_ready_when_it_serves() -> None:
+def test_a_named_model_is_ready_when_it_serves() -> None:
     engine = Index("a")
     assert default_of(engine).is_ready()
     assert default_of(engine, "a").is_ready()
     assert not default_of(engine, "c").is_ready()
 
 
-def test_where_none_was_named_any_that_serves_will_do() -> None:
+def test_without_a_name_any_serving_model_is_ready() -> None:
     engine = Index("a", "b")
     default = default_of(engine)
     assert default.is_ready()

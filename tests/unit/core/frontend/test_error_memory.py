@@ -1,5 +1,5 @@
-"""What was refused is forgotten: no cycle of error, frames and response keeps a request's body until the collector
-comes round, which may be after thousands of requests."""
+"""A refused request is freed at once: no cycle of error, frames and response keeps its body until the garbage collector
+runs, which may be thousands of requests later."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def body_after(application: V2Application, content: bytes) -> tuple[int, bool]:
         (empty_response, b"{" + HEADER[1:-1] + b"]" + bytes(16), 400),
     ],
 )
-def test_nobody_has_the_body(without_collector: None, respond: Respond, body: bytes, status: int, on_hub: bool) -> None:
+def test_an_error_keeps_no_reference_to_the_body(
+    without_collector: None, respond: Respond, body: bytes, status: int, on_hub: bool
+) -> None:
     def ask() -> tuple[int, bool]:
         bridge = GeventBridge(gevent.get_hub()) if on_hub else ThreadBridge()
         try:

@@ -115,7 +115,7 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
     on_a_hub(test)
 
 
-def test_what_was_deferred_is_called_on_the_hub_after_all_were_submitted() -> None:
+def test_deferred_calls_run_on_the_hub_after_all_requests_were_submitted() -> None:
     events: list[str] = []
     waiting: list[Callable[[], None]] = []
 
@@ -140,7 +140,7 @@ def test_what_was_deferred_is_called_on_the_hub_after_all_were_submitted() -> No
     on_a_hub(test)
 
 
-def test_a_hub_runs_short_executions_itself() -> None:
+def test_the_hub_runs_short_executions_itself() -> None:
     with benches() as make_bench:
         bench = resting_bench(make_bench)
         threads = noted_threads(bench)
@@ -160,7 +160,7 @@ def test_a_hub_runs_short_executions_itself() -> None:
         on_a_hub(test)
 
 
-def test_a_batch_signals_once() -> None:
+def test_a_batch_signals_the_hub_once() -> None:
     waiting: list[OnResponse] = []
     answered = InferenceResponse("simple", 1, [])
 
@@ -198,7 +198,7 @@ class Counting:
         self._watcher.send()
 
 
-def test_a_response_before_the_wait() -> None:
+def test_infer_returns_a_response_given_before_the_wait() -> None:
     def test(bridge: GeventBridge) -> None:
         for _ in range(10):
             assert bridge.infer(FakeEngine(), request("now")).id == "now"
@@ -208,7 +208,7 @@ def test_a_response_before_the_wait() -> None:
     on_a_hub(test)
 
 
-def test_several_responses_are_an_error() -> None:
+def test_several_responses_become_an_error() -> None:
     class Chatty(FakeEngine):
         def submit(self, pending: PendingRequest) -> None:
             for final in (False, False, True):
@@ -222,7 +222,7 @@ def test_several_responses_are_an_error() -> None:
     on_a_hub(test)
 
 
-def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
+def test_a_disconnected_client_cancels_its_request() -> None:
     engine = FakeEngine(lambda _: None)
     gone: list[str] = []
 
@@ -247,7 +247,7 @@ def test_the_request_of_a_client_that_has_gone_is_cancelled() -> None:
     on_a_hub(test)
 
 
-def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() -> None:
+def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
     class Late(FakeEngine):
         """Answers a cancelled request when the test says so."""
 
@@ -275,7 +275,7 @@ def test_one_that_shall_not_be_waited_for_is_cancelled_and_answered_at_once() ->
     on_a_hub(test)
 
 
-def test_who_leaves_early_cancels_and_is_not_woken_later() -> None:
+def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
     late: list[OnResponse] = []
 
     class Late(FakeEngine):
@@ -311,7 +311,7 @@ def test_who_leaves_early_cancels_and_is_not_woken_later() -> None:
     on_a_hub(test)
 
 
-def test_blocking_work_leaves_the_hub_free() -> None:
+def test_run_leaves_the_hub_free() -> None:
     def test(bridge: GeventBridge) -> None:
         released = threading.Event()
         blocked = gevent.spawn(bridge.run, released.wait, LIMIT)
@@ -323,7 +323,7 @@ def test_blocking_work_leaves_the_hub_free() -> None:
     on_a_hub(test)
 
 
-def test_what_blocking_work_raises_is_raised() -> None:
+def test_run_raises_the_error_of_the_function() -> None:
     def test(bridge: GeventBridge) -> None:
         with pytest.raises(ValueError, match="invalid literal"):
             bridge.run(int, "x")

@@ -40,7 +40,7 @@ class HoldingEngine(FakeEngine):
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, 3 * AT_ONCE + 1])
-def test_the_responses_come_in_the_order_of_the_requests(count: int) -> None:
+def test_responses_have_the_order_of_the_requests(count: int) -> None:
     engine = HoldingEngine(count)
     assert [response.id for response in infer_many(engine, requests(count))] == [str(n) for n in range(count)]
     assert engine.most == min(count, AT_ONCE)
@@ -61,7 +61,7 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
     assert len(engine._pending) == 0
 
 
-def test_a_client_that_has_gone_needs_no_answers() -> None:
+def test_a_disconnected_client_cancels_all_requests() -> None:
     engine = FakeEngine(lambda request: None)
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):
@@ -69,7 +69,7 @@ def test_a_client_that_has_gone_needs_no_answers() -> None:
     assert engine.cancelled == given
 
 
-def test_a_client_is_asked_for_also_while_answers_come() -> None:
+def test_a_disconnected_client_is_noticed_while_answers_arrive() -> None:
     """Each of them comes sooner than anybody would look: the model is quick, and the instances are many."""
     answered: list[str] = []
 
@@ -86,7 +86,7 @@ def test_a_client_is_asked_for_also_while_answers_come() -> None:
     assert len(answered) > AT_ONCE
 
 
-def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
+def test_an_expired_deadline_cancels_requests_without_awaiting_them() -> None:
     class Late(FakeEngine):
         """Never answers, not even what is cancelled."""
 
@@ -103,12 +103,12 @@ def test_what_shall_not_be_waited_for_is_cancelled_and_not_awaited() -> None:
     assert engine.cancelled == given
 
 
-def test_a_client_that_waits_gets_its_answers() -> None:
+def test_a_connected_client_gets_its_responses() -> None:
     engine = HoldingEngine(2)
     assert len(infer_many(engine, requests(2), lambda: False)) == 2
 
 
-def test_requests_are_made_when_there_is_room_for_them() -> None:
+def test_requests_are_made_only_when_there_is_room_for_them() -> None:
     made: list[int] = []
 
     def make() -> Iterator[InferenceRequest]:
@@ -123,7 +123,7 @@ def test_requests_are_made_when_there_is_room_for_them() -> None:
     assert len(infer_many(FakeEngine(respond), make())) == AT_ONCE + 5
 
 
-def test_requests_that_cannot_be_made_cancel_those_before() -> None:
+def test_a_failing_iterator_cancels_the_requests_in_flight() -> None:
     engine = FakeEngine(lambda request: None)
     first = InferenceRequest("simple", [])
 

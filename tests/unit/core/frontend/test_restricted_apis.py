@@ -21,7 +21,7 @@ def test_an_option_names_groups_and_a_header() -> None:
         (["health,health:a=b"], "restricted api 'health' can not be specified in multiple config groups"),
     ],
 )
-def test_groups_that_cannot_be(options: list[str], text: str) -> None:
+def test_unknown_and_repeated_groups_are_refused(options: list[str], text: str) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         parse_restricted(options)
     assert refused.value.message == text
@@ -33,11 +33,11 @@ def test_a_malformed_option_is_refused_without_showing_the_value(option: str) ->
         parse_restricted([option])
 
 
-def test_the_value_is_not_in_the_repr() -> None:
+def test_repr_hides_the_value() -> None:
     assert "hidden" not in repr(RestrictedApi(("health",), "key", "hidden"))
 
 
-def test_only_the_exact_value_opens() -> None:
+def test_only_the_exact_value_opens_a_group() -> None:
     restrictions = Restrictions([RestrictedApi(("health",), "Admin-Key", "välue")])
     restrictions.check("metadata", {}.get)
     restrictions.check("health", {"Admin-Key": "välue".encode().decode("latin-1")}.get)
@@ -47,7 +47,7 @@ def test_only_the_exact_value_opens() -> None:
         assert refused.value.message == "This API is restricted, expecting header 'Admin-Key'"
 
 
-def test_an_empty_value_still_wants_the_header() -> None:
+def test_an_empty_value_still_requires_the_header() -> None:
     restrictions = Restrictions([RestrictedApi(("health",), "key", "")])
     restrictions.check("health", {"key": ""}.get)
     with pytest.raises(ApiRestricted):

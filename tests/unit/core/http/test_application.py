@@ -129,7 +129,7 @@ def test_an_error_becomes_a_reply_in_one_place(
 
 
 @pytest.mark.parametrize("error", [ValueError("secret"), MemoryError(), RecursionError(), BackendFailed("boom")])
-def test_whatever_breaks_is_a_500_logged_once(
+def test_an_unexpected_error_is_a_500_logged_once(
     application: Recording, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     application.error = error
@@ -141,7 +141,7 @@ def test_whatever_breaks_is_a_500_logged_once(
     assert record.exc_info[1] is error
 
 
-def test_what_is_refused_before_the_body_is_parsed_is_text() -> None:
+def test_a_refusal_before_parsing_is_text() -> None:
     application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
     for path, status in (
         ("/v2/models/nope/infer", "404 Not Found"),
@@ -153,7 +153,7 @@ def test_what_is_refused_before_the_body_is_parsed_is_text() -> None:
     assert call(application, INFER)[1]["Content-Type"] == JSON
 
 
-def test_an_infer_request_from_body_to_body() -> None:
+def test_an_infer_request_is_answered_from_body_to_body() -> None:
     application = V2Application(FakeEngine(echo), HttpOptions(), ThreadBridge())
     header = b'{"id":"7","inputs":[{"name":"IN","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}]}'
     content = header + np.array([1, -2], dtype=np.int32).tobytes()
@@ -169,7 +169,7 @@ def test_an_infer_request_from_body_to_body() -> None:
     }
 
 
-def test_the_restriction_comes_before_everything() -> None:
+def test_restrictions_are_checked_before_everything() -> None:
     application = Recording(restricted=parse_restricted(["inference,health:key=value"]))
     refusal = b'{"error":"This API is restricted, expecting header \'key\'"}'
     for method, path in (
@@ -204,14 +204,14 @@ def test_requests_through_flask_are_measured_by_route(application: Recording) ->
     assert "infer" not in page
 
 
-def test_two_applications_do_not_share_their_metrics() -> None:
+def test_applications_do_not_share_their_metrics() -> None:
     first, second = Recording(), Recording()
     call(first, "/v2", "GET")
     assert "request_total{" in first.request_metrics_page().decode()
     assert "request_total{" not in second.request_metrics_page().decode()
 
 
-def test_what_breaks_outside_of_a_view_is_answered(application: Recording, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ValueError("secret")
 
@@ -223,7 +223,7 @@ def test_what_breaks_outside_of_a_view_is_answered(application: Recording, caplo
 
 
 @pytest.mark.parametrize(("text", "offset"), [(None, 0), ("", 0), ("123", 123), ("-1", 0), ("x", 0), ("9" * 99, 0)])
-def test_the_guess_where_tensors_begin(application: Recording, text: str | None, offset: int) -> None:
+def test_binary_offset_reads_the_header_or_returns_zero(application: Recording, text: str | None, offset: int) -> None:
     environ = {} if text is None else {"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": text}
     assert application.binary_offset(environ) == offset
 
@@ -268,20 +268,20 @@ class OwnHeaders(V2Application):
         return [("Content-Type", f"{self.binary_mime};size={json_length}")]
 
 
-def test_routes_can_be_added() -> None:
+def test_subclasses_can_add_routes() -> None:
     assert call(Platform(), "/ping", "GET")[2] == b'{"pong":true}'
     assert call(Platform(), "/v2", "GET")[0] == "200 OK"
     assert call(Recording(), "/ping", "GET")[0] == "404 Not Found"
 
 
-def test_paths_can_be_made_infer_requests() -> None:
+def test_subclasses_can_add_infer_paths() -> None:
     application = Platform()
     assert call(application, "/invocations")[0] == "200 OK"
     assert call(application, INFER)[0] == "200 OK"
     assert application.seen == [("simple", ""), ("simple", "")]
 
 
-def test_statuses_can_be_changed_for_both_ways() -> None:
+def test_subclasses_can_change_statuses_for_both_ways() -> None:
     application = Platform()
     application.error = QueueFull("full")
     assert call(application, INFER)[0] == "507 Insufficient Storage"
@@ -290,7 +290,7 @@ def test_statuses_can_be_changed_for_both_ways() -> None:
     assert call(application, INFER)[0] == "404 Not Found"
 
 
-def test_the_mark_of_binary_bodies_is_two_attributes() -> None:
+def test_two_attributes_mark_binary_bodies() -> None:
     application = Platform()
     assert application.binary_header({"HTTP_X_JSON_SIZE": "5"}) == "5"
     assert application.binary_header({"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": "5"}) is None
@@ -298,7 +298,7 @@ def test_the_mark_of_binary_bodies_is_two_attributes() -> None:
     assert application.body_headers(7) == [("Content-Type", "application/x-platform"), ("X-Json-Size", "7")]
 
 
-def test_or_two_methods() -> None:
+def test_two_methods_mark_binary_bodies() -> None:
     application = OwnHeaders(FakeEngine(echo), HttpOptions(), ThreadBridge())
     header = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}]}'
     answer = application.test_client().post(
@@ -313,7 +313,7 @@ def tagged(request: InferenceRequest) -> InferenceResponse:
     return response
 
 
-def test_headers_can_be_adopted_and_made_of_parameters() -> None:
+def test_subclasses_can_adopt_headers_and_make_headers_of_parameters() -> None:
     body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
     for made, expected in ((tagged, "7"), (echo, None)):
         client = OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()).test_client()
@@ -321,7 +321,7 @@ def test_headers_can_be_adopted_and_made_of_parameters() -> None:
         assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
 
 
-def test_early_errors_can_have_another_type() -> None:
+def test_early_errors_can_have_another_content_type() -> None:
     application = OwnHeaders(FakeEngine(), HttpOptions(restricted=parse_restricted(["health:k=v"])), ThreadBridge())
     for method, path in (("POST", "/v2/models/nope/infer"), ("GET", "/v2/health/live"), ("GET", "/nope")):
         assert call(application, path, method)[1]["Content-Type"] == JSON
@@ -334,7 +334,7 @@ def test_the_list_of_hooks_is_complete() -> None:
     assert all(f"`{name}" in documented for name in overridden)
 
 
-def test_the_error_of_a_hook_is_an_error_like_any_other(application: Recording) -> None:
+def test_errors_of_a_hook_have_their_statuses(application: Recording) -> None:
     application.error = errors.MethodNotAllowed(["POST"])
     assert call(application, INFER)[0] == "405 Method Not Allowed"
     assert isinstance(application.error, ServerError)

@@ -17,17 +17,17 @@ PACKED = {"gzip": gzip.compress(TEXT, mtime=0), "deflate": zlib.compress(TEXT)}
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", " GZIP "])
 @pytest.mark.parametrize("container", ["gzip", "deflate"])
-def test_the_container_is_seen_from_the_body(encoding: str, container: str) -> None:
+def test_decompress_finds_the_container_in_the_body(encoding: str, container: str) -> None:
     assert decompress(memoryview(PACKED[container]), encoding, 10_000) == TEXT
 
 
 @pytest.mark.parametrize("encoding", ["identity", ""])
-def test_identity_is_the_body_itself(encoding: str) -> None:
+def test_identity_returns_the_body_itself(encoding: str) -> None:
     assert decompress(TEXT, encoding, 1) is TEXT
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x"])
-def test_other_encodings(encoding: str) -> None:
+def test_other_encodings_are_refused(encoding: str) -> None:
     with pytest.raises(UnsupportedEncoding, match=r"^Unsupported compression type$"):
         decompress(PACKED["gzip"], encoding, 10_000)
 
@@ -54,7 +54,7 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
         tracemalloc.stop()
 
 
-def test_an_empty_body() -> None:
+def test_an_empty_body_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"^nothing to be decompressed$"):
         decompress(b"", "gzip", 10)
     assert decompress(zlib.compress(b""), "deflate", 10) == b""
@@ -63,12 +63,12 @@ def test_an_empty_body() -> None:
 @pytest.mark.parametrize(
     "body", [b"notgzip", PACKED["gzip"][:-1], PACKED["deflate"][:20], PACKED["gzip"] + b"x", PACKED["gzip"] * 2]
 )
-def test_broken_bodies(body: bytes) -> None:
+def test_broken_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"^failed to decompress the request body: "):
         decompress(body, "gzip", 10_000)
 
 
-def test_a_body_changed_on_the_way() -> None:
+def test_a_corrupted_body_is_refused() -> None:
     broken = bytearray(PACKED["gzip"])
     broken[-6] ^= 1
     with pytest.raises(InvalidRequest, match="incorrect data check"):
@@ -104,5 +104,5 @@ def test_parts_become_one_stream() -> None:
         (";,;q=,==" * 100_000, "identity"),
     ],
 )
-def test_the_best_of_the_accepted_encodings(accepted: str, encoding: str) -> None:
+def test_choose_encoding_takes_the_best_accepted_encoding(accepted: str, encoding: str) -> None:
     assert choose_encoding(accepted) == encoding

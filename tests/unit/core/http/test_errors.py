@@ -54,11 +54,11 @@ ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/in
         (ValueError("?"), 500),
     ],
 )
-def test_status(error: Exception, status: int) -> None:
+def test_status_of_maps_errors_to_statuses(error: Exception, status: int) -> None:
     assert status_of(error) == status
 
 
-def test_the_body_is_the_message_and_nothing_else() -> None:
+def test_the_body_holds_only_the_message() -> None:
     reply = error_reply(ModelNotFound("no 'é/\"' \n", hint="look there", model="m"), 404, JSON, ENVIRON)
     assert reply.body == ['{"error":"no \'é/\\"\' \\n"}'.encode()]
     assert dict(reply.headers) == {
@@ -77,15 +77,15 @@ def test_the_body_is_the_message_and_nothing_else() -> None:
         (MethodNotAllowed({"POST", "GET"}), ("Allow", "GET, POST")),
     ],
 )
-def test_headers_that_belong_to_an_error(error: ServerError, header: tuple[str, str]) -> None:
+def test_error_reply_adds_the_headers_of_the_error(error: ServerError, header: tuple[str, str]) -> None:
     assert error_reply(error, 400, JSON, {}).headers[-1] == header
 
 
-def test_an_unforeseen_error_tells_the_client_nothing() -> None:
+def test_an_unexpected_error_tells_the_client_nothing() -> None:
     assert b"secret" not in error_reply(ValueError("secret"), 500, JSON, {}).body[0]
 
 
-def test_a_message_that_is_no_unicode_is_still_answered() -> None:
+def test_an_invalid_unicode_message_is_still_answered() -> None:
     assert error_reply(InvalidRequest("\ud800"), 400, JSON, {}).body == [b'{"error":"?"}']
 
 
@@ -104,19 +104,19 @@ def records(caplog: pytest.LogCaptureFixture, error: Exception) -> logging.LogRe
     return record
 
 
-def test_what_the_client_caused_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_error_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) -> None:
     record = records(caplog, InvalidRequest("bad", hint="do better"))
     assert record.getMessage() == "POST /v2/models/m/infer: 400 bad (hint: do better) (request id: 7)"
     assert (record.levelno, record.exc_info) == (logging.INFO, None)
 
 
-def test_load_is_a_warning_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_overload_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     record = records(caplog, QueueFull("full"))
     assert (record.levelno, record.exc_info) == (logging.WARNING, None)
 
 
 @pytest.mark.parametrize("error", [BackendFailed("boom"), ValueError("boom")])
-def test_what_broke_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_a_server_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     record = records(caplog, error)
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None

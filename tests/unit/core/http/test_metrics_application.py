@@ -12,7 +12,7 @@ def client() -> Client:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics?name=x"])
-def test_the_page(client: Client, path: str) -> None:
+def test_get_metrics_returns_the_page(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (200, "text/plain; charset=utf-8")
     assert answer.text == "nv_inference_count 1\né"
@@ -20,13 +20,13 @@ def test_the_page(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v2", "/metrics//", "//metrics", "/%6Detrics"])
-def test_any_other_path_is_200_and_empty(client: Client, path: str) -> None:
+def test_other_paths_are_200_and_empty(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.data) == (200, b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/metrics", "/"])
-def test_only_get(client: Client, method: str, path: str) -> None:
+def test_other_methods_are_405(client: Client, method: str, path: str) -> None:
     answer = client.open(path, method=method)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")

@@ -6,7 +6,7 @@ from core.errors import ConfigInvalid
 from core.http.options import HttpOptions
 
 
-def test_nothing_is_forwarded_by_default() -> None:
+def test_no_header_is_forwarded_by_default() -> None:
     assert HttpOptions().header_pattern is None
 
 
@@ -17,6 +17,6 @@ def test_the_header_pattern_ignores_case_and_matches_a_part() -> None:
     assert not pattern.search("X-C")
 
 
-def test_a_pattern_that_is_none_is_refused_at_start() -> None:
+def test_an_invalid_pattern_is_refused_at_start() -> None:
     with pytest.raises(ConfigInvalid, match="--http-header-forward-pattern is not a regular expression: '\\('"):
         HttpOptions(header_forward_pattern="(")

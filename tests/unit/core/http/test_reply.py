@@ -11,7 +11,7 @@ def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]
     return calls, body
 
 
-def test_status_lines() -> None:
+def test_status_lines_have_number_and_phrase() -> None:
     assert STATUS_LINES[200] == "200 OK"
     assert STATUS_LINES[405] == "405 Method Not Allowed"
 
@@ -28,7 +28,7 @@ def test_an_empty_reply_has_a_type_and_a_length() -> None:
     assert reply.headers == [("Content-Type", TEXT), ("Content-Length", "0")]
 
 
-def test_a_plain_server_gets_bytes() -> None:
+def test_send_gives_bytes_to_a_plain_server() -> None:
     reply = Reply(200, [("A", "b")], [b"x", memoryview(b"yy"), bytearray(b"z")])
     calls, body = started(reply, {})
     assert calls == [("200 OK", [("A", "b")])]
@@ -36,7 +36,7 @@ def test_a_plain_server_gets_bytes() -> None:
     assert all(type(part) is bytes for part in body)
 
 
-def test_our_own_worker_gets_buffers_uncopied() -> None:
+def test_send_gives_buffers_to_our_worker_without_copying() -> None:
     part = memoryview(b"yy")
     _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
     assert body[1] is part

@@ -11,7 +11,7 @@ def test_header_of_finds_a_header_under_its_wsgi_key(name: str, key: str) -> Non
     assert header_of({}, name) is None
 
 
-def test_header_of_tells_an_underscore_from_a_hyphen_where_names_are_kept() -> None:
+def test_header_of_distinguishes_underscores_where_names_are_kept() -> None:
     kept = {"trident.headers": [("Admin-Key", "b"), ("Admin_Key", "a")], "HTTP_ADMIN_KEY": "b"}
     assert header_of(kept, "admin_key") == "a"
     assert header_of({"trident.headers": [("Admin-Key", "a")], "HTTP_ADMIN_KEY": "a"}, "admin_key") is None

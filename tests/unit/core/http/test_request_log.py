@@ -21,7 +21,7 @@ def application() -> V2Application:
     ("method", "number"),
     [("GET", 0), ("HEAD", 1), ("POST", 2), ("PUT", 3), ("DELETE", 4), ("OPTIONS", 8), ("PATCH", 15), ("BREW", 16)],
 )
-def test_each_request_is_a_line_with_tritons_number_of_its_method(
+def test_request_log_writes_tritons_number_of_the_method(
     application: V2Application, caplog: pytest.LogCaptureFixture, method: str, number: int
 ) -> None:
     caplog.set_level(logging.DEBUG, "trident.http")
@@ -32,7 +32,7 @@ def test_each_request_is_a_line_with_tritons_number_of_its_method(
     assert "secret" not in caplog.text
 
 
-def test_it_guesses_what_the_application_guesses(application: V2Application) -> None:
+def test_request_log_passes_the_binary_offset_on(application: V2Application) -> None:
     environ = {"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": "17", "PATH_INFO": "/v2/models/simple/infer"}
     assert RequestLog(application).binary_offset(environ) == application.binary_offset(environ)
     assert RequestLog(lambda environ, start: []).binary_offset(environ) == 0

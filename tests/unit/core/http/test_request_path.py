@@ -23,7 +23,7 @@ from core.http.request_path import path_of, request_path
         ("/mod\u20ac", "/mod?"),
     ],
 )
-def test_path_of_a_target(target: str, path: str) -> None:
+def test_path_of_takes_the_path_from_a_target(target: str, path: str) -> None:
     assert path_of(target) == path
 
 

@@ -18,7 +18,7 @@ def client() -> FlaskClient:
     return V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
 
 
-def test_names_are_unique_and_groups_known() -> None:
+def test_route_names_are_unique_and_groups_are_known() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
     assert {route.group for route in ROUTES} == set(GROUPS)
 
@@ -51,7 +51,7 @@ def test_names_are_unique_and_groups_known() -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_no_such_route(client: FlaskClient, path: str, method: str) -> None:
+def test_unknown_paths_are_404(client: FlaskClient, path: str, method: str) -> None:
     answer = client.open(path, method=method)
     assert (answer.status_code, answer.content_type) == (404, "text/plain")
     assert answer.data == b'{"error":"Not Found"}'
@@ -86,12 +86,12 @@ def test_other_methods_are_405(client: FlaskClient, path: str, methods: str, mim
         assert answer.headers["Allow"] == ", ".join(methods.split())
 
 
-def test_stats_is_never_a_model(client: FlaskClient) -> None:
+def test_the_path_of_statistics_is_never_a_model(client: FlaskClient) -> None:
     assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404
 
 
-def test_names_are_taken_as_they_were_sent(client: FlaskClient) -> None:
+def test_model_names_are_not_decoded(client: FlaskClient) -> None:
     assert client.get("/v2/models/a%2Fb").get_json()["name"] == "a%2Fb"
     answer = client.get("/v2/models/%00")
     assert answer.json == {"error": "Request for unknown model: '%00' is not found"}

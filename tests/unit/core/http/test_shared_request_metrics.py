@@ -1,4 +1,4 @@
-"""The counts of several processes on each one's page. The processes are real: forked from one that imports it all."""
+"""Each process's page sums the counts of all. The processes are real: forked from one that has imported everything."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_counts(case: Callable[[Path], None], output: str) -> None:
+def test_the_page_sums_the_counts_of_all_processes(case: Callable[[Path], None], output: str) -> None:
     """What one counts is on the page of each, that of one that has ended, too."""
     found = output.partition(f"[{case.__name__}]\n")[2].partition("[")[0]
     assert found.splitlines() == CASES[case]

@@ -9,12 +9,12 @@ from core.http.version_text import LATEST, version_number
 @pytest.mark.parametrize(
     ("text", "number"), [("", LATEST), ("1", 1), ("007", 7), (str(2**63 - 1), 2**63 - 1), ("0" * 5000 + "9", 9)]
 )
-def test_versions(text: str, number: int) -> None:
+def test_version_number_reads_versions(text: str, number: int) -> None:
     assert version_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000])
-def test_a_text_that_is_no_version(text: str) -> None:
+def test_texts_other_than_versions_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_number(text)
     assert refused.value.message == (
@@ -24,7 +24,7 @@ def test_a_text_that_is_no_version(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "000"])
-def test_zero_is_no_version(text: str) -> None:
+def test_version_zero_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_number(text)
     assert refused.value.message == (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from core.inference.deferred import Deferred
 
 
-def test_each_call_is_made_once_with_those_that_come_meanwhile() -> None:
+def test_run_makes_each_call_once_and_calls_added_meanwhile() -> None:
     deferred = Deferred()
     made: list[str] = []
 

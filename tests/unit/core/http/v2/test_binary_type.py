@@ -26,9 +26,9 @@ TYPE = BinaryType(BINARY)
         ("\xff;;;", None),
     ],
 )
-def test_the_length_in_a_content_type(content_type: str, text: str | None) -> None:
+def test_size_text_reads_the_length_in_a_content_type(content_type: str, text: str | None) -> None:
     assert TYPE.size_text(content_type) == text
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_size_text_reads_its_own_type() -> None:
     assert TYPE.size_text(TYPE.of(123)) == "123"

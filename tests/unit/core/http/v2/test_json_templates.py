@@ -1,4 +1,4 @@
-"""A JSON request that was seen but for its numbers is read as it would be if it were new."""
+"""A JSON request whose text is known apart from its numbers is read as a new one would be."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_known(text: bytes) -> bool:
     return isinstance(decode(text).inputs, PackedInputs)
 
 
-def test_the_second_one_is_known_whatever_its_numbers() -> None:
+def test_a_second_text_is_known_whatever_its_numbers() -> None:
     first = body(entry("A", "INT32", [1, 2, 3]), entry("B", "FP32", [0.5]))
     second = body(entry("A", "INT32", [-7, 80000, 0]), entry("B", "FP32", [1e3]))
     assert not is_known(first)
@@ -73,7 +73,7 @@ def test_the_second_one_is_known_whatever_its_numbers() -> None:
     count=st.integers(0, 5),
     request_id=st.text(max_size=3),
 )
-def test_known_or_new_it_is_read_alike(datatype: str, values: list[Any], count: int, request_id: str) -> None:
+def test_known_and_new_texts_are_read_alike(datatype: str, values: list[Any], count: int, request_id: str) -> None:
     text = body(entry("A", datatype, values, [1, count]), entry("B", "FP32", [1.5]), id=request_id)
     request_codec._json_templates = JsonTemplates()
     new = outcome(text)
@@ -103,7 +103,7 @@ def test_known_or_new_it_is_read_alike(datatype: str, values: list[Any], count: 
     ],
 )
 @pytest.mark.parametrize("datatype", ["INT32", "FP32"])
-def test_numbers_that_are_none_are_refused_as_if_they_were_new(data: str, datatype: str) -> None:
+def test_invalid_numbers_are_refused_as_in_a_new_text(data: str, datatype: str) -> None:
     def text(numbers: str) -> bytes:
         return b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"%b","data":%b}]}' % (
             datatype.encode(),
@@ -116,7 +116,7 @@ def test_numbers_that_are_none_are_refused_as_if_they_were_new(data: str, dataty
     assert outcome(text(data)) == new
 
 
-def test_all_that_stands_beside_the_numbers_is_part_of_what_is_known() -> None:
+def test_all_text_beside_the_numbers_belongs_to_the_template() -> None:
     fields = {
         "id": "r",
         "parameters": {"priority": 2, "timeout": 7, "mine": "x", "sequence_id": 9, "sequence_start": True},
@@ -132,7 +132,7 @@ def test_all_that_stands_beside_the_numbers_is_part_of_what_is_known() -> None:
 
 
 @pytest.mark.parametrize("flags", [{"sequence_start": True}, {"sequence_end": True}, {"sequence_id": 4}])
-def test_a_known_request_is_of_a_sequence_as_the_first_one_was(flags: dict[str, object]) -> None:
+def test_a_known_request_keeps_its_sequence(flags: dict[str, object]) -> None:
     def text(number: int) -> bytes:
         return body(entry("A", "INT32", [number]), parameters=flags)
 
@@ -146,7 +146,7 @@ def test_a_known_request_is_of_a_sequence_as_the_first_one_was(flags: dict[str, 
 
 
 @pytest.mark.parametrize("second", ["s", "", "r r", "\u00e4", '"', "\\", "\n", "x" * 100])
-def test_the_id_may_be_another_each_time(second: str) -> None:
+def test_a_known_text_may_have_another_id(second: str) -> None:
     def text(request_id: str) -> bytes:
         return json.dumps({"id": request_id, "inputs": [entry("A", "INT32", [5])]}, ensure_ascii=False).encode()
 
@@ -170,7 +170,7 @@ def test_the_id_may_be_another_each_time(second: str) -> None:
         b'{"id":"%b","inputs":[{"name":"id","shape":[1,1],"datatype":"INT32","data":[1]}]}',
     ],
 )
-def test_another_member_of_that_name_is_not_taken_for_the_id(text: bytes) -> None:
+def test_a_member_named_id_is_not_taken_for_the_id(text: bytes) -> None:
     words = (b"x", b"y", b"x")
     new = [outcome(text % word) for word in words]
     request_codec._json_templates = JsonTemplates()
@@ -178,7 +178,7 @@ def test_another_member_of_that_name_is_not_taken_for_the_id(text: bytes) -> Non
         assert [outcome(text % word) for word in words] == new
 
 
-def test_an_id_that_is_no_utf_8_is_read_as_it_always_was() -> None:
+def test_an_id_that_is_not_utf8_is_read_as_in_a_new_text() -> None:
     text = b'{"id":"%b","inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[1]}]}'
     new = outcome(text % b"\xff")
     decode(text % b"r")
@@ -212,14 +212,14 @@ def test_known_requests_share_no_parameters() -> None:
         body(entry("A", "FP64", [0.123456789] * 400)),
     ],
 )
-def test_what_is_not_made_of_flat_numbers_is_read_anew_each_time(text: bytes) -> None:
+def test_texts_without_flat_numbers_are_parsed_each_time(text: bytes) -> None:
     new = outcome(text)
     assert not is_known(text)
     assert not is_known(text)
     assert outcome(text) == new
 
 
-def test_one_member_of_two_inputs_does_not_pass_for_that_of_another() -> None:
+def test_data_of_one_input_is_not_taken_for_data_of_another() -> None:
     """Two lists in the first input and a nested one in the second: as many flat lists as inputs."""
     text = (
         b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"INT32","data":[5],"data":[5]},'
@@ -229,7 +229,7 @@ def test_one_member_of_two_inputs_does_not_pass_for_that_of_another() -> None:
     assert not is_known(text)
 
 
-def test_nested_lists_are_known_too_however_they_are_nested() -> None:
+def test_nested_lists_are_known_whatever_their_nesting() -> None:
     def text(data: str) -> bytes:
         return b'{"inputs":[{"name":"A","data":%b,"shape":[2,2],"datatype":"INT32"}]}' % data.encode()
 
@@ -256,7 +256,7 @@ def test_nested_lists_are_known_too_however_they_are_nested() -> None:
         "[" * 101 + "1,2,3,4" + "]" * 101,
     ],
 )
-def test_brackets_that_do_not_fit_are_refused_as_if_they_were_new(data: str) -> None:
+def test_unbalanced_brackets_are_refused_as_in_a_new_text(data: str) -> None:
     def text(numbers: str) -> bytes:
         return (
             b'{"inputs":[{"name":"A","shape":[2,2],"datatype":"INT32","data":%b},'
@@ -270,7 +270,7 @@ def test_brackets_that_do_not_fit_are_refused_as_if_they_were_new(data: str) -> 
     assert outcome(text(data)) == new
 
 
-def test_whitespace_makes_another_text_of_the_same_meaning() -> None:
+def test_other_whitespace_makes_another_text() -> None:
     for text in (
         b'{ "inputs" : [ {"name":"A","shape":[1,2],"datatype":"INT32", "data" : [ 1 ,\n\t2 ] } ] }',
         b'{"inputs":[{"data":[1,2],"name":"A","shape":[1,2],"datatype":"INT32"}]}',
@@ -280,7 +280,7 @@ def test_whitespace_makes_another_text_of_the_same_meaning() -> None:
         assert decode(text).inputs[0].array.tolist() == [[1, 2]]
 
 
-def test_a_smaller_limit_is_heeded() -> None:
+def test_a_smaller_limit_applies_to_known_texts() -> None:
     text = body(entry("A", "INT32", [1, 2, 3, 4]))
     decode(text)
     assert is_known(text)
@@ -288,7 +288,7 @@ def test_a_smaller_limit_is_heeded() -> None:
         decode_request(text, None, -1, SPEC, 8)
 
 
-def test_models_do_not_share_what_is_known() -> None:
+def test_models_do_not_share_templates() -> None:
     text = body(entry("A", "INT32", [1]))
     decode(text)
     other = spec(A=("INT32", (1,)))
@@ -297,7 +297,7 @@ def test_models_do_not_share_what_is_known() -> None:
     assert (request.model_name, type(request.inputs)) == ("other", list)
 
 
-def test_not_more_than_so_many_are_remembered() -> None:
+def test_the_number_of_templates_is_bounded() -> None:
     templates = JsonTemplates()
     for number in range(1100):
         text = body(entry("A", "INT32", [1]), parameters={"number": number})

@@ -34,14 +34,14 @@ def documents(value: str, datatype: str) -> list[Any]:
         ("FP32", "[1e39,-1e39]", [np.inf, -np.inf]),
     ],
 )
-def test_reads_nested_numbers_row_major(datatype: str, text: str, expected: list[Any]) -> None:
+def test_array_from_json_reads_nested_numbers_row_major(datatype: str, text: str, expected: list[Any]) -> None:
     for content in documents(text, datatype):
         array = array_from_json(content, BY_NAME[datatype], len(expected), "IN")
         assert array.dtype == BY_NAME[datatype].dtype
         assert array.tolist() == expected
 
 
-def test_reads_strings_as_bytes() -> None:
+def test_array_from_json_reads_strings_as_bytes() -> None:
     for content in documents('["h\\u00e9llo",["a\\u0000b"]]', "BYTES"):
         array = array_from_json(content, BY_NAME["BYTES"], 2, "IN")
         assert array.tolist() == ["héllo".encode(), b"a\0b"]
@@ -78,14 +78,14 @@ def test_reads_strings_as_bytes() -> None:
         ),
     ],
 )
-def test_refuses_wrong_elements_alike_in_small_and_large(datatype: str, text: str, message: str) -> None:
+def test_wrong_elements_are_refused_alike_in_small_and_large_documents(datatype: str, text: str, message: str) -> None:
     for content in documents(text, datatype):
         with pytest.raises(InvalidRequest) as caught:
             array_from_json(content, BY_NAME[datatype], len(orjson.loads(text)), "IN")
         assert caught.value.message == message
 
 
-def test_refuses_a_wrong_number_of_elements() -> None:
+def test_a_wrong_number_of_elements_is_refused() -> None:
     for content in documents("[1,2,3]", "INT32"):
         with pytest.raises(InvalidRequest, match=r"^Failed to parse 'data' field: shape does not match true shape$"):
             array_from_json(content, BY_NAME["INT32"], 4, "IN")
@@ -94,12 +94,12 @@ def test_refuses_a_wrong_number_of_elements() -> None:
 
 
 @pytest.mark.parametrize("content", [1, "x", None, {"a": 1}, True])
-def test_refuses_what_is_no_array(content: Any) -> None:
+def test_values_other_than_arrays_are_refused(content: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': attempt to access JSON non-array as array$"):
         array_from_json(content, BY_NAME["INT32"], 1, "IN")
 
 
-def test_refuses_deep_nesting() -> None:
+def test_deep_nesting_is_refused() -> None:
     deep: list[Any] = [1]
     for _ in range(98):
         deep = [deep]
@@ -111,22 +111,22 @@ def test_refuses_deep_nesting() -> None:
 
 
 @pytest.mark.parametrize("name", ["FP16", "BF16"])
-def test_refuses_datatypes_that_json_cannot_carry(name: str) -> None:
+def test_datatypes_that_json_cannot_carry_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^receiving {name} data via JSON is not supported"):
         json_datatype(name, "IN")
     with pytest.raises(InvalidRequest, match=f"^sending {name} data via JSON is not supported"):
         json_values(np.zeros(1, np.uint16), name)
 
 
-def test_refuses_an_unknown_datatype() -> None:
+def test_an_unknown_datatype_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid datatype for input IN$"):
         json_datatype("INT128", "IN")
 
 
-def test_writes_fp32_with_the_digits_of_a_double() -> None:
+def test_json_values_writes_fp32_with_the_digits_of_a_double() -> None:
     values = json_values(np.array([[0.1]], np.float32), "FP32")
     assert orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY) == b"[0.10000000149011612]"
 
 
-def test_writes_bytes_that_are_not_utf8_as_surrogates() -> None:
+def test_json_values_writes_bytes_that_are_not_utf8_as_surrogates() -> None:
     assert json_values(bytes_array([b"\xff", b"ok"], (1, 2)), "BYTES") == ["\udcff", "ok"]

@@ -23,7 +23,7 @@ def request(tail: memoryview = TAIL) -> InferenceRequest:
     return made
 
 
-def test_recalls_all_of_a_request_with_the_tensors_of_another_body() -> None:
+def test_header_cache_recalls_a_request_with_the_tensors_of_another_body() -> None:
     cache = HeaderCache()
     plan = ResponsePlan(binary=True)
     cache.remember(HEADER, request(), plan)
@@ -41,7 +41,7 @@ def test_recalls_all_of_a_request_with_the_tensors_of_another_body() -> None:
     assert again.parameters == {"mine": 1}
 
 
-def test_requests_do_not_share_their_parameters() -> None:
+def test_recalled_requests_do_not_share_parameters() -> None:
     cache = HeaderCache()
     cache.remember(HEADER, request(), ResponsePlan())
     first = cache.recall("m", -1, HEADER, TAIL)
@@ -53,7 +53,7 @@ def test_requests_do_not_share_their_parameters() -> None:
     assert second[0].parameters == {"mine": 1}
 
 
-def test_another_model_or_size_is_not_known() -> None:
+def test_header_cache_does_not_know_another_model_or_size() -> None:
     cache = HeaderCache()
     cache.remember(HEADER, request(), ResponsePlan())
     assert cache.recall("other", -1, HEADER, TAIL) is None
@@ -61,7 +61,7 @@ def test_another_model_or_size_is_not_known() -> None:
     assert cache.recall("m", -1, HEADER + b" ", TAIL) is None
 
 
-def test_it_keeps_no_body_and_stays_bounded() -> None:
+def test_header_cache_keeps_no_body_and_stays_bounded() -> None:
     cache = HeaderCache()
     body = memoryview(bytearray(12))
     cache.remember(HEADER, request(body), ResponsePlan())
@@ -74,7 +74,7 @@ def test_it_keeps_no_body_and_stays_bounded() -> None:
     assert cache.recall("m", -1, HEADER + b" " * 3000, TAIL) is None
 
 
-def test_the_id_may_be_another_each_time() -> None:
+def test_a_known_header_may_have_another_id() -> None:
     cache = HeaderCache()
     cache.remember(HEADER, request(), ResponsePlan())
     for request_id in ("s", "", "a longer one \u00e4"):
@@ -84,7 +84,7 @@ def test_the_id_may_be_another_each_time() -> None:
     assert cache.recall("m", -1, HEADER.replace(b'"r"', b'"\\n"'), TAIL) is None
 
 
-def test_a_header_whose_id_is_another_member_s_is_not_remembered() -> None:
+def test_a_header_with_the_id_of_another_member_is_not_remembered() -> None:
     cache = HeaderCache()
     for header in (b'{"parameters":{"id":"x"},"id":"r"}', b'{"id":"r","id":"r"}', b'{"id":"r","\\u0069d":"r"}', b"{}"):
         cache.remember(header, request(), ResponsePlan())
@@ -103,14 +103,14 @@ def learn(texts: KnownTexts[int], count: int, first: int = 0, *, again: bool = F
     return wanted
 
 
-def test_what_was_learnt_is_known() -> None:
+def test_known_texts_returns_what_it_learned() -> None:
     texts: KnownTexts[int] = KnownTexts()
     assert texts.get("a") is None
     texts["a"] = 7
     assert texts.get("a") == 7
 
 
-def test_it_stays_bounded() -> None:
+def test_known_texts_stays_bounded() -> None:
     texts: KnownTexts[int] = KnownTexts()
     for number in range(5000):
         texts[number] = number
@@ -118,18 +118,18 @@ def test_it_stays_bounded() -> None:
     assert texts.get(4999) == 4999
 
 
-def test_it_rests_while_nothing_comes_again_and_tries_now_and_then() -> None:
+def test_known_texts_pauses_while_no_text_is_repeated() -> None:
     texts: KnownTexts[int] = KnownTexts()
     assert learn(texts, 100_000) < 10_000
     assert learn(texts, 10_000, first=200_000) > 0
 
 
-def test_it_does_not_rest_while_what_it_knows_is_of_use() -> None:
+def test_known_texts_goes_on_learning_while_texts_are_repeated() -> None:
     texts: KnownTexts[int] = KnownTexts()
     assert learn(texts, 10_000, again=True) == 10_000
 
 
-def test_it_is_of_use_again_after_a_rest() -> None:
+def test_known_texts_learns_again_after_a_pause() -> None:
     texts: KnownTexts[int] = KnownTexts()
     learn(texts, 600)
     assert not texts.is_learning()

@@ -38,7 +38,7 @@ def tensor(**fields: Any) -> dict[str, Any]:
     return {"name": "IN", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]} | fields
 
 
-def test_reads_every_field() -> None:
+def test_decode_request_reads_every_field() -> None:
     request, plan = decode(
         {
             "id": "r1",
@@ -180,7 +180,7 @@ def test_missing_fields_are_named(field: str) -> None:
         decode({"inputs": [item]})
 
 
-def test_short_and_surplus_binary_data() -> None:
+def test_short_and_surplus_binary_data_are_refused() -> None:
     document = {"inputs": [tensor(parameters={"binary_data_size": 8})]}
     del document["inputs"][0]["data"]
     with pytest.raises(
@@ -200,7 +200,7 @@ def test_unknown_shared_memory_region_is_not_found() -> None:
         decode({"inputs": [item]})
 
 
-def test_sizes_are_limited_before_anything_is_made() -> None:
+def test_sizes_are_checked_before_memory_is_allocated() -> None:
     with pytest.raises(
         InvalidRequest, match=r"^request JSON size of \d+ bytes exceeds the maximum allowed input size of 10"
     ):
@@ -239,7 +239,7 @@ def test_raw_request_deduces_its_shape() -> None:
         ),
     ],
 )
-def test_raw_request_refusals(model: ModelSpec, message: str) -> None:
+def test_raw_requests_are_refused_for_other_models(model: ModelSpec, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_request(b"", None, -1, model, LIMIT)
     assert caught.value.message == message

@@ -1,4 +1,4 @@
-"""A response whose text was written before is the same to the byte as one that is written anew."""
+"""A response written with a remembered text equals, to the byte, one that is encoded from scratch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def texts_of(made: InferenceResponse, plan: ResponsePlan) -> list[ResponseText |
 
 @pytest.mark.parametrize("datatype", NUMBERS)
 @given(data=st.data())
-def test_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
+def test_remembered_texts_write_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
     content = data.draw(st.binary(min_size=16, max_size=16))
     array = np.frombuffer(content, BY_NAME[datatype].dtype).reshape(1, -1)
     anew, again = both(response(A=(datatype, array), B=("FP32", np.array([[0.1]], np.float32))))
@@ -51,7 +51,7 @@ def test_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_json_has_no_number_for_is_written_as_it_always_was(value: float) -> None:
+def test_non_finite_numbers_are_written_as_without_a_text(value: float) -> None:
     anew, again = both(response(A=("FP64", np.array([[1.0, value]]))))
     assert again == anew
     assert b"null" not in again
@@ -70,7 +70,9 @@ def test_what_json_has_no_number_for_is_written_as_it_always_was(value: float) -
     ],
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_every_mixture_of_forms(request_id: str, outputs: dict[str, tuple[bool, int]] | None, binary: bool) -> None:
+def test_remembered_texts_write_every_mixture_of_forms(
+    request_id: str, outputs: dict[str, tuple[bool, int]] | None, binary: bool
+) -> None:
     made = response(
         request_id, A=("INT32", np.array([[1, 2, 3]], np.int32)), B=("FP32", np.array([[0.5, 1e30]], np.float32))
     )
@@ -79,7 +81,7 @@ def test_every_mixture_of_forms(request_id: str, outputs: dict[str, tuple[bool, 
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_outputs_without_elements(binary: bool) -> None:
+def test_remembered_texts_write_outputs_without_elements(binary: bool) -> None:
     none = np.zeros((1, 0), np.int32)
     for tensors in ({"A": ("INT32", none)}, {"A": ("INT32", none), "B": ("FP32", np.ones((1, 1), np.float32))}):
         anew, again = both(response(**tensors), binary=binary)  # type: ignore[arg-type]
@@ -89,14 +91,14 @@ def test_outputs_without_elements(binary: bool) -> None:
 @pytest.mark.parametrize(
     ("datatype", "array"), [("BOOL", np.ones((1, 2), bool)), ("INT32", np.ones((1, 5000), np.int32))]
 )
-def test_what_has_no_text_is_written_anew_each_time(datatype: str, array: Array) -> None:
+def test_outputs_without_a_text_are_encoded_each_time(datatype: str, array: Array) -> None:
     made = response(A=(datatype, array))
     anew, again = both(made)
     assert again == anew
     assert texts_of(made, ResponsePlan().keeping_texts()) == [None]
 
 
-def test_a_text_is_of_one_version_and_one_layout_and_any_id() -> None:
+def test_a_text_belongs_to_one_version_and_one_layout() -> None:
     plan = ResponsePlan().keeping_texts()
     one = np.ones((1, 1), np.int32)
     made = [response(A=("INT32", one)), response("r", A=("INT32", one)), response(B=("INT32", one))]

@@ -39,30 +39,30 @@ def test_shared_memory_cannot_be_changed(client: FlaskClient, kind: str, tail: s
 
 
 @pytest.mark.parametrize("path", ["/v2/othersharedmemory/status", "/v2/systemsharedmemory/other"])
-def test_other_kinds_and_actions_are_no_routes(client: FlaskClient, path: str) -> None:
+def test_other_kinds_and_actions_are_not_found(client: FlaskClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/simple/trace/setting"])
-def test_trace_settings_say_off(client: FlaskClient, path: str) -> None:
+def test_trace_settings_are_off(client: FlaskClient, path: str) -> None:
     for answer in (client.get(path), client.post(path)):
         assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", TRACE_OFF)
     answer = client.post(path, json={"trace_rate": "5"})
     assert (answer.status_code, answer.content_type) == (501, "application/json")
 
 
-def test_trace_settings_of_an_unknown_model(client: FlaskClient, engine: FakeEngine) -> None:
+def test_trace_settings_of_an_unknown_model_are_refused(client: FlaskClient, engine: FakeEngine) -> None:
     assert client.get("/v2/models/nope/trace/setting").status_code == 404
     engine.model_ready = False
     answer = client.get("/v2/models/simple/trace/setting")
     assert (answer.status_code, answer.json) == (400, {"error": "Request for unknown model : simple"})
 
 
-def test_a_version_has_no_trace_settings(client: FlaskClient) -> None:
+def test_versions_have_no_trace_settings(client: FlaskClient) -> None:
     assert client.get("/v2/models/simple/versions/1/trace/setting").status_code == 404
 
 
-def test_log_settings_are_those_of_the_start(client: FlaskClient) -> None:
+def test_log_settings_are_those_given_at_start(client: FlaskClient) -> None:
     assert client.get("/v2/logging").json == LOG_DEFAULT
     answer = client.post("/v2/logging", json={"log_verbose_level": 1})
     assert (answer.status_code, answer.content_type) == (501, "application/json")

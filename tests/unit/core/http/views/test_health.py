@@ -21,25 +21,25 @@ def client(engine: FakeEngine) -> FlaskClient:
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"])
-def test_healthy_is_200_and_empty(client: FlaskClient, path: str) -> None:
+def test_a_healthy_server_is_200_and_empty(client: FlaskClient, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type, answer.data) == (200, "text/plain", b"")
     assert answer.headers["Content-Length"] == "0"
 
 
-def test_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> None:
+def test_a_server_that_is_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> None:
     engine.live = False
     answer = client.get("/v2/health/live")
     assert (answer.status_code, answer.data) == (400, b"")
 
 
-def test_live_does_not_wait_for_models(client: FlaskClient, engine: FakeEngine) -> None:
+def test_live_does_not_depend_on_models(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, total=3)
     assert client.get("/v2/health/live").status_code == 200
 
 
-def test_not_ready_says_how_far_it_is(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_reports_its_progress(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=3, total=7)
     answer = client.get("/v2/health/ready")
@@ -47,7 +47,7 @@ def test_not_ready_says_how_far_it_is(client: FlaskClient, engine: FakeEngine) -
     assert answer.json == {"phase": "loading", "model": "simple", "loaded": 3, "total": 7}
 
 
-def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_reports_failures(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"broken": "Internal: no such file"})
     assert client.get("/v2/health/ready").json == {
@@ -58,7 +58,7 @@ def test_not_ready_says_what_failed(client: FlaskClient, engine: FakeEngine) -> 
     }
 
 
-def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_after_the_start_does_not_report_ready(client: FlaskClient, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
     assert client.get("/v2/health/ready").json == {
@@ -74,7 +74,7 @@ def test_not_ready_after_the_start_does_not_say_ready(client: FlaskClient, engin
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
-def test_a_server_that_exits_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
+def test_an_exiting_server_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
     engine.serving = ServingPhase(name=Phase.EXITING)
     answer = client.get(path)
     assert (answer.status_code, answer.data) == (503, b'{"error":"Server exiting"}')
@@ -100,7 +100,7 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: FlaskClient, engine: Fa
         ),
     ],
 )
-def test_unknown_models(client: FlaskClient, path: str, status: int, text: str) -> None:
+def test_unknown_models_are_refused(client: FlaskClient, path: str, status: int, text: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (status, "text/plain")
     assert answer.get_json(force=True) == {"error": text}

@@ -40,7 +40,7 @@ class Client:
         return echo(request)
 
 
-def test_json_in_json_out() -> None:
+def test_a_json_request_gets_a_json_response() -> None:
     reply = Client().post(INFER, data=BODY)
     assert (reply.status_code, reply.mimetype) == (200, "application/json")
     assert reply.json == {
@@ -51,7 +51,7 @@ def test_json_in_json_out() -> None:
     }
 
 
-def test_binary_in_binary_out() -> None:
+def test_a_binary_request_gets_a_binary_response() -> None:
     header = orjson.dumps(
         {
             "parameters": {"binary_data_output": True},
@@ -92,14 +92,14 @@ def test_bodies_are_inflated_and_answers_compressed(size: int) -> None:
         ("9999", f"inference header size should be in range (0, {len(BODY)}), got: 9999"),
     ],
 )
-def test_header_lengths_that_cannot_be(value: str, message: str) -> None:
+def test_invalid_header_lengths_are_refused(value: str, message: str) -> None:
     reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": value})
     assert (reply.status_code, reply.mimetype) == (400, "text/plain")
     assert reply.json == {"error": message} or orjson.loads(reply.data) == {"error": message}
 
 
 @pytest.mark.parametrize("sign", ["+", "000"])
-def test_a_header_length_is_a_number_however_written(sign: str) -> None:
+def test_a_header_length_may_have_a_sign_and_zeros(sign: str) -> None:
     reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": f"{sign}{len(BODY)}"})
     assert reply.status_code == 200
 
@@ -113,7 +113,7 @@ def test_a_header_length_is_a_number_however_written(sign: str) -> None:
         ("gzip", b"notgzip", 400, "application/json"),
     ],
 )
-def test_what_cannot_be_decompressed(encoding: str, body: bytes, status: int, mimetype: str) -> None:
+def test_bodies_that_cannot_be_decompressed_are_refused(encoding: str, body: bytes, status: int, mimetype: str) -> None:
     client = Client(HttpOptions(max_input_size=1000))
     reply = client.post(INFER, data=body, headers={"Content-Encoding": encoding})
     assert (reply.status_code, reply.mimetype) == (status, mimetype)

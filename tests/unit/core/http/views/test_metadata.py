@@ -24,7 +24,9 @@ def client() -> FlaskClient:
         ("/v2/models/simple/versions/1/config", {"name": "simple", "max_batch_size": 1}),
     ],
 )
-def test_the_route_asks_for_its_model_and_version(client: FlaskClient, path: str, chosen: dict[str, object]) -> None:
+def test_metadata_routes_ask_for_their_model_and_version(
+    client: FlaskClient, path: str, chosen: dict[str, object]
+) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (200, "application/json")
     assert answer.json is not None
@@ -62,7 +64,7 @@ def test_an_unknown_model_has_no_statistics(client: FlaskClient) -> None:
     assert (answer.status_code, answer.json) == (400, {"error": "requested model 'nope' is not available"})
 
 
-def test_versions_that_are_none(client: FlaskClient) -> None:
+def test_invalid_versions_are_refused(client: FlaskClient) -> None:
     answer = client.get("/v2/models/simple/versions/99999999999999999999")
     assert answer.status_code == 400
     assert b"(details: stol), version should be an integral value > 0" in answer.data

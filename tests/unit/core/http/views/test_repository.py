@@ -23,7 +23,7 @@ def client(engine: FakeEngine) -> FlaskClient:
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index", "/v2/repository/models/index"])
-def test_index(client: FlaskClient, path: str) -> None:
+def test_index_lists_the_models(client: FlaskClient, path: str) -> None:
     for body in (b"", b"{}", b'{"ready":false}'):
         answer = client.post(path, data=body)
         assert (answer.status_code, answer.content_type) == (200, "application/json")
@@ -32,7 +32,7 @@ def test_index(client: FlaskClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, None, "true"])
-def test_index_wants_a_boolean(client: FlaskClient, value: object) -> None:
+def test_index_requires_a_boolean(client: FlaskClient, value: object) -> None:
     answer = client.post("/v2/repository/index", json={"ready": value})
     assert (answer.status_code, answer.json) == (400, {"error": "Invalid value for 'ready': expected a boolean"})
 
@@ -70,7 +70,7 @@ def test_base64_may_be_broken_into_lines(client: FlaskClient, engine: FakeEngine
         ([], 400, "Unable to parse 'parameters': attempt to access JSON non-object as object"),
     ],
 )
-def test_load_parameters_that_cannot_be(
+def test_invalid_load_parameters_are_refused(
     client: FlaskClient, engine: FakeEngine, parameters: object, status: int, text: str
 ) -> None:
     answer = client.post("/v2/repository/models/simple/load", json={"parameters": parameters})
@@ -87,33 +87,35 @@ def test_load_parameters_that_cannot_be(
         ({"parameters": {"x": 1}}, False),
     ],
 )
-def test_unload(client: FlaskClient, engine: FakeEngine, body: Any, dependents: bool) -> None:
+def test_unload_passes_unload_dependents_on(
+    client: FlaskClient, engine: FakeEngine, body: Any, dependents: bool
+) -> None:
     answer = client.post("/v2/repository/models/simple/unload", json=body)
     assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", b"")
     assert engine.calls == [("unload", "simple", dependents)]
 
 
-def test_unload_dependents_is_a_boolean(client: FlaskClient) -> None:
+def test_unload_dependents_must_be_a_boolean(client: FlaskClient) -> None:
     answer = client.post("/v2/repository/models/simple/unload", json={"parameters": {"unload_dependents": 1}})
     text = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
     assert (answer.status_code, answer.json) == (400, {"error": text})
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
-def test_a_repository_cannot_be_named(client: FlaskClient, action: str) -> None:
+def test_a_repository_name_is_refused(client: FlaskClient, action: str) -> None:
     answer = client.post(f"/v2/repository/foo/models/simple/{action}")
     assert (answer.status_code, answer.json) == (501, {"error": "'repository_name' specification is not supported"})
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
-def test_the_engine_says_whether_it_is_allowed(client: FlaskClient, engine: FakeEngine, action: str) -> None:
+def test_the_engine_decides_whether_loading_is_allowed(client: FlaskClient, engine: FakeEngine, action: str) -> None:
     text = "explicit model load / unload is not allowed if polling is enabled"
     engine.refusal = ModelNotReady(text)
     answer = client.post(f"/v2/repository/models/simple/{action}")
     assert (answer.status_code, answer.content_type, answer.json) == (503, "application/json", {"error": text})
 
 
-def test_a_body_has_its_limit(client: FlaskClient) -> None:
+def test_bodies_above_the_limit_are_refused(client: FlaskClient) -> None:
     answer = client.post("/v2/repository/index", data=b" " * 1001)
     assert answer.status_code == 400
     assert answer.json is not None
