@@ -12,6 +12,7 @@ import onnx
 from google.protobuf import text_format
 
 from core.backends.base import BackendInstance, Execution, LoadContext
+from core.backends.devices.cuda import gpu_ids
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.model import OnnxModel
 from core.config.model_spec import ModelSpec
@@ -127,3 +128,8 @@ def strings(*elements: bytes, shape: tuple[int, ...] = ()) -> Array:
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array.reshape(shape or (1, len(elements)))
+
+
+def usable_gpus() -> tuple[int, ...]:
+    """The GPUs that this ONNX Runtime can use."""
+    return gpu_ids() if OnnxRuntimeBackend().supports_gpus else ()

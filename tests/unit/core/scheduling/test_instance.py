@@ -5,69 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-import numpy as np
 import pytest
 
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
-from core.config.placement import DeviceKind, Placement
-from core.errors import BackendFailed, InvalidRequest, OutOfMemory
+from core.errors import BackendFailed, OutOfMemory
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse
 from core.observability.statistics import BatchStatistics, ModelStatistics
 from core.scheduling.delivery import deliver
-from core.scheduling.execution import run_once
 from core.scheduling.instance import ModelInstance
 from core.scheduling.short_executions import ShortExecutions
+from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.pending_requests import pending_request
 
 SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
 
 
-class Stub:
-    """A backend instance that returns each request's id, or fails as the id asks.
-
-    `x…` makes the whole batch raise, `e…` is an error of that request alone.
-    """
-
-    placement = Placement("m_0_0", DeviceKind.CPU)
-
-    def __init__(self, error: type[Exception] = RuntimeError, *, poison: bool = False) -> None:
-        self.error = error
-        self.poison = poison
-        self.poisoned = False
-        self.may_run_inline = True
-        self.batches: list[str] = []
-
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-        self.batches.append("".join(request.id for request in requests))
-        if any(request.id == "x" for request in requests):
-            self.poisoned = self.poison
-            raise self.error("no such gather")
-        outputs: list[list[OutputTensor] | Exception] = [
-            InvalidRequest("its own fault") if request.id == "e" else output(request.id) for request in requests
-        ]
-        return Execution(outputs, 20, 30)
-
-    def close(self) -> None: ...
-
-
-class Short(Stub):
+class Short(EchoInstance):
     """Returns one outcome too few."""
 
     def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
         return Execution(super().execute(requests, batch_sizes).outputs[1:], 20, 30)
 
 
-def output(text: str) -> list[OutputTensor]:
-    return [OutputTensor("OUT", "BYTES", (1,), np.array([text], dtype=object))]
-
-
 class Bench:
     """A model instance with its statistics and the responses that it sent."""
 
-    def __init__(self, backend: Stub) -> None:
+    def __init__(self, backend: EchoInstance) -> None:
         self.backend = backend
         self.statistics = ModelStatistics()
         self.answers: list[InferenceResponse] = []
@@ -98,7 +64,7 @@ class Bench:
 
 
 def test_each_request_gets_its_own_outputs() -> None:
-    bench = Bench(Stub())
+    bench = Bench(EchoInstance())
     bench.execute("abc")
     assert bench.outcomes() == {"a": "a", "b": "b", "c": "c"}
     first = bench.answers[0]
@@ -113,7 +79,7 @@ def test_each_request_gets_its_own_outputs() -> None:
 
 
 def test_an_error_of_one_request_fails_only_that_request() -> None:
-    bench = Bench(Stub())
+    bench = Bench(EchoInstance())
     bench.execute("aeb")
     assert bench.backend.batches == ["aeb"]
     assert bench.outcomes() == {"a": "a", "e": "its own fault", "b": "b"}
@@ -124,7 +90,7 @@ def test_an_error_of_one_request_fails_only_that_request() -> None:
 
 
 def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Stub())
+    bench = Bench(EchoInstance())
     bench.execute("abcxdfgh")
     assert bench.backend.batches == ["abcxdfgh", "abcx", "ab", "cx", "c", "x", "dfgh"]
     assert bench.outcomes() == {**{id: id for id in "abcdfgh"}, "x": "no such gather"}
@@ -136,7 +102,7 @@ def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.L
 
 
 def test_an_unknown_exception_becomes_backend_failed() -> None:
-    bench = Bench(Stub(ValueError))
+    bench = Bench(EchoInstance(ValueError))
     bench.execute("x")
     error = bench.answers[0].error
     assert isinstance(error, BackendFailed)
@@ -145,14 +111,14 @@ def test_an_unknown_exception_becomes_backend_failed() -> None:
 
 
 def test_a_server_error_is_passed_on_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Stub(OutOfMemory))
+    bench = Bench(EchoInstance(OutOfMemory))
     bench.execute("x")
     assert isinstance(bench.answers[0].error, OutOfMemory)
     assert not caplog.records
 
 
 def test_a_batch_too_large_for_the_device_succeeds_in_parts() -> None:
-    class Small(Stub):
+    class Small(EchoInstance):
         def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
             if len(requests) > 2:
                 raise OutOfMemory("no memory for this")
@@ -173,7 +139,7 @@ def test_a_failing_callback_does_not_delay_the_other_responses(caplog: pytest.Lo
     def on_response(response: InferenceResponse) -> None:
         raise RuntimeError("gone")
 
-    bench = Bench(Stub())
+    bench = Bench(EchoInstance())
     requests = bench.requests("abc")
     requests[0].on_response = on_response
     bench.instance.execute(requests)
@@ -182,32 +148,9 @@ def test_a_failing_callback_does_not_delay_the_other_responses(caplog: pytest.Lo
 
 
 def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
-    bench = Bench(Stub(poison=True))
+    bench = Bench(EchoInstance(poison=True))
     bench.execute("axb")
     assert bench.backend.batches == ["axb"]
     assert bench.outcomes() == dict.fromkeys("axb", "no such gather")
     bench.execute("x")
     assert bench.poisoned == [bench.backend]
-
-
-def test_run_once_returns_outputs_and_counts_without_callbacks() -> None:
-    backend, statistics = Stub(), ModelStatistics()
-    requests = [InferenceRequest("m", [], id=id) for id in "ab"]
-    outputs = run_once(backend, requests, lambda request: (1, None), statistics)
-    assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
-    counted = statistics.snapshot()
-    assert (counted.execution_count, counted.inference_count) == (1, 2)
-    assert counted.request_success == 2
-
-
-@pytest.mark.parametrize(
-    ("ids", "error", "failed", "executed"), [("ax", ValueError, 2, 0), ("ae", InvalidRequest, 1, 1)]
-)
-def test_run_once_raises_and_counts_failures(ids: str, error: type[Exception], failed: int, executed: int) -> None:
-    statistics = ModelStatistics()
-    requests = [InferenceRequest("m", [], id=id) for id in ids]
-    with pytest.raises(error):
-        run_once(Stub(ValueError), requests, lambda request: (1, None), statistics)
-    counted = statistics.snapshot()
-    assert sum(counted.request_failures.values()) == failed
-    assert counted.execution_count == executed

@@ -1,0 +1,45 @@
+"""A backend instance for tests, without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.backends.base import Execution
+from core.config.placement import DeviceKind, Placement
+from core.errors import InvalidRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import OutputTensor
+
+
+class EchoInstance:
+    """A backend instance that returns each request's id, or fails as the id asks.
+
+    `x…` makes the whole batch raise, `e…` is an error of that request alone.
+    """
+
+    placement = Placement("m_0_0", DeviceKind.CPU)
+
+    def __init__(self, error: type[Exception] = RuntimeError, *, poison: bool = False) -> None:
+        self.error = error
+        self.poison = poison
+        self.poisoned = False
+        self.may_run_inline = True
+        self.batches: list[str] = []
+
+    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        self.batches.append("".join(request.id for request in requests))
+        if any(request.id == "x" for request in requests):
+            self.poisoned = self.poison
+            raise self.error("no such gather")
+        outputs: list[list[OutputTensor] | Exception] = [
+            InvalidRequest("its own fault") if request.id == "e" else output(request.id) for request in requests
+        ]
+        return Execution(outputs, 20, 30)
+
+    def close(self) -> None: ...
+
+
+def output(text: str) -> list[OutputTensor]:
+    return [OutputTensor("OUT", "BYTES", (1,), np.array([text], dtype=object))]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from core.config.model_spec import BatchingSpec, ModelSpec
+from core.errors import RequestCancelled
+from core.inference.pending_request import PendingRequest
+from core.scheduling.policy import UNBATCHED, BatchLimits, Wait
+from core.scheduling.queue import RequestQueue
+from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.work import Work, take_work
+from tests.unit.pending_requests import pending_request
+
+BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
+DELAYED = BATCHES._replace(delay_ns=100)
+SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_size=4, inputs={}, outputs={})
+
+
+def queue_of(*ids: str, delay_until: int = 0) -> RequestQueue:
+    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=()), delay_until)
+    for id in ids:
+        queue.push(pending_request(id))
+    return queue
+
+
+def ids_of(batch: list[PendingRequest]) -> list[str]:
+    return [pending.request.id for pending in batch]
+
+
+def test_an_empty_queue_gives_no_work() -> None:
+    assert take_work(queue_of(), BATCHES, 1) is None
+
+
+def test_a_queue_below_delay_until_gives_no_work() -> None:
+    assert take_work(queue_of("a", delay_until=2), BATCHES, 1) is None
+
+
+def test_a_batch_leaves_the_queue() -> None:
+    queue = queue_of(*"abcde")
+    work = take_work(queue, BATCHES, 1)
+    assert isinstance(work, Work)
+    assert ids_of(work.batch) == list("abcd")
+    assert (work.rejections, queue.size) == ([], 1)
+
+
+def test_a_batch_that_may_grow_stays_queued() -> None:
+    queue = queue_of("a")
+    assert isinstance(take_work(queue, DELAYED, 1), Wait)
+    assert queue.size == 1
+
+
+def test_rejections_are_work_while_a_batch_waits() -> None:
+    queue = queue_of()
+    cancelled = pending_request("a")
+    cancelled.cancelled = True
+    queue.push(cancelled)
+    queue.push(pending_request("b"))
+    work = take_work(queue, DELAYED, 1)
+    assert isinstance(work, Work)
+    assert work.batch == []
+    assert [(rejection.pending, type(rejection.error)) for rejection in work.rejections] == [
+        (cancelled, RequestCancelled)
+    ]
+
+
+def test_a_batch_that_may_be_long_stays_queued_for_an_instance_thread() -> None:
+    queue = queue_of("a")
+    assert take_work(queue, UNBATCHED, 1, ShortExecutions(SPEC)) is None
+    assert queue.size == 1
