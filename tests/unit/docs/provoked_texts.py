@@ -64,33 +64,33 @@ GOLDEN = (
 )
 
 
-class Said(logging.Handler):
+class ProvokedTexts(logging.Handler):
     """Collects raised errors, error answers and log lines."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.texts: list[str] = []
+        self.all: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+        self.all.append(record.getMessage())
 
-    def by(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    def raised_by(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         """Record the error that `call` raises."""
         with pytest.raises(Exception) as raised:  # noqa: PT011
             call(*arguments, **options)
-        self.texts.append(f"{raised.value}\n{getattr(raised.value, 'hint', '')}")
+        self.all.append(f"{raised.value}\n{getattr(raised.value, 'hint', '')}")
 
-    def answers(self, application: V2Application, path: str, body: Any = None, **more: Any) -> None:
+    def answered_by(self, application: V2Application, path: str, body: Any = None, **more: Any) -> None:
         """Record the error answer to a request. `body`: JSON, or bytes."""
         content = {"data": body} if isinstance(body, bytes) else {"json": body if body is not None else {}}
         method = more.pop("method", "POST")
         response = application.test_client().open(path, method=method, **content, **more)
         assert response.status_code >= 400, path
         document = response.get_json(force=True)
-        self.texts.append(f"{document.get('error', document)}\n{dict(response.headers)}")
+        self.all.append(f"{document.get('error', document)}\n{dict(response.headers)}")
 
 
-def ask_options(said: Said, folder: Path) -> None:
+def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
     repository = "--model-repository=/models"
     both = {"AIP_MODE": "PREDICTION", "SAGEMAKER_MULTI_MODEL": "true"}
     for arguments, environ in (
@@ -110,72 +110,72 @@ def ask_options(said: Said, folder: Path) -> None:
         ([repository], {"SAGEMAKER_TRITON_INFERENCE_TYPE": "generate"}),
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
     ):
-        said.by(read_settings, arguments, environ)
+        texts.raised_by(read_settings, arguments, environ)
     with open_listener("127.0.0.1", 0) as listener:
-        said.by(open_listener, "127.0.0.1", listener.getsockname()[1])
-    said.by(open_listener, "192.0.2.1", 0)  # an address that no machine has
-    said.by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
-    said.by(scan_repository, folder / "none")
+        texts.raised_by(open_listener, "127.0.0.1", listener.getsockname()[1])
+    texts.raised_by(open_listener, "192.0.2.1", 0)  # an address that no machine has
+    texts.raised_by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
+    texts.raised_by(scan_repository, folder / "none")
     with pytest.MonkeyPatch.context() as nowhere:
         nowhere.setattr(tempfile, "tempdir", None)
         nowhere.setattr(tempfile, "_candidate_tempdir_list", list)
         nowhere.setattr(temporary_directory, "IN_MEMORY", "/nowhere")
-        said.by(temporary_directory.temporary_directory)
-    said.by(refusal.check_length, 100, 10)
-    said.texts += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
+        texts.raised_by(temporary_directory.temporary_directory)
+    texts.raised_by(refusal.check_length, 100, 10)
+    texts.all += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
 
 
-def ask_storage(said: Said, folder: Path) -> None:
+def provoke_storage(texts: ProvokedTexts, folder: Path) -> None:
     for text in ("as://a/b/c", "ftp://a/b", "s3://me:secret@bucket/models"):
-        said.by(parse_location, text)
+        texts.raised_by(parse_location, text)
     listing = S3Call("s3:ListBucket", "s3://zoo/production", "zoo", opening=True)
     reading = S3Call("s3:GetObject", "s3://zoo/production/m/1/model.onnx", "zoo", "production/m/1/model.onnx")
-    said.by(_raise, listing.refused("me", "AccessDenied", "Access Denied"))
-    said.by(_raise, reading.refused("me", "AccessDenied", "Access Denied"))
-    said.by(_raise, reading.failed("me", "NoSuchBucket", "there is none"))
-    said.by(_raise, reading.gone("changed"))
+    texts.raised_by(_raise, listing.refused("me", "AccessDenied", "Access Denied"))
+    texts.raised_by(_raise, reading.refused("me", "AccessDenied", "Access Denied"))
+    texts.raised_by(_raise, reading.failed("me", "NoSuchBucket", "there is none"))
+    texts.raised_by(_raise, reading.gone("changed"))
     (folder / "credentials").write_text("no JSON")
-    said.by(read_cloud_credentials, str(folder / "credentials"))
+    texts.raised_by(read_cloud_credentials, str(folder / "credentials"))
     (folder / "credentials").write_text('{"s3": {"s3://other": {}}}')
     credentials = read_cloud_credentials(str(folder / "credentials"))
-    said.by(credentials.credentials_for, parse_location("s3://zoo/production"))
+    texts.raised_by(credentials.credentials_for, parse_location("s3://zoo/production"))
     (folder / "open").mkdir(mode=0o777)
     (folder / "open").chmod(0o777)
-    said.by(ModelCache, folder / "open")
+    texts.raised_by(ModelCache, folder / "open")
     full = ModelCache(folder / "cache", free=lambda _: 0)
-    said.by(full.make_room, "s3://zoo", {"model.onnx": StoredObject("model.onnx", 9, "tag")})
+    texts.raised_by(full.make_room, "s3://zoo", {"model.onnx": StoredObject("model.onnx", 9, "tag")})
     (folder / "key").write_text("{}")
     for path in ("none", "key"):
-        said.by(GcsStore, parse_location("gs://zoo"), GcsCredential(str(folder / path)))
+        texts.raised_by(GcsStore, parse_location("gs://zoo"), GcsCredential(str(folder / path)))
 
 
 def _raise(error: Exception) -> None:
     raise error
 
 
-def ask_processes(said: Said, folder: Path) -> None:
+def provoke_processes(texts: ProvokedTexts, folder: Path) -> None:
     for code in (-9, -11, 3):
         EngineChild(lambda: 0, lambda: None).ended(code)
     requests = [ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
-    said.by(check_available, requests, [CPU], "m")
-    said.by(check_active, requests, [CPU], "libcudnn.so.9", "m")
+    texts.raised_by(check_available, requests, [CPU], "m")
+    texts.raised_by(check_active, requests, [CPU], "libcudnn.so.9", "m")
     group = ModelInstanceGroup(name="m_0", kind=ModelInstanceGroup.KIND_GPU)
     for gpus in ((), None):
-        said.texts += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", gpus)]
-    said.texts += [orjson.dumps(readiness(engine_down("it has ended").phase)).decode()]
+        texts.all += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", gpus)]
+    texts.all += [orjson.dumps(readiness(engine_down("it has ended").phase)).decode()]
     SizeLimits(0, 0).check_request(2_000_000)
     exhausted = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"
-    said.by(_raise, failure_of(RuntimeError(exhausted), "m"))
+    texts.raised_by(_raise, failure_of(RuntimeError(exhausted), "m"))
 
 
-def ask_scheduling(said: Said, folder: Path) -> None:
+def provoke_scheduling(texts: ProvokedTexts, folder: Path) -> None:
     policy = QueuePolicy(max_queue_size=1, default_timeout_ns=1)
     queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), policies=(policy,)))
     queue.push(pending_request(enqueue_ns=1))
-    said.by(queue.push, pending_request())
+    texts.raised_by(queue.push, pending_request())
     queue.candidates(1, 10)
     for rejection in queue.take_rejections():
-        said.by(_raise, rejection.error)
+        texts.raised_by(_raise, rejection.error)
 
 
 # --- Models and requests for them
@@ -264,22 +264,22 @@ def write_models(folder: Path) -> Path:
     return repository
 
 
-def ask_models(said: Said, folder: Path) -> None:
+def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
     """Provoke the texts of models that do not load, and of requests on every port."""
     with serving(write_models(folder), folder / "more") as engine:
-        said.texts += [str(engine.repository_index(False)), str(engine.phase())]
+        texts.all += [str(engine.repository_index(False)), str(engine.phase())]
         limited = V2Application(engine, HttpOptions(max_input_size=100), ThreadBridge())
         locked = parse_restricted(["inference:key=value"])
         plain = V2Application(engine, HttpOptions(), ThreadBridge())
         for body in REFUSED:
-            said.answers(plain, INFER, body)
-        said.answers(limited, INFER, {"inputs": BOTH})
-        said.answers(V2Application(engine, HttpOptions(restricted=locked), ThreadBridge()), INFER)
-        said.answers(plain, INFER, SHORT + b"x" * 60, headers={"Inference-Header-Content-Length": str(len(SHORT))})
-        said.answers(plain, "/v2/models/text/infer", {"inputs": [TEXT], "outputs": [CLASSES]})
-        said.answers(plain, INFER, b"x", headers={"Content-Encoding": "br"})
-        said.answers(limited, INFER, gzip.compress(b" " * 1000), headers={"Content-Encoding": "gzip"})
-        said.answers(plain, INFER, b"x", headers={"Content-Encoding": "gzip"})
+            texts.answered_by(plain, INFER, body)
+        texts.answered_by(limited, INFER, {"inputs": BOTH})
+        texts.answered_by(V2Application(engine, HttpOptions(restricted=locked), ThreadBridge()), INFER)
+        texts.answered_by(plain, INFER, SHORT + b"x" * 60, headers={"Inference-Header-Content-Length": str(len(SHORT))})
+        texts.answered_by(plain, "/v2/models/text/infer", {"inputs": [TEXT], "outputs": [CLASSES]})
+        texts.answered_by(plain, INFER, b"x", headers={"Content-Encoding": "br"})
+        texts.answered_by(limited, INFER, gzip.compress(b" " * 1000), headers={"Content-Encoding": "gzip"})
+        texts.answered_by(plain, INFER, b"x", headers={"Content-Encoding": "gzip"})
         for path in (
             "/v2/models/none/infer",
             "/v2/models/simple/versions/9/infer",
@@ -290,16 +290,16 @@ def ask_models(said: Said, folder: Path) -> None:
             "/v2/repository/models/simple/load",
             "/v2/systemsharedmemory/region/r/register",
         ):
-            said.answers(plain, path, {"inputs": BOTH})
-        said.answers(plain, "/v2/systemsharedmemory/region/r/status", method="GET")
-        said.answers(plain, "/v2/trace/setting", {"trace_level": ["OFF"]})
-        said.answers(plain, "/v2/logging", {"log_info": True})
-        ask_sagemaker(said, engine, folder)
-        ask_vertex(said, engine)
-    said.answers(plain, "/v2/health/ready", method="GET")
+            texts.answered_by(plain, path, {"inputs": BOTH})
+        texts.answered_by(plain, "/v2/systemsharedmemory/region/r/status", method="GET")
+        texts.answered_by(plain, "/v2/trace/setting", {"trace_level": ["OFF"]})
+        texts.answered_by(plain, "/v2/logging", {"log_info": True})
+        provoke_sagemaker(texts, engine, folder)
+        provoke_vertex(texts, engine)
+    texts.answered_by(plain, "/v2/health/ready", method="GET")
 
 
-def ask_sagemaker(said: Said, engine: InferenceEngine, folder: Path) -> None:
+def provoke_sagemaker(texts: ProvokedTexts, engine: InferenceEngine, folder: Path) -> None:
     models = folder / "models"
 
     def application(memory: MemoryBudget | None = None, **settings: Any) -> SageMakerApplication:
@@ -307,38 +307,38 @@ def ask_sagemaker(said: Said, engine: InferenceEngine, folder: Path) -> None:
         chosen = SageMakerSettings(**settings)
         return SageMakerApplication(engine, HttpOptions(), ThreadBridge(), chosen, bytes, memory=memory)
 
-    said.by(read_layout, str(folder / "none"))
-    said.by(read_layout, str(models / "simple" / "1" / "none"))
-    said.by(read_layout, str(models / "nothing" / "1"))
-    said.by(read_layout, str(models))
-    said.by(read_layout, str(models), "none")
+    texts.raised_by(read_layout, str(folder / "none"))
+    texts.raised_by(read_layout, str(models / "simple" / "1" / "none"))
+    texts.raised_by(read_layout, str(models / "nothing" / "1"))
+    texts.raised_by(read_layout, str(models))
+    texts.raised_by(read_layout, str(models), "none")
     one = application(default_model="simple")
     many = application(MemoryBudget(lambda: MemoryRoom(1, 1)), multi_model=True)
-    said.answers(one, "/models")
-    said.answers(many, "/invocations")
-    said.answers(one, "/invocations", b"x", headers={"Content-Type": "image/png"})
-    said.answers(one, "/invocations", b"1", headers={"Content-Type": "text/csv", "Accept": "image/png"})
-    said.answers(one, "/invocations", b"", headers={"Content-Type": "text/csv"})
-    said.answers(one, "/v2/models/simple/infer")
+    texts.answered_by(one, "/models")
+    texts.answered_by(many, "/invocations")
+    texts.answered_by(one, "/invocations", b"x", headers={"Content-Type": "image/png"})
+    texts.answered_by(one, "/invocations", b"1", headers={"Content-Type": "text/csv", "Accept": "image/png"})
+    texts.answered_by(one, "/invocations", b"", headers={"Content-Type": "text/csv"})
+    texts.answered_by(one, "/v2/models/simple/infer")
     onnx_models.write(onnx_models.add_sub(), folder / "hash" / "model" / "1" / "model.onnx")
-    said.answers(many, "/models", {"model_name": "big", "url": f"{folder}/hash/model"})
+    texts.answered_by(many, "/models", {"model_name": "big", "url": f"{folder}/hash/model"})
 
 
-def ask_vertex(said: Said, engine: InferenceEngine) -> None:
+def provoke_vertex(texts: ProvokedTexts, engine: InferenceEngine) -> None:
     def application(**settings: Any) -> VertexApplication:
         chosen = VertexSettings(predict_route="/predict", health_route="/health", **settings)
         return VertexApplication(engine, HttpOptions(), ThreadBridge(), chosen, bytes)
 
-    said.answers(application(), "/predict", {"instances": [1]})
-    said.answers(application(), "/nowhere")
-    said.answers(application(default_model="simple"), "/predict", {"rows": [1]})
-    said.answers(application(default_model="simple", max_request_size=9), "/predict", {"instances": [1]})
+    texts.answered_by(application(), "/predict", {"instances": [1]})
+    texts.answered_by(application(), "/nowhere")
+    texts.answered_by(application(default_model="simple"), "/predict", {"rows": [1]})
+    texts.answered_by(application(default_model="simple", max_request_size=9), "/predict", {"instances": [1]})
     for target in ("v2/repository/models/simple/load", "nowhere"):
-        said.answers(application(), "/predict", headers={"X-Vertex-Ai-Triton-Redirect": target})
-    said.by(Deadline(0, None))
+        texts.answered_by(application(), "/predict", headers={"X-Vertex-Ai-Triton-Redirect": target})
+    texts.raised_by(Deadline(0, None))
 
 
-def ask_control(said: Said, folder: Path) -> None:
+def provoke_control(texts: ProvokedTexts, folder: Path) -> None:
     """Provoke the texts of impossible load requests."""
     repository = folder / "controlled"
     repository.mkdir()
@@ -349,31 +349,38 @@ def ask_control(said: Said, folder: Path) -> None:
     with serving(repository, control_mode="explicit", auto_complete=False) as engine:
         plain = V2Application(engine, HttpOptions(), ThreadBridge())
         for name in ("none", "sequence", "damaged", "silent"):
-            said.answers(plain, f"/v2/repository/models/{name}/load")
-        said.answers(plain, "/v2/repository/models/m/load", {"parameters": {"file:1/model.onnx": "QQ=="}})
+            texts.answered_by(plain, f"/v2/repository/models/{name}/load")
+        texts.answered_by(plain, "/v2/repository/models/m/load", {"parameters": {"file:1/model.onnx": "QQ=="}})
         for default in ("", "none"):
             settings = VertexSettings(predict_route="/predict", health_route="/health", default_model=default)
             vertex = VertexApplication(engine, HttpOptions(), ThreadBridge(), settings, bytes)
-            said.answers(vertex, "/predict", {"instances": [1]})
-            said.answers(vertex, "/health", method="GET")
+            texts.answered_by(vertex, "/predict", {"instances": [1]})
+            texts.answered_by(vertex, "/health", method="GET")
         loaded = LoadedModels(engine, str(folder), MemoryBudget(lambda: None))
         (folder / "hash" / "model" / "config.pbtxt").write_text(FULL)
         loaded.load("hash", f"{folder}/hash/model")
-        said.by(loaded.load, "hash", f"{folder}/hash/model")
-        said.answers(plain, "/v2/repository/models/damaged/load", {"parameters": {"config": COMPLETE}})
+        texts.raised_by(loaded.load, "hash", f"{folder}/hash/model")
+        texts.answered_by(plain, "/v2/repository/models/damaged/load", {"parameters": {"config": COMPLETE}})
 
 
-def everything(folder: Path) -> str:
+def provoked_texts(folder: Path) -> str:
     """All texts as one; takes a few seconds. Models and files go into `folder`."""
-    said = Said()
+    texts = ProvokedTexts()
     logger = logging.getLogger("trident")
     level = logger.level
-    logger.addHandler(said)
+    logger.addHandler(texts)
     logger.setLevel(logging.INFO)
     try:
-        for ask in (ask_options, ask_storage, ask_processes, ask_scheduling, ask_models, ask_control):
-            ask(said, folder)
+        for provoke in (
+            provoke_options,
+            provoke_storage,
+            provoke_processes,
+            provoke_scheduling,
+            provoke_models,
+            provoke_control,
+        ):
+            provoke(texts, folder)
     finally:
         logger.setLevel(level)
-        logger.removeHandler(said)
-    return "\n".join(said.texts)
+        logger.removeHandler(texts)
+    return "\n".join(texts.all)
