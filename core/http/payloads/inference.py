@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
+from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind
 from core.http.payloads.formats import JSON, encoder_of, format_for
 from core.http.payloads.json.document_form import DocumentForm
@@ -28,9 +28,6 @@ from core.http.views.infer import finish, off_hub, prepare, run
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
-
-if TYPE_CHECKING:
-    from core.http.application import V2Application
 
 # How much larger the content of a small npz may be.
 _INFLATES_BY = 32

@@ -6,12 +6,12 @@ All lines are submitted to the engine together, so that they form batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
+from core.http.application import V2Application
 from core.http.payloads.body_kind import starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
@@ -32,9 +32,6 @@ from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
-
-if TYPE_CHECKING:
-    from core.http.application import V2Application
 
 _LATEST = -1
 # An encoded document does not end with a line break; encoded rows do.
