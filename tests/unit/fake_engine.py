@@ -1,4 +1,4 @@
-"""An engine for tests of front ends: it knows what it is told and answers with what it is given."""
+"""An engine for tests of front ends, whose models and answers the test sets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def empty_response(request: InferenceRequest) -> InferenceResponse:
 
 
 class FakeEngine:
-    """Has the models `simple` (versions 1 and 3) and `a%2Fb`; `calls` lists what was asked that changes something.
+    """Has the models `simple` (versions 1 and 3) and `a%2Fb`; `calls` lists the calls that change something.
 
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """

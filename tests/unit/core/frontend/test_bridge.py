@@ -23,7 +23,7 @@ def response(*, final: bool = True, empty: bool = False, failed: bool = False) -
 
 
 class OtherThread(FakeEngine):
-    """Answers on a thread of its own."""
+    """Answers each request on another thread."""
 
     def __init__(self) -> None:
         super().__init__()

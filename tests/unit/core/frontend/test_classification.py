@@ -68,7 +68,7 @@ def test_items_above_the_limit_are_refused() -> None:
 
 
 def in_order(values: Array) -> list[int]:
-    """Largest first, ties by index, NaN last: said with a sort that is slow and sure."""
+    """The indices in the expected order, found with a slow and simple sort: largest first, ties by index, NaN last."""
     return sorted(range(len(values)), key=lambda i: (bool(values[i] != values[i]), -float(values[i]), i))
 
 

@@ -47,7 +47,7 @@ def without_collector() -> Iterator[None]:
 
 
 def body_after(application: V2Application, content: bytes) -> tuple[int, bool]:
-    """The status of a request with this body, and whether anybody still has the body."""
+    """The status of a request with this body, and whether the body is still referred to."""
     memory = np.frombuffer(bytearray(content), np.uint8)
     watched = weakref.ref(memory)
     environ: dict[str, Any] = EnvironBuilder(method="POST", data=b"").get_environ()

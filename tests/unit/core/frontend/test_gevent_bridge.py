@@ -40,7 +40,7 @@ def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
 
 
 class ThreadedEngine(FakeEngine):
-    """Answers on `count` native threads, in batches of what has queued up meanwhile."""
+    """Answers the queued requests on `count` native threads."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def test_a_batch_signals_the_hub_once() -> None:
         wake = signal._async = Counting(signal._async)
         connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
         until(lambda: len(waiting) == 16, sleep=gevent.sleep)
-        # The hub stands still meanwhile: this greenlet does not give way.
+        # The hub does not run in between, because this greenlet does not yield.
         batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
         batch.start()
         batch.join(LIMIT)
@@ -185,7 +185,7 @@ def test_a_batch_signals_the_hub_once() -> None:
 
 
 class Counting:
-    """A watcher that notes how often it is signalled."""
+    """A watcher that counts its signals."""
 
     def __init__(self, watcher: Any) -> None:
         self._watcher = watcher
@@ -239,7 +239,7 @@ def test_a_disconnected_client_cancels_its_request() -> None:
         for connection in connections.values():
             assert isinstance(connection.get(timeout=LIMIT).error, RequestCancelled)
         assert sorted(engine.calls) == [("cancel", name) for name in names]
-        # Nobody waits any more, so the timer ends; the next request starts it again.
+        # No request waits, so the timer stops; the next request starts it again.
         until(lambda: not bridge._watch._running, sleep=gevent.sleep)
         again = gevent.spawn(bridge.infer, engine, request("d"), lambda: True)
         assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
@@ -249,7 +249,7 @@ def test_a_disconnected_client_cancels_its_request() -> None:
 
 def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
     class Late(FakeEngine):
-        """Answers a cancelled request when the test says so."""
+        """Answers a cancelled request only when the test does it."""
 
         def cancel(self, pending: PendingRequest) -> None:
             self.calls.append(("cancel", pending.request.model_name))
@@ -266,7 +266,7 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
         answer = late.get(timeout=LIMIT)
         assert isinstance(answer.error, DeadlineExceeded)
         assert engine.calls == [("cancel", "a")]
-        # What comes after all wakes nobody.
+        # A late response wakes no greenlet.
         engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
         (on_response,) = engine._pending.values()
         on_response(InferenceResponse("b", 1, []))
@@ -301,7 +301,7 @@ def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
         gevent.sleep(0)
         assert engine.calls == [("cancel", "simple")]
         late[0](InferenceResponse("simple", 1, []))
-        # Outcomes arrive in order: when this one has, the late one has as well.
+        # Outcomes arrive in order: after this one the late one has arrived, too.
         bridge.run(int, "1")
         assert steps == ["left"]
         gate.set()
@@ -315,7 +315,7 @@ def test_run_leaves_the_hub_free() -> None:
     def test(bridge: GeventBridge) -> None:
         released = threading.Event()
         blocked = gevent.spawn(bridge.run, released.wait, LIMIT)
-        # Only a hub that goes on can answer this one and then release the other.
+        # Only a hub that is not blocked can answer this call and then release the other.
         assert bridge.run(threading.get_ident) != threading.get_ident()
         released.set()
         assert blocked.get(timeout=LIMIT) is True

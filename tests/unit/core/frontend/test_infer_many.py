@@ -18,7 +18,7 @@ def requests(count: int) -> list[InferenceRequest]:
 
 
 class HoldingEngine(FakeEngine):
-    """Keeps requests until `AT_ONCE` of them wait or the last has come; then answers them, the latest first."""
+    """Keeps requests until it has `AT_ONCE` or the last one; then answers them, the latest first."""
 
     def __init__(self, total: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_a_disconnected_client_cancels_all_requests() -> None:
 
 
 def test_a_disconnected_client_is_noticed_while_answers_arrive() -> None:
-    """Each of them comes sooner than anybody would look: the model is quick, and the instances are many."""
+    """Each answer arrives within the period: the model is fast and there are many instances."""
     answered: list[str] = []
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -88,7 +88,7 @@ def test_a_disconnected_client_is_noticed_while_answers_arrive() -> None:
 
 def test_an_expired_deadline_cancels_requests_without_awaiting_them() -> None:
     class Late(FakeEngine):
-        """Never answers, not even what is cancelled."""
+        """Never answers, not even a cancelled request."""
 
         def cancel(self, pending: PendingRequest) -> None:
             self.cancelled.append(pending.request)

@@ -30,7 +30,7 @@ INFER = "/v2/models/simple/infer"
 
 
 class Recording(V2Application):
-    """Notes what reaches the infer view, and answers with what it is told."""
+    """Records the calls of the infer view, and answers them or raises `error`."""
 
     @property
     def routes(self) -> tuple[Route, ...]:  # type: ignore[override]
@@ -67,7 +67,7 @@ def echo(request: InferenceRequest) -> InferenceResponse:
 
 
 def call(way: Callable[..., Any], path: str, method: str = "POST", **more: Any) -> tuple[str, dict[str, str], bytes]:
-    """Call a WSGI function with a raw path; status, headers and body."""
+    """Call a WSGI function with a raw path. Returns status, headers and body."""
     environ = EnvironBuilder(method=method, data=b"{}").get_environ()
     environ.update(RAW_URI=path, PATH_INFO="/decoded/by/the/server", **more)
     started: list[Any] = []
@@ -228,7 +228,7 @@ def test_binary_offset_reads_the_header_or_returns_zero(application: Recording, 
     assert application.binary_offset(environ) == offset
 
 
-# --- what a subclass may change
+# --- the hooks of subclasses
 
 
 def ping(application: V2Application, environ: Environ) -> Reply:

@@ -15,5 +15,5 @@ def test_header_of_distinguishes_underscores_where_names_are_kept() -> None:
     kept = {"trident.headers": [("Admin-Key", "b"), ("Admin_Key", "a")], "HTTP_ADMIN_KEY": "b"}
     assert header_of(kept, "admin_key") == "a"
     assert header_of({"trident.headers": [("Admin-Key", "a")], "HTTP_ADMIN_KEY": "a"}, "admin_key") is None
-    # Another server has not kept the names.
+    # Other servers do not keep the names.
     assert header_of({"HTTP_ADMIN_KEY": "a"}, "admin_key") == "a"

@@ -26,7 +26,7 @@ _TOTAL = re.compile(r'^flask_http_request_total\{method="GET",status="404"\} (.+
 
 
 class FrontEnd:
-    """One process's application, and the page that it shows."""
+    """The application of one process, and its page."""
 
     def __init__(self, directory: Path) -> None:
         self._metrics = SharedRequestMetrics(directory)
@@ -42,12 +42,12 @@ class FrontEnd:
         return self._metrics.page(self._application).decode()
 
     def counts(self) -> tuple[str, str]:
-        """Of good requests, and of those for paths that there are not."""
+        """The counts of good requests and of requests for unknown paths."""
         return ",".join(_COUNT.findall(self.page())), ",".join(_TOTAL.findall(self.page()))
 
 
 def in_a_process(work: Callable[[], None]) -> None:
-    """Do it in a process of its own, and wait for its end."""
+    """Call the function in a new process, and wait for its end."""
     pid = os.fork()
     if not pid:
         try:
@@ -86,7 +86,7 @@ def nothing_yet(directory: Path) -> None:
 
 
 def of_two_directories(directory: Path) -> None:
-    """Two servers on one machine count for themselves."""
+    """Two servers on one machine count separately."""
     other = directory / "other"
     other.mkdir()
     in_a_process(lambda: FrontEnd(directory).ask(5))
@@ -121,7 +121,7 @@ def run_all(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What all cases print, each behind its name in brackets."""
+    """The output of all cases, each after its name in brackets."""
     folder = tmp_path_factory.mktemp("metrics")
     program = f"from pathlib import Path\nfrom {__name__} import run_all\nrun_all(Path({str(folder)!r}))"
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
@@ -140,6 +140,6 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_page_sums_the_counts_of_all_processes(case: Callable[[Path], None], output: str) -> None:
-    """What one counts is on the page of each, that of one that has ended, too."""
+    """Each page shows the counts of every process, also of one that has ended."""
     found = output.partition(f"[{case.__name__}]\n")[2].partition("[")[0]
     assert found.splitlines() == CASES[case]

@@ -41,7 +41,7 @@ def decode(text: bytes) -> InferenceRequest:
 
 
 def outcome(text: bytes) -> Any:
-    """Everything about the request that `text` is, or about the error."""
+    """All fields of the request in `text`, or the error."""
     try:
         request, plan = decode_request(text, None, 3, SPEC, LIMIT)
     except InvalidRequest as error:

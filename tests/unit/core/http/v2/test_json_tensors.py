@@ -13,7 +13,7 @@ from core.inference.tensors import BY_NAME, bytes_array
 
 
 def documents(value: str, datatype: str) -> list[Any]:
-    """`value` as a small document holds it and as a large one does: both must be read alike."""
+    """`value` as it is in a small document and in a large one: both must be read alike."""
     text = f'{{"inputs":[{{"datatype":"{datatype}","data":{value}}}]}}'
     return [
         parse_document((text + padding).encode(), binary_follows=False)["inputs"][0]["data"]

@@ -92,7 +92,7 @@ def test_a_header_with_the_id_of_another_member_is_not_remembered() -> None:
 
 
 def learn(texts: KnownTexts[int], count: int, first: int = 0, *, again: bool = False) -> int:
-    """How many of `count` new ones were wanted; `again`: each of them comes a second time."""
+    """How many of `count` new texts were wanted; with `again` each of them is repeated once."""
     wanted = 0
     for number in range(first, first + count):
         if texts.is_learning():

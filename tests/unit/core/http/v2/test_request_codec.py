@@ -207,7 +207,7 @@ def test_sizes_are_checked_before_memory_is_allocated() -> None:
         decode({"inputs": [tensor()]}, limit=10)
     with pytest.raises(InvalidRequest, match=r"^JSON input 'IN' has a byte_size \(8000000000 bytes\) that exceeds"):
         decode({"inputs": [tensor(shape=[1, 2_000_000_000])]})
-    # More elements than can be counted: left to validation, which refuses it by the model's shape.
+    # More elements than 64 bits can count: validation refuses the shape.
     request, _ = decode({"inputs": [tensor(shape=[2**62, 16])]})
     assert bytes(request.inputs[0].data) == b""
 

@@ -27,7 +27,7 @@ def response(request_id: str = "", **tensors: tuple[str, Array]) -> InferenceRes
 
 
 def both(made: InferenceResponse, **plan: Any) -> tuple[bytes, bytes]:
-    """The body written anew, and by the text of an earlier one."""
+    """The body encoded from scratch, and the body written with a remembered text."""
     remembering = ResponsePlan(**plan).keeping_texts()
     encode_response(made, remembering, SPEC)
     anew, again = encode_response(made, ResponsePlan(**plan), SPEC), encode_response(made, remembering, SPEC)

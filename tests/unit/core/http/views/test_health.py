@@ -67,7 +67,7 @@ def test_an_unready_server_after_the_start_does_not_report_ready(client: FlaskCl
         "total": 1,
         "failures": {"broken": "version 1 is UNAVAILABLE"},
     }
-    # Whichever way the start went.
+    # However the start ended.
     for name in (Phase.READY, Phase.FAILED):
         engine.serving = ServingPhase(name=name, model="simple", done=1, total=1)
         assert client.get("/v2/health/ready").json == {"phase": "loading", "model": "simple", "loaded": 1, "total": 1}
