@@ -1,6 +1,6 @@
-"""Bad bodies, against the real server: binary tensors, compression, limits and paths.
+"""Bad bodies: binary tensors, compression, limits and paths.
 
-Every refusal says what was wrong, and the next good request is answered.
+Each is refused with its reason, and the next good request is answered.
 Source: docs/spec/http.md sections 2, 6, 7 and 12.
 """
 
@@ -50,7 +50,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def limited(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server that takes 4096 bytes of input."""
+    """A server whose limit of input is 4096 bytes."""
     folder = tmp_path_factory.mktemp("limited")
     repository = link_models(folder / "models", "simple", "identity_fp32", "str_id")
     options = (f"--http-max-input-size={LIMIT}", "--shutdown-grace-secs=0")
@@ -59,7 +59,7 @@ def limited(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert "Traceback" not in running.log_text()
 
 
-# --- binary tensors that disagree with what is said of them
+# --- binary tensors of a wrong size
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ NOT_IN_BODY = "inference header size should be in range (0, 338), got: {}"
         ("211", SYNTAX),
     ],
 )
-def test_header_length_must_be_one(server: ServerProcess, value: str, text: str) -> None:
+def test_bad_header_length_is_refused(server: ServerProcess, value: str, text: str) -> None:
     body, _ = binary_body()
     body += bytes(338 - len(body))
     assert_refused(server, text.format(value), body, {HEADER_LENGTH: value})
@@ -151,7 +151,7 @@ def test_empty_body_is_a_raw_request(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "x-gzip", "gzip, deflate", "gzip,gzip", "\xff"])
-def test_unknown_encoding_names_the_known_ones(server: ServerProcess, encoding: str) -> None:
+def test_unknown_encoding_is_refused_with_the_known_ones(server: ServerProcess, encoding: str) -> None:
     status, headers, answer = server.request("POST", PATH, GOOD, {"Content-Encoding": encoding})
     assert (status, json.loads(answer)) == (501, {"error": "Unsupported compression type"})
     assert (headers["Accept-Encoding"], headers["Content-Type"]) == ("gzip, deflate", "text/plain")
@@ -178,7 +178,7 @@ def test_broken_compression_is_refused(server: ServerProcess, encoding: str, bod
     assert_refused(server, text, body, {"Content-Encoding": encoding})
 
 
-def test_decompression_bomb_is_refused_before_it_unfolds(server: ServerProcess) -> None:
+def test_decompression_bomb_is_refused_within_the_limit(server: ServerProcess) -> None:
     bomb = gzip_of_zeros(1 << 30)
     text = f"Decompressed data size exceeds the maximum allowed value of 67108864 bytes. {INCREASE}"
     with memory_bound(server, 256):
@@ -187,7 +187,7 @@ def test_decompression_bomb_is_refused_before_it_unfolds(server: ServerProcess) 
 
 
 def gzip_of_zeros(size: int) -> bytes:
-    """One gzip stream of `size` zero bytes, made of the same megabyte again and again."""
+    """A gzip stream of `size` zero bytes, made of repeated compressed blocks."""
     stream = zlib.compressobj(9, wbits=-15)
     piece = bytes(1 << 20)
     head = stream.compress(piece) + stream.flush(zlib.Z_FULL_FLUSH)
@@ -199,7 +199,7 @@ def gzip_of_zeros(size: int) -> bytes:
     return gzip.compress(b"")[:10] + blocks + struct.pack("<II", check, size & 0xFFFFFFFF)
 
 
-def test_the_bomb_is_a_valid_stream() -> None:
+def test_bomb_is_a_valid_stream() -> None:
     assert gzip.decompress(gzip_of_zeros(3 << 20)) == bytes(3 << 20)
 
 
@@ -237,7 +237,7 @@ def padded(body: bytes, size: int) -> bytes:
     return body + b" " * (size - len(body))
 
 
-def test_limit_of_a_json_body(limited: ServerProcess) -> None:
+def test_json_body_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, padded(GOOD, LIMIT))
     text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
     assert_refused(limited, text, padded(GOOD, LIMIT + 1))
@@ -246,7 +246,7 @@ def test_limit_of_a_json_body(limited: ServerProcess) -> None:
     assert_refused(limited, text, body, chunked)
 
 
-def test_limit_of_the_json_before_binary_tensors(limited: ServerProcess) -> None:
+def test_json_before_binary_tensors_has_a_limit(limited: ServerProcess) -> None:
     body, headers = binary_body()
     split = int(headers[HEADER_LENGTH])
     text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
@@ -258,13 +258,13 @@ def test_limit_of_the_json_before_binary_tensors(limited: ServerProcess) -> None
             assert_refused(limited, text, whole, {HEADER_LENGTH: str(size)})
 
 
-def test_limit_of_a_raw_body(limited: ServerProcess) -> None:
+def test_raw_body_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, bytes(LIMIT), {HEADER_LENGTH: "0"}, path=IDENTITY)
     text = f"Raw input has a byte_size ({LIMIT + 4} bytes) that exceeds the maximum allowed value of {LIMIT} bytes. "
     assert_refused(limited, text + INCREASE, bytes(LIMIT + 4), {HEADER_LENGTH: "0"}, path=IDENTITY)
 
 
-def test_limit_of_a_tensor_in_json(limited: ServerProcess) -> None:
+def test_tensor_in_json_has_a_limit(limited: ServerProcess) -> None:
     count = LIMIT // 4
     content = "[" + ",".join("1" * count) + "]"
     assert_accepted(limited, tensor(content, [1, count]), path=IDENTITY)
@@ -272,7 +272,7 @@ def test_limit_of_a_tensor_in_json(limited: ServerProcess) -> None:
     assert_refused(limited, text, tensor(content, [1, count + 1]), path=IDENTITY)
 
 
-def test_limit_of_a_decompressed_body(limited: ServerProcess) -> None:
+def test_decompressed_body_has_a_limit(limited: ServerProcess) -> None:
     for compress, encoding in ((gzip.compress, "gzip"), (zlib.compress, "deflate")):
         headers = {"Content-Encoding": encoding}
         assert_accepted(limited, compress(padded(GOOD, LIMIT)), headers)

@@ -1,4 +1,4 @@
-"""Bad JSON and bad shapes: the real server says what was wrong, and goes on to answer the next good request.
+"""Bad JSON and bad shapes: each is refused with its reason, and the next good request is answered.
 
 Source: docs/spec/http.md sections 1, 4, 5 and 12.
 """
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 GOOD = good_body()
 SYNTAX = "failed to parse the request JSON buffer: "
 TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
-# White space in front decides which of two parsers reads a document; both must say the same.
+# The size of a document decides which of two parsers reads it. Both must give the same answer.
 PADDINGS = pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
 
 
@@ -47,7 +47,7 @@ def nested(depth: int, inner: str = "1") -> str:
     return "[" * depth + inner + "]" * depth
 
 
-# --- JSON that is none
+# --- malformed JSON
 
 
 @PADDINGS
@@ -80,7 +80,7 @@ def test_malformed_document_is_refused(server: ServerProcess, padding: bytes, bo
     assert_refused(server, text, padding + body)
 
 
-def test_text_that_is_not_utf_8_is_echoed_byte_for_byte(server: ServerProcess) -> None:
+def test_text_that_is_not_utf_8_is_echoed(server: ServerProcess) -> None:
     answer = assert_accepted(server, b'{"id":"\xff\xfe\\u0000",' + GOOD[1:])
     assert answer.startswith(b'{"id":"\xff\xfe\\u0000",')
 
@@ -134,7 +134,7 @@ def test_numbers_at_the_edge_are_read(server: ServerProcess, padding: bytes, con
 
 
 @PADDINGS
-def test_of_a_key_given_twice_the_last_counts(server: ServerProcess, padding: bytes) -> None:
+def test_last_value_of_a_repeated_key_counts(server: ServerProcess, padding: bytes) -> None:
     assert b'"id":"b"' in assert_accepted(server, padding + b'{"id":"a","id":"b","inputs":[],' + GOOD[1:])
     assert_accepted(server, padding + GOOD.replace(b'"shape"', b'"shape":[9,9],"shape"'))
     assert_refused(server, "expected 2 inputs but got 0 inputs", padding + GOOD[:-1] + b',"inputs":[]}')
@@ -158,7 +158,7 @@ BOOLEANS_NOT: tuple[Any, ...] = (0, 1, 1.5, "true", [], {})
 ARRAYS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "1,16", {})
 OBJECTS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "{}", [])
 
-# Where, what is wrong there, and what is said.
+# The path of a field, its wrong values, and the error.
 WRONG: list[tuple[tuple[str | int, ...], tuple[Any, ...], str]] = [
     (("id",), STRINGS_NOT, f"Unable to parse 'id': {NOT_STRING}"),
     (("parameters",), OBJECTS_NOT, "failed to get request params.: attempt to get members for non-object"),
@@ -250,7 +250,7 @@ OVERFLOW = "byte size overflow for input 'INPUT0': element count "
     ],
     ids=str,
 )
-def test_shape_is_checked_before_anything_is_sized_by_it(
+def test_shape_is_checked_before_memory_is_allocated(
     server: ServerProcess, shape: list[int], text_json: str, text_binary: str
 ) -> None:
     with memory_bound(server, 64):
@@ -262,7 +262,7 @@ def test_shape_is_checked_before_anything_is_sized_by_it(
         headers = {HEADER_LENGTH: str(len(text))}
         if text_binary:
             assert_refused(server, text_binary, text + b"1234", headers, path=IDENTITY)
-        else:  # a batch of none counts as a batch of one; asked twice, as headers are remembered
+        else:  # a batch of 0 counts as 1; sent twice, because the request's JSON is cached
             for _ in range(2):
                 assert b'"shape":[1,1]' in assert_accepted(server, text + b"1234", headers, path=IDENTITY)
 

@@ -1,4 +1,4 @@
-"""Random requests, against the real server: whatever comes is answered, soon, and never as the server's own fault.
+"""Random requests: each is answered in time, and never with an error of the server.
 
 The examples are the same in every run. With FUZZ_EXAMPLES=n in the environment each test makes n new ones, and a
 failure prints how to repeat it.
@@ -78,7 +78,7 @@ def _serves_afterwards(server: ServerProcess) -> Iterator[None]:
 
 @pytest.fixture
 def post(server: ServerProcess) -> Iterator[Post]:
-    """Sends a request and checks its answer; one connection, as long as the server keeps it."""
+    """Send a request over one connection and check its answer."""
     connection = http.client.HTTPConnection(HOST, server.http_port, timeout=PATIENCE_S)
 
     def send(body: bytes, headers: dict[str, str] | None = None, *, path: str = PATH, method: str = "POST") -> None:
@@ -95,7 +95,7 @@ def post(server: ServerProcess) -> Iterator[Post]:
 
 
 def check(status: int, headers: http.client.HTTPMessage, answer: bytes, *, is_infer: bool) -> None:
-    """An error is JSON and says something; a success names the model that answers."""
+    """An error is JSON with a text; a success names the model."""
     assert status in STATUSES, (status, answer)
     if headers["Content-Encoding"]:
         answer = zlib.decompress(answer, zlib.MAX_WBITS | 32)  # of either kind
@@ -108,9 +108,9 @@ def check(status: int, headers: http.client.HTTPMessage, answer: bytes, *, is_in
         assert json.loads(text.decode("utf-8", "surrogateescape"))["model_name"] in MODELS
 
 
-# --- what is sent
+# --- strategies
 
-# Numbers at which something might break, among any others.
+# Numbers at the limits of integer types.
 EDGES = st.sampled_from(
     [0, 1, 2, 16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, -1, -(2**31) - 1, -(2**63), 10**400]
 )
@@ -131,7 +131,7 @@ PATHS = st.sampled_from([f"/v2/models/{model}/infer" for model in MODELS])
 
 
 def maybe(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly what belongs there, sometimes anything."""
+    """Mostly a value of the right kind, sometimes any value."""
     return st.one_of(right, right, right, VALUES)
 
 
@@ -164,7 +164,7 @@ LENGTHS = st.one_of(EDGES.map(str), st.integers(-10, 400).map(str), FIELD_TEXT)
 ENCODINGS = st.sampled_from(["gzip", "deflate", "identity", "br", "gzip, deflate"]) | FIELD_TEXT
 EDITS = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4
-)  # where, how many bytes go, what comes in their place
+)  # the position, the number of removed bytes, the inserted bytes
 
 
 def edited(body: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
@@ -284,7 +284,7 @@ def test_any_path_and_method_are_answered(post: Post, segments: list[str], metho
     | st.builds(edited, st.sampled_from([raw_post(body, headers, path) for path, body, headers in GOOD]), EDITS)
 )
 def test_any_bytes_on_the_connection_end_it_or_are_answered(server: ServerProcess, raw: bytes) -> None:
-    """Requests that never become whole have no answer; all else has, and the connection always ends."""
+    """Only an incomplete request may have no answer. The connection always ends."""
     with socket.create_connection((HOST, server.http_port), timeout=PATIENCE_S) as client:
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)

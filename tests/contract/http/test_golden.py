@@ -1,13 +1,13 @@
-"""Exchanges recorded with a real Triton, replayed against the real server.
+"""Exchanges recorded with a real Triton, replayed against this server.
 
-Held: status, content type and, for JSON bodies, the fields with their types and values; other bodies byte for byte.
+The status, the content type and the body must be equal. JSON bodies are compared by value. The two shapes of the server
+are compared in test_same_answers.py.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
 from tests.project import ROOT
+from tests.waiting import until
 
 GOLDEN = ROOT / "tests" / "golden"
-# Repository control, trace and logging come later.
+# test_golden_repository.py replays the sections of repository control.
 SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors")
 MUST_FAIL = ("broken", "badcfg")
 
@@ -30,7 +32,7 @@ def exchanges() -> list[Exchange]:
     return [exchange for exchange in map(json.loads, lines) if exchange["section"] in SECTIONS]
 
 
-# Where this server answers otherwise on purpose, with what it answers: (status, text that the body holds).
+# The exchanges that this server answers differently on purpose: the status, and a part of the body.
 OTHERWISE: dict[int, tuple[int, str]] = {
     14: (404, "Request for unknown model: 'simple' version 9 is not found"),
     15: (404, "Request for unknown model: 'nope' is not found"),
@@ -51,12 +53,12 @@ def golden_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -
     for model in (GOLDEN / "models").iterdir():
         if model.name not in MUST_FAIL:
             (repository / model.name).symlink_to(model)
-    with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log") as running:
+    with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log", "--shutdown-grace-secs=0") as running:
         yield running
 
 
 @pytest.mark.parametrize("exchange", exchanges(), ids=lambda exchange: f"{exchange['n']}-{exchange['note']}")
-def test_answers_as_triton_did(golden_server: ServerProcess, exchange: Exchange) -> None:
+def test_answer_is_that_of_triton(golden_server: ServerProcess, exchange: Exchange) -> None:
     port = golden_server.metrics_port if exchange["port"] == 2 else golden_server.http_port
     body = base64.b64decode(exchange["req_body_b64"])
     status, headers, answer = golden_server.request(
@@ -99,22 +101,22 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def test_every_difference_is_one_of_the_recording() -> None:
+def test_every_difference_belongs_to_a_recorded_exchange() -> None:
     recorded = {exchange["n"] for exchange in exchanges()}
     assert set(OTHERWISE) | CLIENTS_FAULT <= recorded
 
 
 @pytest.mark.usefixtures("http_workers")
-def test_models_that_must_fail_say_why(tmp_path: Path) -> None:
-    with ServerProcess(
-        GOLDEN / "models", tmp_path / "log", "--exit-on-error=false", "--strict-readiness=false"
-    ) as server:
-        deadline = time.monotonic() + 30
-        states: dict[str, str] = {}
-        while not states or "LOADING" in states.values():
-            assert time.monotonic() < deadline, states
-            index = server.json("POST", "/v2/repository/index")
-            states = {entry["name"]: entry.get("state", "LOADING") for entry in index}
+def test_broken_models_have_a_reason(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple", *MUST_FAIL)
+    options = ("--exit-on-error=false", "--strict-readiness=false", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, tmp_path / "log", *options) as server:
+
+        def loaded() -> list[dict[str, str]]:
+            index: list[dict[str, str]] = server.json("POST", "/v2/repository/index")
+            return index if all(entry.get("state", "LOADING") != "LOADING" for entry in index) else []
+
+        index = until(loaded, "the models do not load")
         reasons = {entry["name"]: entry["reason"] for entry in index if entry["state"] == "UNAVAILABLE"}
         assert set(reasons) == set(MUST_FAIL)
         assert reasons["badcfg"] == "Invalid argument: unexpected inference input 'WRONG', allowed inputs are: IN"

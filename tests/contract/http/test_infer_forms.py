@@ -1,4 +1,4 @@
-"""Batching, queue policies and the forms of inputs, seen from outside of the real server.
+"""Batching, queue policies and the forms of inputs.
 
 Source: docs/spec/schedulers.md sections 3.1 and 3.2; docs/spec/model-config.md sections 2.3, 2.7 and 2.8;
 docs/spec/statistics-and-metrics.md section A.
@@ -25,11 +25,11 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-# So many requests must be queued before a model of the held server runs its first batch.
+# The number of queued requests at which a model of the held server runs its first batch.
 HELD = 4
 ONE = "instance_group { kind: KIND_CPU count: 1 } "
 PRIORITIES = ONE + "max_batch_size: 1 dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
-# Written out: what is filled in for a model that can batch includes a dynamic batcher.
+# Complete, because auto-completion would add a dynamic batcher.
 ALONE = """
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }, { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
@@ -104,7 +104,7 @@ def statistics(server: ServerProcess, model: str) -> dict[str, Any]:
 
 
 def batches(server: ServerProcess, model: str) -> dict[int, int]:
-    """How many executions there were of each batch size."""
+    """The number of executions by batch size."""
     rows = statistics(server, model)["batch_stats"]
     return {row["batch_size"]: row["compute_infer"]["count"] for row in rows}
 
@@ -117,7 +117,7 @@ def pending(server: ServerProcess, model: str) -> int:
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose models run as soon as there is something to run."""
+    """A server whose models run requests at once."""
     folder = tmp_path_factory.mktemp("forms")
     repository = folder / "models"
     full = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 1000000 "
@@ -138,7 +138,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def held_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose models run nothing until `HELD` requests are queued. That happens once: a model for each test."""
+    """A server whose models wait once until `HELD` requests are queued, so each test has its own model."""
     folder = tmp_path_factory.mktemp("held")
     repository = folder / "models"
     batching = "max_batch_size: 8 dynamic_batching { }"
@@ -149,7 +149,7 @@ def held_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> 
     write_version(onnx_models.slow(1024, 100), repository, "urgent", PRIORITIES)
     write_version(onnx_models.ragged(), repository, "ragged", RAGGED)
     with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:  # for this server alone
+        with pytest.MonkeyPatch.context() as patch:  # for this server only
             patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
             running = stack.enter_context(ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0"))
         yield running
@@ -188,7 +188,7 @@ def test_requests_of_different_shapes_are_not_batched(held_server: ServerProcess
     assert (counted["inference_count"], counted["execution_count"] >= 2) == (HELD, True)
 
 
-def test_of_a_batch_that_fails_only_the_culprit_fails(held_server: ServerProcess) -> None:
+def test_failing_request_does_not_fail_its_batch(held_server: ServerProcess) -> None:
     answers = ask_at_once(held_server, "picky", [body_of(("INDEX", "INT64", (1, 1), [n])) for n in (0, 1, 99, 3)])
     assert [answer.status for answer in answers] == [200, 200, 500, 200]
     assert [answer.values("VALUE") for n, answer in enumerate(answers) if n != 2] == [[0], [10], [30]]
@@ -198,7 +198,7 @@ def test_of_a_batch_that_fails_only_the_culprit_fails(held_server: ServerProcess
     assert ask(held_server, "picky", body_of(("INDEX", "INT64", (1, 1), [2]))).values("VALUE") == [20]
 
 
-def test_higher_priority_goes_first(held_server: ServerProcess) -> None:
+def test_higher_priority_runs_first(held_server: ServerProcess) -> None:
     row = ("INPUT0", "FP32", (1, 1024), [1.0] * 1024)
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(held_server.http_port)) for _ in range(HELD)]
@@ -223,7 +223,7 @@ def test_ragged_requests_share_a_batch(held_server: ServerProcess) -> None:
 # --- queue policies
 
 
-def test_full_queue_refuses_and_says_when_to_come_again(server: ServerProcess) -> None:
+def test_full_queue_refuses_with_retry_after(server: ServerProcess) -> None:
     with Client(server.http_port) as first, Client(server.http_port) as second:
         for number, client in enumerate((first, second)):
             client.send(raw_post(pair(number, 0), path="/v2/models/full/infer"))
@@ -235,18 +235,18 @@ def test_full_queue_refuses_and_says_when_to_come_again(server: ServerProcess) -
     assert statistics(server, "full")["inference_stats"]["fail"]["count"] == 0
 
 
-def test_request_that_waited_too_long_is_refused(server: ServerProcess) -> None:
+def test_request_is_refused_after_its_queue_timeout(server: ServerProcess) -> None:
     refused = ask(server, "late", pair(1, 1))
     assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
     counted = statistics(server, "late")
     assert (counted["inference_count"], counted["inference_stats"]["fail"]["count"]) == (0, 1)
 
 
-def test_request_that_waited_too_long_may_be_put_behind_instead(server: ServerProcess) -> None:
+def test_delay_policy_runs_the_request_later(server: ServerProcess) -> None:
     assert ask(server, "patient", pair(1, 1)).values("OUTPUT0") == [2]
 
 
-def test_timeout_of_a_request_shortens_that_of_the_model(server: ServerProcess) -> None:
+def test_timeout_of_a_request_shortens_the_models(server: ServerProcess) -> None:
     refused = ask(server, "own_time", pair(1, 1, timeout=1000))
     assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
     assert ask(server, "own_time", pair(1, 1, timeout=90_000_000)).values("OUTPUT0") == [2]
@@ -257,7 +257,7 @@ def test_timeout_of_a_request_shortens_that_of_the_model(server: ServerProcess) 
 
 
 def test_warmup_is_counted(server: ServerProcess) -> None:
-    """Two times three requests, run as one batch each."""
+    """The warmup runs two batches of three requests."""
     counted = statistics(server, "warm")
     assert (counted["inference_count"], counted["execution_count"]) == (6, 2)
     assert counted["inference_stats"]["success"]["count"] == 6
@@ -278,17 +278,17 @@ def test_optional_input_may_be_left_out(server: ServerProcess) -> None:
     assert text in refused.document["error"]
 
 
-def test_model_of_scalars(server: ServerProcess) -> None:
+def test_model_of_scalars_is_served(server: ServerProcess) -> None:
     answer = ask(server, "scalar", body_of(("INPUT0", "FP32", (1,), [1.5])))
     assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([1], [1.5])
 
 
-def test_model_with_nothing_but_a_batch_dimension(server: ServerProcess) -> None:
+def test_model_with_only_a_batch_dimension_is_served(server: ServerProcess) -> None:
     answer = ask(server, "rank_one", body_of(("INPUT0", "FP32", (3, 1), [1, 2, 3])))
     assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([3, 1], [1, 2, 3])
 
 
-def test_reshaped_tensors(server: ServerProcess) -> None:
+def test_reshaped_tensors_are_served(server: ServerProcess) -> None:
     answer = ask(server, "reshaped", body_of(("INPUT0", "FP32", (2, 2, 2), list(range(8)))))
     assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([2, 2, 2], list(range(8)))
     refused = ask(server, "reshaped", body_of(("INPUT0", "FP32", (2, 4), list(range(8)))))

@@ -1,7 +1,7 @@
-"""A server in one process and one with front ends, asked the same: they answer the same, to the byte.
+"""A server in one process and a server with front ends give the same answers, byte for byte.
 
-What is asked are the exchanges recorded with a real Triton, repository control among them, in their order, and what
-goes wrong in the engine: errors with a hint, a queue that is full, a deadline that has passed.
+Both are sent the exchanges recorded with a real Triton, in their order, and requests that fail in the engine. Tests of
+bad input therefore run in one process only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 RECORDED = GOLDEN_MODELS.parent / "exchanges.jsonl"
 NOT_LOADED = ("broken", "badcfg")
 FULL = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 100000 preferred_batch_size: 8 %s }"
-# One waits in vain for company; of two the second finds no room.
+# The request waits for a second one until its timeout.
 NEVER = FULL % "default_queue_policy { default_timeout_microseconds: 1000 }"
 LOAD = "/v2/repository/models/simple/load"
 
@@ -47,11 +47,11 @@ class Both(NamedTuple):
     several: ServerProcess
 
     def ask(self, request: Request) -> tuple[Any, Any]:
-        """The two answers, each with what a client may see: status, headers but for the date, body."""
+        """The two answers: status, headers except the date, body."""
         return _ask(self.one, request), _ask(self.several, request)
 
     def wait_for_unloads(self) -> None:
-        """An unload is answered when it has begun: its end is waited for, for one server may come to it sooner."""
+        """Wait until no model unloads. An unload is answered when it begins, and one server may finish it sooner."""
         for server in self:
             until(partial(_is_settled, server), "an unload does not end")
 
@@ -159,7 +159,7 @@ REFUSED = [
 ]
 
 
-def test_the_recorded_exchanges(both: Both) -> None:
+def test_recorded_exchanges_are_answered_alike(both: Both) -> None:
     exchanges = recorded()
     assert len(exchanges) > 100
     for request in exchanges:
@@ -170,17 +170,17 @@ def test_the_recorded_exchanges(both: Both) -> None:
                 both.wait_for_unloads()
 
 
-def test_what_is_refused(both: Both) -> None:
+def test_refusals_are_alike(both: Both) -> None:
     hints = 0
     for request in REFUSED:
         one, several = both.ask(request)
         assert one == several, request
         assert b"unexpected error in the server" not in one[2], one
         hints += any("Hint" in name for name, _ in one[1])
-    assert hints > 3  # so that it was hints that were compared, too
+    assert hints > 3  # hints are compared too
 
 
-def test_the_statistics_have_the_same_counts(both: Both) -> None:
+def test_statistics_have_the_same_counts(both: Both) -> None:
     one, several = (without_times(json.loads(body)) for _, _, body in both.ask(Request("GET", "/v2/models/stats")))
     assert len(one["model_stats"]) > 10
     assert one == several
@@ -194,8 +194,8 @@ def without_times(value: Any) -> Any:
     return value
 
 
-def test_the_metrics_have_the_same_names_labels_and_counts(both: Both) -> None:
-    """But for what the metrics library says only of counts in one process: since when it has counted."""
+def test_metrics_have_the_same_names_labels_and_counts(both: Both) -> None:
+    """Except the creation times of counters, which the metrics library has in one process only."""
     pages = [
         {
             name: value
@@ -207,7 +207,7 @@ def test_the_metrics_have_the_same_names_labels_and_counts(both: Both) -> None:
     counted = r"nv_inference_(request|count|exec_count|pending)|\w+_(count|total)\{"
     assert pages[0].keys() == pages[1].keys()
     counts = [{n: v for n, v in page.items() if re.match(counted, n) and "duration_us" not in n} for page in pages]
-    # Probes are asked until the server is ready, which takes more or fewer.
+    # The number of readiness probes during the start varies.
     counts = [{n: v for n, v in page.items() if "health/ready" not in n and 'status="400"' not in n} for page in counts]
     assert len(counts[0]) > 50
     assert counts[0] == counts[1]

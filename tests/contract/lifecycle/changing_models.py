@@ -1,4 +1,4 @@
-"""Models that a test changes while a server serves them: known weights, a load that stands still, the index."""
+"""Models that a test changes while a server serves them: known weights, blocked loads, the index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX = "/v2/repository/index"
 JSON = {"Content-Type": "application/json"}
 WIDTH = 4
 BATCHED = "max_batch_size: 8"
-OVERRIDE = '{"backend": "onnxruntime", "max_batch_size": 3}'  # what a load request may bring along
+OVERRIDE = '{"backend": "onnxruntime", "max_batch_size": 3}'  # a configuration for a load request
 UNLOADED = {"state": "UNAVAILABLE", "reason": "unloaded"}
 _GATED = (
     BATCHED + ' model_warmup [ { name: "gate" batch_size: 1 inputs [ { key: "INPUT0" value '
@@ -33,7 +33,7 @@ _GATED = (
 
 
 def scaled(factor: float) -> onnx.ModelProto:
-    """INPUT0 FP32 [batch, 4] -> OUTPUT0, `factor` times as much: the answer to ones tells the weights."""
+    """INPUT0 FP32 [batch, 4] -> OUTPUT0, multiplied by `factor`: the answer to ones shows the weights."""
     return build(
         [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
         [tensor("INPUT0", "FP32", ["batch", WIDTH])],
@@ -43,9 +43,9 @@ def scaled(factor: float) -> onnx.ModelProto:
 
 
 def heavy(factor: float, megabytes: int) -> onnx.ModelProto:
-    """INPUT0 FP32 [batch, 4] -> OUTPUT0, `factor` times as much, by way of a table of so many MB of weights.
+    """INPUT0 FP32 [batch, 4] -> OUTPUT0, multiplied by `factor` from a table of `megabytes` of weights.
 
-    What is looked up depends on the input, so that no optimisation can do away with the table.
+    The lookup depends on the input, so no optimisation can remove the table.
     """
     table = np.full(megabytes << 18, factor, np.float32)
     return build(
@@ -61,12 +61,12 @@ def heavy(factor: float, megabytes: int) -> onnx.ModelProto:
 
 
 def add_scaled(repository: Path, name: str, factor: float, config: str = BATCHED) -> Path:
-    """A model of `scaled(factor)`; its directory."""
+    """Write a model of `scaled(factor)`. Returns its directory."""
     return write_version(scaled(factor), repository, name, config).parent
 
 
 def replace_weights(model: Path, version: int, factor: float) -> None:
-    """Put `scaled(factor)` in the place of a version's weights at once, as whoever uploads carefully does."""
+    """Replace the weights of a version with `scaled(factor)` atomically."""
     folder = model / str(version)
     aside = model.with_name(f"{model.name}.onnx.part")
     aside.write_bytes(scaled(factor).SerializeToString())
@@ -75,7 +75,7 @@ def replace_weights(model: Path, version: int, factor: float) -> None:
 
 
 class Gate:
-    """A model whose warmup file is a pipe: its load stands still until `open`, which lets one load go on."""
+    """A model whose warmup file is a pipe: every load blocks until `open`, which releases one load."""
 
     def __init__(self, repository: Path, name: str, factor: float) -> None:
         self.model = add_scaled(repository, name, factor, _GATED)
@@ -100,23 +100,23 @@ class Gate:
         return True
 
 
-# --- what a client does
+# --- client calls
 
 
 def index(server: ServerProcess, name: str) -> list[dict[str, str]]:
-    """What the index says of a model, without its name."""
+    """The index entries of a model, without its name."""
     entries: list[dict[str, str]] = server.json("POST", INDEX)
     return [{key: value for key, value in e.items() if key != "name"} for e in entries if e["name"] == name]
 
 
 def state(server: ServerProcess, name: str) -> str:
-    """The state of the only version of a model, or "" before it was ever loaded."""
+    """The state of the only version of a model; "" before its first load."""
     (entry,) = index(server, name)
     return entry.get("state", "")
 
 
 def load(server: ServerProcess, name: str, **parameters: str) -> tuple[int, str]:
-    """The status of a load request, and the text of its error or ""."""
+    """Load a model. Returns the status and the error text or ""."""
     return control(server, f"/v2/repository/models/{name}/load", {"parameters": parameters} if parameters else None)
 
 
@@ -136,7 +136,7 @@ def control(server: ServerProcess, path: str, document: Any = None) -> tuple[int
 
 
 def base64_of(content: bytes) -> str:
-    """A file as a load request has it."""
+    """The content of a file in a load request."""
     return base64.b64encode(content).decode()
 
 
@@ -147,14 +147,14 @@ def ones_body() -> bytes:
 
 
 def factor_in(answer: bytes) -> float:
-    """The factor that an answer to `ones_body` shows; all its elements must have the same."""
+    """The factor in an answer to `ones_body`. All its elements must be equal."""
     values = set(json.loads(answer)["outputs"][0]["data"])
     assert len(values) == 1, values
     return float(values.pop())
 
 
 def factor_of(server: ServerProcess, name: str) -> float:
-    """The weights that `name` serves with."""
+    """The factor that the model serves with."""
     status, _, answer = server.request("POST", f"/v2/models/{name}/infer", ones_body(), JSON)
     assert status == 200, answer
     return factor_in(answer)

@@ -1,4 +1,4 @@
-"""Models that cannot be loaded: each has its reason in the index, the server stays up, and the others serve.
+"""Models that cannot be loaded: each has its reason in the index, and the other models serve.
 
 Source: docs/spec/repository.md sections 1.2, 1.4 and 1.6; docs/spec/model-config.md sections 2.2, 2.5 and 2.8.
 """
@@ -55,7 +55,7 @@ NO_VERSION = "at least one version must be available under the version policy of
 
 @dataclass(frozen=True)
 class Bad:
-    """A model that cannot be loaded: how it is made, the status of a load request, and what its reason says."""
+    """A model that cannot be loaded: how it is made, the status of a load request, and a part of its reason."""
 
     name: str
     make: Callable[[Path], object]
@@ -64,7 +64,7 @@ class Bad:
 
 
 def graph(content: bytes, config: str | bytes = "") -> Callable[[Path], None]:
-    """Make version 1 of these bytes."""
+    """A function that makes version 1 of these bytes."""
 
     def make(model: Path) -> None:
         (model / "1").mkdir(parents=True)
@@ -108,7 +108,7 @@ def dangling(path: str) -> Callable[[Path], None]:
 
 
 def external(location: str) -> bytes:
-    """A model whose weights lie in another file."""
+    """A model whose weights are in another file."""
     model = scaled(2.0)
     (weights,) = model.graph.initializer
     weights.ClearField("raw_data")
@@ -159,16 +159,16 @@ BAD = [
 ]
 IDS = [bad.name for bad in BAD]
 
-# Names that look dangerous and are not: such models serve.
+# Strange names of models that can be served.
 GOOD_NAMES = ["with.dots.", "...", "..x", "-dash", "~", "%41%2f", "a'b", "n" * 255]
-# A request cannot hold these: the target of a request is ASCII, and what is percent-encoded is not decoded.
+# Names that no request can have: its target is ASCII, and percent-encoding is not decoded.
 FOREIGN_NAMES = ["gr\u00f6\u00dfe", "\u6f22\U0001f600"]
 INJECTED = "evil\nE0101 00:00:00.000000 1 forged.py:1] forged"
 NOT_TEXT = b"not\xfftext"
 
 
 def add_all(repository: Path, prefix: str = "") -> None:
-    """Every bad model, made elsewhere and moved in whole."""
+    """Make every bad model elsewhere and move it into the repository."""
     for bad in BAD:
         made = repository.parent / f"{prefix}{bad.name}"
         bad.make(made)
@@ -177,7 +177,7 @@ def add_all(repository: Path, prefix: str = "") -> None:
 
 @pytest.fixture(scope="module")
 def repository(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bad models, good ones of strange names, and things that are no models at all."""
+    """A repository of bad models, models with strange names, and files that are not models."""
     repository = link_models(tmp_path_factory.mktemp("bad") / "models", "simple")
     add_all(repository)
     for number, name in enumerate([*GOOD_NAMES, *FOREIGN_NAMES, INJECTED]):
@@ -217,7 +217,7 @@ def _phase(server: ServerProcess) -> str:
 
 
 def reason(server: ServerProcess, name: str) -> str:
-    """Why a model cannot be loaded, as the index says, which shows none of its versions as anything else."""
+    """The reason in the index for a model of which no version is loaded."""
     entries = index(server, name)
     if not entries or any(entry.get("state") != "UNAVAILABLE" for entry in entries):
         return ""
@@ -228,7 +228,7 @@ def reason(server: ServerProcess, name: str) -> str:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=IDS)
-def test_a_load_request_for_a_bad_model(explicit: ServerProcess, bad: Bad) -> None:
+def test_load_request_for_a_bad_model_is_refused(explicit: ServerProcess, bad: Bad) -> None:
     with memory_bound(explicit, 25):
         status, text = load(explicit, bad.name)
     assert status == bad.status, text
@@ -238,14 +238,14 @@ def test_a_load_request_for_a_bad_model(explicit: ServerProcess, bad: Bad) -> No
 
 
 @pytest.mark.parametrize("name", ["a_file", "a_dangling_link", "a_loop", "a_pipe", "s" * 300, "simple%00"])
-def test_what_is_no_model_cannot_be_loaded(explicit: ServerProcess, name: str) -> None:
+def test_file_that_is_not_a_model_cannot_be_loaded(explicit: ServerProcess, name: str) -> None:
     assert load(explicit, name) == (500, f"failed to load '{name}', failed to poll from model repository")
     assert index(explicit, name) == []
     assert_still_serves(explicit)
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
-def test_a_strange_name_is_a_name(explicit: ServerProcess, name: str) -> None:
+def test_model_with_a_strange_name_serves(explicit: ServerProcess, name: str) -> None:
     with Client(explicit.http_port) as client:
         loaded = client.ask(raw_post(b"", JSON, f"/v2/repository/models/{name}/load"))
         assert (loaded.status, loaded.body) == (200, b"")
@@ -259,21 +259,21 @@ def test_a_strange_name_is_a_name(explicit: ServerProcess, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name.encode() for name in FOREIGN_NAMES] + [NOT_TEXT])
-def test_a_name_that_no_request_can_hold(explicit: ServerProcess, name: bytes) -> None:
+def test_name_that_is_not_ascii_is_a_bad_request(explicit: ServerProcess, name: bytes) -> None:
     with Client(explicit.http_port) as client:
         answer = client.ask(raw_post(b"", JSON, "/v2/repository/models/NAME/load").replace(b"NAME", name))
     assert (answer.status, b"Invalid HTTP request line" in answer.body) == (400, True)
     assert_still_serves(explicit)
 
 
-def test_a_name_that_is_not_text_is_no_models(explicit: ServerProcess) -> None:
+def test_name_that_is_not_text_is_left_out(explicit: ServerProcess) -> None:
     names = {entry["name"] for entry in explicit.json("POST", INDEX)}
     assert names >= set(FOREIGN_NAMES)
     assert [name for name in names if name.startswith("not")] == ["nothing"]
     assert "its name is not UTF-8" in explicit.log_text()
 
 
-def test_a_model_that_is_mended_loads(explicit: ServerProcess) -> None:
+def test_mended_model_loads(explicit: ServerProcess) -> None:
     model = explicit.repository / "mended"
     graph(b"garbage")(model)
     assert load(explicit, model.name)[0] == 400
@@ -284,7 +284,7 @@ def test_a_model_that_is_mended_loads(explicit: ServerProcess) -> None:
     assert factor_of(explicit, model.name) == 2.0
 
 
-def test_files_that_go_while_the_model_serves(explicit: ServerProcess) -> None:
+def test_model_serves_after_its_files_were_removed(explicit: ServerProcess) -> None:
     model = add_scaled(explicit.repository, "going", 4.0)
     assert load(explicit, model.name) == (200, "")
     shutil.rmtree(model)
@@ -295,8 +295,8 @@ def test_files_that_go_while_the_model_serves(explicit: ServerProcess) -> None:
     unload_and_wait(explicit, model.name)
 
 
-def test_a_folder_that_comes_and_goes_all_the_time(explicit: ServerProcess) -> None:
-    """A load request may find any part of the folder: it succeeds or fails, and says so in a known way."""
+def test_load_of_a_changing_folder_is_answered(explicit: ServerProcess) -> None:
+    """A load request may see any part of the folder. It succeeds or fails with a known error."""
     model = explicit.repository / "restless"
     ending = threading.Event()
     texts = ("", "failed to load 'restless', ", "load failed for model 'restless': version 1 is at UNAVAILABLE state: ")
@@ -326,7 +326,7 @@ def test_a_folder_that_comes_and_goes_all_the_time(explicit: ServerProcess) -> N
 # --- at the start and by polling
 
 
-def test_the_start_names_all_that_failed_and_serves_the_rest(polling: ServerProcess) -> None:
+def test_start_names_failed_models_and_serves_the_others(polling: ServerProcess) -> None:
     failures = json.loads(polling.request("GET", "/v2/health/ready")[2])["failures"]
     assert {bad.name for bad in BAD} <= set(failures)
     assert polling.request("GET", "/v2/health/live")[0] == 200
@@ -339,13 +339,13 @@ def test_the_start_names_all_that_failed_and_serves_the_rest(polling: ServerProc
     assert_still_serves(polling)
 
 
-def test_no_name_forges_a_line_of_the_log(polling: ServerProcess) -> None:
+def test_name_cannot_forge_a_line_of_the_log(polling: ServerProcess) -> None:
     log = polling.log_text()
     assert "forged.py" in log
     assert not [line for line in log.splitlines() if line.startswith("E0101")]
 
 
-def test_bad_models_that_are_polled(polling: ServerProcess) -> None:
+def test_polled_bad_models_have_a_reason(polling: ServerProcess) -> None:
     add_all(polling.repository, "late_")
     late = {f"late_{bad.name}": bad.reason for bad in BAD if bad.name != "of_another_name"}
     until(lambda: all(reason(polling, name) for name in late), "not all have a reason")
@@ -354,11 +354,11 @@ def test_bad_models_that_are_polled(polling: ServerProcess) -> None:
     assert_still_serves(polling)
     for name in late:
         shutil.rmtree(polling.repository / name)
-    until(lambda: not any(index(polling, name) for name in late), "what is gone stays in the index")
+    until(lambda: not any(index(polling, name) for name in late), "a removed model stays in the index")
     assert_still_serves(polling)
 
 
-def test_a_folder_that_goes_while_it_is_polled(polling: ServerProcess) -> None:
+def test_polled_model_is_unloaded_with_its_folder(polling: ServerProcess) -> None:
     model = add_scaled(polling.repository, "polled", 4.0)
     until(lambda: index(polling, model.name) == [{"version": "1", "state": "READY"}], "not loaded")
     assert factor_of(polling, model.name) == 4.0

@@ -1,6 +1,6 @@
-"""The recorded exchanges of repository control, replayed in order against one server in explicit mode.
+"""The recorded exchanges of repository control, replayed in order against a server in explicit mode.
 
-Held: status, content type and body, with the path of the recorded repository in place of this one's.
+The status, the content type and the body must be equal, except for the path of the repository.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOLDEN = ROOT / "tests" / "golden"
 RECORDED_REPOSITORY = "/models"
 NOT_LOADED_AT_START = {"badcfg", "broken"}
 LIMIT_S = 30.0
-# Ready of a model that is not there: this follows the later Triton, which gives the error of the lookup.
+# Readiness of a missing model: this server gives the error of a later Triton.
 OTHERWISE = {142: (404, {"error": "Request for unknown model: 'cls' has no available versions"})}
 UNLOADED = {"state": "UNAVAILABLE", "reason": "unloaded"}
 
@@ -35,7 +35,7 @@ def exchanges() -> list[Exchange]:
 @pytest.fixture(scope="module")
 def explicit_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     names = sorted({model.name for model in (GOLDEN / "models").iterdir()} - NOT_LOADED_AT_START)
-    options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
+    options = ["--shutdown-grace-secs=0", "--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
     with ServerProcess(GOLDEN / "models", tmp_path_factory.mktemp("log") / "log", *options) as running:
         yield running
 
@@ -45,14 +45,14 @@ def send(server: ServerProcess, exchange: Exchange) -> tuple[int, Any, bytes]:
     return server.request(exchange["method"], exchange["path"], body or None, exchange["req_headers"])
 
 
-def test_the_section_replays_whole_and_in_order(explicit_server: ServerProcess) -> None:
+def test_recorded_section_is_answered_as_by_triton(explicit_server: ServerProcess) -> None:
     recorded = exchanges()
     assert len(recorded) == 21
     for exchange in recorded:
         status, headers, answer = send(explicit_server, exchange)
         expected = base64.b64decode(exchange["resp_body_b64"])
         deadline = time.monotonic() + LIMIT_S
-        # An unload is answered when it has begun. The recording looked while it went on; here its end is waited for.
+        # An unload is answered when it begins, and Triton was asked during it. Wait for its end.
         while b"UNLOADING" in answer and time.monotonic() < deadline:
             status, headers, answer = send(explicit_server, exchange)
         if exchange["n"] in OTHERWISE:

@@ -1,4 +1,4 @@
-"""A load request whose files find no room on the disk of the server.
+"""A load request whose files do not fit on the disk of the server.
 
 Source: docs/spec/repository.md section 1.6.
 """
@@ -23,7 +23,7 @@ FILE = "file:1/model.onnx"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for what two front ends need, and 256 KB."""
+    """A file system with the room that two front ends need, and 256 KB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", str(disk)]
@@ -36,7 +36,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_files_that_do_not_fit_on_the_disk(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_room_on_the_disk_are_refused(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(small_disk))
     repository = link_models(tmp_path / "models", "simple")
     add_scaled(repository, "doubled", 2.0)
@@ -49,7 +51,7 @@ def test_files_that_do_not_fit_on_the_disk(small_disk: Path, tmp_path: Path, mon
             )
             assert (status, "No space left on device" in text) == (503, True), text
             assert not found_below(small_disk, "trident-override-*")
-        for number in range(30):  # now there is no room for a folder either
+        for number in range(30):  # now there is no room for a folder
             try:
                 (small_disk / f"inode{number}").touch()
             except OSError:

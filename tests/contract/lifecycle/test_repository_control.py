@@ -1,4 +1,4 @@
-"""Load, unload and index against the real server in explicit mode, by NVIDIA's own client and by plain requests.
+"""Load, unload and index in explicit mode, with NVIDIA's client and with plain requests.
 
 Source: docs/spec/http.md section 8; docs/spec/repository.md sections 1.4, 1.6 and 1.7.
 """
@@ -55,7 +55,7 @@ ROUNDS = json.dumps(
 
 @pytest.fixture(scope="module")
 def temporary(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server puts its temporary files."""
+    """The server's folder for temporary files."""
     return tmp_path_factory.mktemp("temporary")
 
 
@@ -73,7 +73,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory, temporar
 
 @pytest.fixture
 def model(server: ServerProcess, request: pytest.FixtureRequest) -> Path:
-    """The directory of a model that doubles, not loaded yet, of this test alone."""
+    """The directory of a model that doubles. It is not loaded, and of this test only."""
     return add_scaled(server.repository, re.sub(r"\W", "_", request.node.name), 2.0)
 
 
@@ -96,7 +96,7 @@ def entries_of(listing: list[dict[str, str]], name: str) -> list[dict[str, str]]
 # --- the client
 
 
-def test_the_client_loads_serves_and_unloads(server: ServerProcess, client: Any, model: Path) -> None:
+def test_client_loads_and_unloads_a_model(server: ServerProcess, client: Any, model: Path) -> None:
     assert entries_of(client.get_model_repository_index(), model.name) == [{}]
     with pytest.raises(InferenceServerException, match=f"Request for unknown model: '{model.name}' is not found"):
         client.infer(model.name, ones())
@@ -112,7 +112,7 @@ def test_the_client_loads_serves_and_unloads(server: ServerProcess, client: Any,
     assert client.infer(model.name, ones()).as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
 
 
-def test_the_asyncio_client_does_the_same(server: ServerProcess, model: Path) -> None:
+def test_asyncio_client_loads_and_unloads_a_model(server: ServerProcess, model: Path) -> None:
     async def run() -> None:
         async with triton_aio.InferenceServerClient(server.address) as client:
             await client.load_model(model.name)
@@ -132,7 +132,7 @@ def test_the_asyncio_client_does_the_same(server: ServerProcess, model: Path) ->
     until(lambda: index(server, model.name) == [GONE], "not unloaded")
 
 
-def test_a_given_configuration_holds_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:
+def test_given_configuration_lasts_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:
     client.load_model(model.name)
     client.load_model(model.name, config=OVERRIDE)
     assert client.get_model_config(model.name)["max_batch_size"] == 3
@@ -144,14 +144,14 @@ def test_a_given_configuration_holds_until_the_unload(server: ServerProcess, cli
     assert client.get_model_config(model.name)["max_batch_size"] == 8
 
 
-def test_a_given_configuration_ends_where_the_file_is_newer(client: Any, model: Path) -> None:
+def test_newer_file_replaces_the_given_configuration(client: Any, model: Path) -> None:
     client.load_model(model.name, config=OVERRIDE)
     (model / "config.pbtxt").write_text("max_batch_size: 5")
     client.load_model(model.name)
     assert client.get_model_config(model.name)["max_batch_size"] == 5
 
 
-def test_given_files_stand_in_for_the_directory_until_a_plain_load(
+def test_given_files_replace_the_directory_until_a_plain_load(
     server: ServerProcess, client: Any, model: Path, temporary: Path
 ) -> None:
     (model / "2").mkdir()
@@ -174,7 +174,7 @@ def test_given_files_need_no_directory(server: ServerProcess, client: Any, tempo
     until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 
-def test_a_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
+def test_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
     assert load(server, model.name) == (200, "")
     status, text = load(server, model.name, config=OVERRIDE, **{"file:1/model.onnx": base64_of(b"no graph")})
     assert status == 400
@@ -186,7 +186,7 @@ def test_a_refused_override_leaves_nothing_behind(server: ServerProcess, model: 
 # --- the index
 
 
-def test_the_index_tells_what_is_ready_from_what_is_not(server: ServerProcess, model: Path) -> None:
+def test_index_selects_ready_models(server: ServerProcess, model: Path) -> None:
     def names(document: Any) -> list[str]:
         return [entry["name"] for entry in server.json("POST", INDEX, document)]
 
@@ -199,12 +199,12 @@ def test_the_index_tells_what_is_ready_from_what_is_not(server: ServerProcess, m
     assert server.json("POST", "/v2/repository/whatever/index", {"ready": True})
 
 
-@pytest.mark.parametrize("value", [1, "true", None, [], {}])
-def test_ready_is_a_boolean(server: ServerProcess, value: Any) -> None:
-    assert control(server, INDEX, {"ready": value}) == (400, "Invalid value for 'ready': expected a boolean")
+def test_ready_must_be_a_boolean(server: ServerProcess) -> None:
+    for value in (1, "true", None, [], {}):
+        assert control(server, INDEX, {"ready": value}) == (400, "Invalid value for 'ready': expected a boolean")
 
 
-def test_a_model_that_is_gone_from_the_disk_leaves_the_index(server: ServerProcess, model: Path) -> None:
+def test_removed_model_leaves_the_index(server: ServerProcess, model: Path) -> None:
     assert index(server, model.name) == [{}]
     model.rename(server.repository.parent / model.name)
     assert index(server, model.name) == []
@@ -243,22 +243,22 @@ REFUSED_PARAMETERS: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "status", "text"), REFUSED_PARAMETERS)
-def test_refused_parameters(server: ServerProcess, parameters: dict[str, str], status: int, text: str) -> None:
+def test_bad_parameters_are_refused(server: ServerProcess, parameters: dict[str, str], status: int, text: str) -> None:
     assert load(server, "simple", **parameters) == (status, text)
     assert state(server, "simple") == "READY"
     assert_still_serves(server)
     assert load(server, "simple") == (200, "")
-    assert index(server, "simple") == [READY]  # with no reason any more
+    assert index(server, "simple") == [READY]  # and no reason
 
 
-@pytest.mark.parametrize("value", [1, True, None, [], {"a": 1}, 1.5])
-def test_a_configuration_is_text(server: ServerProcess, value: Any) -> None:
-    status, text = load(server, "simple", config=value)
-    assert (status, text[:23]) == (400, "Unable to parse 'config")
+def test_configuration_must_be_text(server: ServerProcess) -> None:
+    for value in (1, True, None, [], {"a": 1}, 1.5):
+        status, text = load(server, "simple", config=value)  # type: ignore[arg-type]
+        assert (status, text[:23]) == (400, "Unable to parse 'config")
 
 
 @pytest.mark.parametrize("document", ["[]", '"a"', "{", '{"parameters": []}', '{"parameters": 1}', "\xff"])
-def test_a_body_that_is_no_load_request(server: ServerProcess, document: str) -> None:
+def test_malformed_load_request_is_refused(server: ServerProcess, document: str) -> None:
     for action in ("load", "unload"):
         path = f"/v2/repository/models/simple/{action}"
         status, _, answer = server.request("POST", path, document.encode("latin-1"), JSON)
@@ -281,39 +281,39 @@ REFUSED_NAMES = [
 
 
 @pytest.mark.parametrize(("name", "status", "text"), REFUSED_NAMES)
-def test_a_name_that_no_repository_has(server: ServerProcess, name: str, status: int, text: str) -> None:
+def test_unknown_name_is_refused(server: ServerProcess, name: str, status: int, text: str) -> None:
     assert load(server, name) == (status, text)
     assert unload(server, name) == (200, "")
     assert index(server, name) == []
 
 
-def test_a_repository_cannot_be_named(server: ServerProcess) -> None:
+def test_repository_name_is_refused(server: ServerProcess) -> None:
     for action in ("load", "unload"):
         refused = control(server, f"/v2/repository/here/models/simple/{action}")
         assert refused == (501, "'repository_name' specification is not supported")
     assert index(server, "simple") == [READY]
 
 
-@pytest.mark.parametrize("value", [1, "true", None, []])
-def test_unload_dependents_is_a_boolean(server: ServerProcess, value: Any) -> None:
-    document = {"parameters": {"unload_dependents": value}}
-    status, text = control(server, "/v2/repository/models/simple/unload", document)
-    assert (status, text[:36]) == (400, "Unable to parse 'unload_dependents':")
+def test_unload_dependents_must_be_a_boolean(server: ServerProcess) -> None:
+    for value in (1, "true", None, []):
+        document = {"parameters": {"unload_dependents": value}}
+        status, text = control(server, "/v2/repository/models/simple/unload", document)
+        assert (status, text[:36]) == (400, "Unable to parse 'unload_dependents':")
     assert index(server, "simple") == [READY]
 
 
 @pytest.mark.parametrize("path", [INDEX, "/v2/repository/models/simple/load", "/v2/repository/models/simple/unload"])
-def test_only_post(server: ServerProcess, path: str) -> None:
+def test_only_post_is_allowed(server: ServerProcess, path: str) -> None:
     for method in ("GET", "PUT", "DELETE"):
         assert server.request(method, path)[0] == 405
     assert index(server, "simple") == [READY]
 
 
-# --- at the same time
+# --- concurrent requests
 
 
-def test_slow_loads_hold_nothing_up(server: ServerProcess) -> None:
-    """Eight loads stand still, on as many connections; everything else is answered all the same."""
+def test_slow_loads_hold_up_nothing(server: ServerProcess) -> None:
+    """Eight loads are blocked, each on its connection. Everything else is answered."""
     gates = [Gate(server.repository, f"gated_{number}", float(number)) for number in range(8)]
     quick = add_scaled(server.repository, "quick", 3.0)
     with ThreadPoolExecutor(2 * len(gates)) as pool:
@@ -329,14 +329,14 @@ def test_slow_loads_hold_nothing_up(server: ServerProcess) -> None:
             assert (status, b"is not at ready state" in answer or b"has no available versions" in answer) != (200, True)
             assert not any(each.done() for each in loads)
         finally:
-            # All at the same time: which of them the server has got to, and which wait for their turn, it decides.
+            # All at the same time: the server decides which loads run and which are queued.
             list(pool.map(Gate.open, gates))
         assert [each.result() for each in loads] == [(200, "")] * len(gates)
     assert [factor_of(server, gate.model.name) for gate in gates] == [float(number) for number in range(8)]
     assert load(server, quick.name) == (200, "")
 
 
-def test_an_unload_waits_for_what_was_taken(server: ServerProcess) -> None:
+def test_unload_waits_for_accepted_requests(server: ServerProcess) -> None:
     name = "long"
     write_version(waiting(), server.repository, name, "instance_group [ { count: 1 kind: KIND_CPU } ]")
     assert load(server, name) == (200, "")
@@ -365,7 +365,7 @@ def test_an_unload_waits_for_what_was_taken(server: ServerProcess) -> None:
     until(lambda: index(server, name) == [GONE], "not unloaded")
 
 
-def test_clients_that_contend_for_a_model_leave_it_whole(server: ServerProcess, model: Path) -> None:
+def test_contending_clients_leave_the_model_whole(server: ServerProcess, model: Path) -> None:
     def contend(number: int) -> list[tuple[int, str]]:
         answers = []
         for turn in range(6):

@@ -1,6 +1,6 @@
-"""A rollout under load: models come, change and go while clients ask on connections that stay open.
+"""A rollout under load: models are loaded, changed and unloaded while clients send requests on open connections.
 
-No request fails, and each is answered with the weights of before or after, never with anything else.
+No request may fail, and every answer must have the old or the new weights.
 Source: docs/spec/repository.md section 1.6; docs/architecture.md section 6.
 """
 
@@ -45,7 +45,7 @@ NOT_EXPLICIT = (503, "explicit model load / unload is not allowed if polling is 
 
 
 class Client(threading.Thread):
-    """Asks for `served` again and again on one connection, which must never end. `seen` are the answers, in order."""
+    """Sends requests for `served` in a loop on one connection, which must never end. `seen` are the answers."""
 
     def __init__(self, port: int, allowed: set[float]) -> None:
         super().__init__(name="rollout-client")
@@ -83,7 +83,7 @@ class Client(threading.Thread):
 
 
 class Load:
-    """The clients of a rollout: `allow` what may be answered from now on, `only` what must be."""
+    """The clients of a rollout, and the factors that their answers may have."""
 
     def __init__(self, port: int, first: float) -> None:
         self._allowed = {first}
@@ -93,21 +93,21 @@ class Load:
         self._allowed.add(factor)
 
     def settle(self, factor: float) -> None:
-        """Every client gets `factor`, and soon nothing else: what was asked before has been answered by then."""
+        """Wait until every client gets `factor`, and allow no other from then on."""
         self.go_on()
         self._allowed.intersection_update({factor})
         self.go_on()
         assert all(client.seen[-1] == factor for client in self.clients), [client.seen[-1] for client in self.clients]
 
     def go_on(self) -> None:
-        """Wait until every client has been answered a few times more."""
+        """Wait for a few more answers to every client."""
         before = [len(client.seen) for client in self.clients]
 
         def moved() -> bool:
             assert self.failures() == []
             return all(len(c.seen) >= b + 3 for c, b in zip(self.clients, before, strict=True))
 
-        until(moved, "the clients stand still")
+        until(moved, "the clients get no more answers")
 
     def failures(self) -> list[str]:
         return [client.failure for client in self.clients if client.failure]
@@ -158,7 +158,7 @@ def served_dir(server: ServerProcess) -> Path:
     return server.repository / SERVED
 
 
-# --- explicit: the answer to a load request says that the new weights serve
+# --- explicit mode: the new weights serve when the load request is answered
 
 
 @pytest.mark.shapes("one-process", "front-ends")
@@ -175,8 +175,8 @@ def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
 
 
 @pytest.mark.shapes("front-ends")
-def test_the_new_weights_are_built_aside(explicit: ServerProcess) -> None:
-    """The old ones serve for as long as the load of the new ones lasts, which is as long as the test wants."""
+def test_old_weights_serve_while_the_new_ones_load(explicit: ServerProcess) -> None:
+    """The gate keeps the load of the new weights from finishing."""
     gate = Gate(explicit.repository, "aside", 20.0)
     served = served_dir(explicit)
     old = factor_of(explicit, SERVED)
@@ -204,7 +204,7 @@ def test_the_new_weights_are_built_aside(explicit: ServerProcess) -> None:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_a_reload_that_fails_changes_nothing_for_the_clients(explicit: ServerProcess) -> None:
+def test_failed_reload_changes_nothing_for_clients(explicit: ServerProcess) -> None:
     old = factor_of(explicit, SERVED)
     file = served_dir(explicit) / "1" / "model.onnx"
     config = served_dir(explicit) / "config.pbtxt"
@@ -243,7 +243,7 @@ def _breakages(file: Path, config: Path) -> list[tuple[Callable[[], object], int
 
 
 @pytest.mark.shapes("front-ends")
-def test_versions_come_and_go_under_load(explicit: ServerProcess) -> None:
+def test_versions_are_added_and_removed_under_load(explicit: ServerProcess) -> None:
     name = served_dir(explicit)
     old = factor_of(explicit, SERVED)
     with under_load(explicit, old) as clients:
@@ -269,7 +269,7 @@ def test_versions_come_and_go_under_load(explicit: ServerProcess) -> None:
 
 
 @pytest.mark.shapes("front-ends")
-def test_other_models_come_and_go_under_load(explicit: ServerProcess) -> None:
+def test_other_models_are_loaded_and_unloaded_under_load(explicit: ServerProcess) -> None:
     others = [add_scaled(explicit.repository, f"other_{number}", float(number)).name for number in range(4)]
     (explicit.repository / "other_bad" / "1").mkdir(parents=True)
     (explicit.repository / "other_bad" / "1" / "model.onnx").write_bytes(b"garbage")
@@ -287,10 +287,10 @@ def test_other_models_come_and_go_under_load(explicit: ServerProcess) -> None:
         unload_and_wait(explicit, name)
 
 
-# --- poll: the repository itself says what serves
+# --- poll mode: the repository decides what serves
 
 
-def test_polling_takes_no_orders(polling: ServerProcess) -> None:
+def test_poll_mode_refuses_load_requests(polling: ServerProcess) -> None:
     assert load(polling, SERVED) == NOT_EXPLICIT
     assert unload(polling, SERVED) == NOT_EXPLICIT
     assert load(polling, "never_there") == NOT_EXPLICIT
@@ -302,20 +302,20 @@ def test_polled_weights_are_replaced_under_load(polling: ServerProcess) -> None:
         for step in range(1, 4):
             clients.allow(now + step)
             replace_weights(served_dir(polling), 1, now + step)
-            until(serves(polling, now + step), "the new weights do not come")
+            until(serves(polling, now + step), "the new weights do not serve")
             clients.settle(now + step)
 
 
-def test_models_appear_and_vanish_under_load(polling: ServerProcess, tmp_path: Path) -> None:
+def test_models_are_added_and_removed_by_polling_under_load(polling: ServerProcess, tmp_path: Path) -> None:
     factor = factor_of(polling, SERVED)
     with under_load(polling, factor) as clients:
         for round_ in range(2):
             made = add_scaled(tmp_path / f"round{round_}", "appearing", 4.0 + round_)
             made.rename(polling.repository / "appearing")
-            until(lambda: _ready(polling, "appearing"), "the model does not come")
+            until(lambda: _ready(polling, "appearing"), "the model is not loaded")
             assert factor_of(polling, "appearing") == 4.0 + round_
             (polling.repository / "appearing").rename(tmp_path / f"gone{round_}")
-            until(lambda: not _ready(polling, "appearing"), "the model does not go")
+            until(lambda: not _ready(polling, "appearing"), "the model is not unloaded")
             clients.settle(factor)
 
 
@@ -323,7 +323,7 @@ def _ready(server: ServerProcess, name: str) -> bool:
     return name in [entry["name"] for entry in server.json("POST", INDEX, {"ready": True})]
 
 
-def test_a_polled_reload_that_fails_is_told_and_mended(polling: ServerProcess) -> None:
+def test_failed_polled_reload_has_a_reason_until_it_is_mended(polling: ServerProcess) -> None:
     old = factor_of(polling, SERVED)
     file = served_dir(polling) / "1" / "model.onnx"
     whole = file.read_bytes()
@@ -334,14 +334,14 @@ def test_a_polled_reload_that_fails_is_told_and_mended(polling: ServerProcess) -
         until(lambda: index(polling, SERVED)[0].get("reason"), "no reason in the index")
         assert index(polling, SERVED)[0]["state"] == "READY"
         clients.settle(old)
-        kept.replace(file)  # the very file that serves: nothing to load, and nothing to complain of any more
+        kept.replace(file)  # the file that serves: there is nothing to load, and no error
         until(lambda: index(polling, SERVED) == [{"version": "1", "state": "READY"}], "the reason stays")
         clients.settle(old)
 
 
 @pytest.mark.parametrize("whole_repository", [False, True], ids=["model", "repository"])
-def test_a_link_is_swapped_as_by_a_mounted_volume(tmp_path: Path, whole_repository: bool) -> None:
-    """`..data` points to a folder of one generation and is renamed over; all else are links through it."""
+def test_swapped_link_of_a_mounted_volume_is_loaded(tmp_path: Path, whole_repository: bool) -> None:
+    """`..data` links to the folder of a generation and is replaced; everything else links through it."""
     mount = tmp_path / "volume"
     for generation in range(3):
         content = mount / f"..generation_{generation}"
@@ -361,5 +361,5 @@ def test_a_link_is_swapped_as_by_a_mounted_volume(tmp_path: Path, whole_reposito
             clients.allow(1.0 + generation)
             (mount / "..data_tmp").symlink_to(f"..generation_{generation}")
             (mount / "..data_tmp").replace(mount / "..data")
-            until(serves(server, 1.0 + generation), "the new generation does not come")
+            until(serves(server, 1.0 + generation), "the new generation does not serve")
             clients.settle(1.0 + generation)

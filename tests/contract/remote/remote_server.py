@@ -1,4 +1,4 @@
-"""A server whose engine has a process of its own, as the tests of its faults see it: processes, files, clients."""
+"""A server of front ends and an engine process, and its processes, files and clients in tests of faults."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ from tests.contract.servers.simple_model import PATH, good_body, is_good_answer
 from tests.waiting import until
 
 LIMIT_S = 60.0
-# A client that was refused does not come back at once: what it waits for would have no processor to start on.
+# A refused client pauses, or it would take the processor that the restart needs.
 _BETWEEN_S = 0.05
-# What ONNX Runtime puts into every temporary folder, for good.
+# A file that ONNX Runtime leaves in every temporary folder.
 ORT_SESSION = ".ses"
 JSON = {"Content-Type": "application/json"}
 
 
 class RemoteServer(ServerProcess):
-    """With front ends and an engine, and temporary files in a folder of its own: what is left there is this server's.
+    """A server of front ends with its own folder for temporary files. It must leave nothing, however it ends.
 
-    `folder` keeps its log. At its end nothing of it may be left, however it ended. `beside` is a server whose temporary
-    folder it has, too.
+    `folder` keeps the log. With `beside` it shares the temporary folder of another server.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class RemoteServer(ServerProcess):
         beside: RemoteServer | None = None,
     ) -> None:
         self._is_guest = beside is not None
-        # Not in `folder`, whose path may be too long for a socket.
+        # Not in `folder`: the address of a socket is short.
         self.temporary = beside.temporary if beside else Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
         environment = {**environment_without("TRIDENT_"), "TMPDIR": str(self.temporary)}
         mode = (f"--http-workers={workers}", "--shutdown-grace-secs=0")
@@ -88,15 +87,15 @@ class RemoteServer(ServerProcess):
         return until(lambda: [one for one in front_ends_of(self) if one != engine], "there are no front ends")
 
     def says(self, text: str) -> bool:
-        """Whether it stands in the log."""
+        """Whether the log contains `text`."""
         return text in self.log_text()
 
     def is_live(self) -> bool:
-        """Whether one of the front ends says so."""
+        """Whether a front end answers the liveness probe with 200."""
         return self._says("live")
 
     def is_ready(self) -> bool:
-        """As one of the front ends sees it; False as well when none answers."""
+        """Whether a front end answers the readiness probe with 200."""
         return self._says("ready")
 
     def _says(self, health: str) -> bool:
@@ -106,18 +105,18 @@ class RemoteServer(ServerProcess):
             return False
 
     def wait_until_all_ready(self) -> None:
-        """Every front end says so: many connections, which are spread over all of them."""
+        """Wait until every front end is ready. Many connections are spread over all of them."""
         until(lambda: all(self.is_ready() for _ in range(20)), f"not ready again\n{self.log_text()[-3000:]}")
 
     def kill_engine(self, number: int = signal.SIGKILL) -> int:
-        """Send the engine a signal that ends it, and return once it has; what its process number was."""
+        """End the engine with a signal. Returns its process id."""
         engine = self.engine
         os.kill(engine, number)
         until(lambda: engine not in session_members(self.process.pid), "the engine lives on")
         return engine
 
     def left(self) -> list[str]:
-        """What is there of the server: processes, files, ports that listen."""
+        """The processes, files and open ports of the server."""
         found = [f"process {member}" for member in session_members(self.process.pid)]
         pattern = f"trident-{self.process.pid}-*" if self._is_guest else "*"
         found += [f"file {path}" for path in self.temporary.glob(pattern) if path.name != ORT_SESSION]
@@ -131,12 +130,12 @@ class RemoteServer(ServerProcess):
         until(lambda: not self.left(), lambda: f"{self.left()}\n{self.log_text()[-3000:]}", limit_s=limit_s)
 
     def ended(self) -> int:
-        """The exit status, once there is one."""
+        """Wait for the end. Returns the exit status."""
         return self.process.wait(STOP_LIMIT_S)
 
 
 class Client:
-    """One connection, opened again when it has ended; a context manager."""
+    """A connection that is opened again after its end; a context manager."""
 
     def __init__(self, server: ServerProcess, timeout_s: float = LIMIT_S) -> None:
         self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=timeout_s)
@@ -150,7 +149,7 @@ class Client:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Status and body. Raises OSError or HTTPException where there is no answer."""
+        """Returns status and body. Raises OSError or HTTPException without an answer."""
         try:
             self._connection.request(method, path, body=body, headers=headers or {})
             response = self._connection.getresponse()
@@ -162,10 +161,10 @@ class Client:
 
 
 class Traffic:
-    """Clients that ask the `simple` model for sums, again and again; a context manager.
+    """Clients that send requests to the `simple` model in a loop; a context manager.
 
-    `answers` counts statuses; `wrong` are answers with status 200 and other numbers than those of their request, `lost`
-    the requests that ended without an answer, and `texts` what was said with other statuses.
+    `answers` counts statuses, `texts` the errors of other statuses than 200. `wrong` are answers with status 200 and
+    the numbers of another request, `lost` the errors of requests without an answer.
     """
 
     def __init__(self, server: ServerProcess, clients: int = 8) -> None:
@@ -190,7 +189,7 @@ class Traffic:
             thread.join()
 
     def wait_for_more(self, requests: int = 50) -> None:
-        """Return when so many more were answered well."""
+        """Wait for as many more good answers."""
         before = self.answers[200]
         until(lambda: self.answers[200] >= before + requests, f"no more good answers: {self}")
 
@@ -221,7 +220,7 @@ class Traffic:
 
 @contextlib.contextmanager
 def undisturbed(server: ServerProcess, clients: int = 4) -> Iterator[Traffic]:
-    """Traffic that must be answered as if nothing else went on."""
+    """Traffic in which every request must be answered well."""
     with Traffic(server, clients) as traffic:
         yield traffic
         traffic.wait_for_more()
@@ -229,7 +228,7 @@ def undisturbed(server: ServerProcess, clients: int = 4) -> Iterator[Traffic]:
 
 
 def readiness(server: ServerProcess) -> dict[str, Any]:
-    """Why the server is not ready."""
+    """The body of the readiness probe."""
     status, _, body = server.request("GET", "/v2/health/ready")
     assert status in (200, 400), body
     found: dict[str, Any] = json.loads(body or b"{}")
@@ -237,7 +236,7 @@ def readiness(server: ServerProcess) -> dict[str, Any]:
 
 
 def long_request(rounds: int = 500_000) -> bytes:
-    """What keeps the model `waiting` busy: a processor makes some hundred thousand rounds in a second."""
+    """A request that keeps the model `waiting` busy. A core makes some hundred thousand rounds per second."""
     return json.dumps({"inputs": [{"name": "ROUNDS", "datatype": "INT64", "shape": [1], "data": [rounds]}]}).encode()
 
 
@@ -245,7 +244,7 @@ FOR_EVER = 2_000_000_000
 
 
 def pending(server: RemoteServer, model: str) -> int:
-    """Requests that are queued."""
+    """The number of queued requests."""
     return _metric(server, f'nv_inference_pending_request_count{{model="{model}",version="1"}}')
 
 
@@ -273,5 +272,5 @@ def open_files(process: int) -> int:
 
 
 def arenas_of(process: int) -> int:
-    """How many pieces of shared memory a process has mapped."""
+    """The number of shared memory blocks that a process has mapped."""
     return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-shared-memory")

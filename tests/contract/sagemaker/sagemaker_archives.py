@@ -1,4 +1,4 @@
-"""Models as the platform has them: in archives, and unpacked where a container of many models looks."""
+"""Models in the platform's archives and folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_scaled_by(answer: bytes, factor: int) -> bool:
 
 
 def write_flat(folder: Path, factor: float, megabytes: int = 0) -> Path:
-    """The model's configuration and its version in `folder` itself."""
+    """Write a model: its configuration and version lie in `folder` itself."""
     model = heavy(factor, megabytes) if megabytes else scaled(factor)
     write(model, folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text(BATCHED)
@@ -29,26 +29,26 @@ def write_flat(folder: Path, factor: float, megabytes: int = 0) -> Path:
 
 
 def write_nested(folder: Path, factor: float) -> Path:
-    """A repository of one model in `folder`."""
+    """Write a repository of one model."""
     write_version(scaled(factor), folder, "inside", BATCHED)
     return folder
 
 
 def write_rows(folder: Path) -> Path:
-    """A repository of one model that answers with its input: four numbers a row, 512 rows at once."""
+    """Write a repository of an identity model, of four numbers a row and 512 rows at once."""
     write_version(identity("FP32", ["n", WIDTH]), folder, "rows", identity_config("FP32", [WIDTH], 512))
     return folder
 
 
 def pack(folder: Path, archive: Path) -> Path:
-    """The .tar.gz of what is in `folder`."""
+    """Pack the content of `folder` into a .tar.gz."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(folder, ".")
     return archive
 
 
 def pack_members(archive: Path, *members: tarfile.TarInfo) -> Path:
-    """The .tar.gz of members without content."""
+    """Pack members of zero bytes into a .tar.gz."""
     with tarfile.open(archive, "w:gz") as tar:
         for member in members:
             tar.addfile(member, io.BytesIO(bytes(member.size)))
@@ -56,14 +56,14 @@ def pack_members(archive: Path, *members: tarfile.TarInfo) -> Path:
 
 
 def pack_large(folder: Path, archive: Path, megabytes: int) -> Path:
-    """As `pack`, and a file of so many zeros beside the first version's weights: made at once, slow to unpack."""
+    """As `pack`, with a file of zeros beside the weights: the archive is made fast and unpacked slowly."""
     large = tarfile.TarInfo("1/large")
     large.size = megabytes << 20
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         tar.add(folder, ".")
         end = tar.offset
-    # Parts that were compressed for themselves are one file when they stand behind each other.
+    # A sequence of gzip members is one file.
     start = gzip.compress(plain.getvalue()[:end] + large.tobuf())
     archive.write_bytes(start + gzip.compress(bytes(1 << 20)) * (megabytes + 1))
     return archive
@@ -77,5 +77,5 @@ def link(name: str, target: str) -> tarfile.TarInfo:
 
 
 def listed(body: bytes) -> dict[str, str]:
-    """A page of a container's models: urls by name."""
+    """The URLs of a page of models, by name."""
     return {model["modelName"]: model["modelUrl"] for model in json.loads(body)["models"]}

@@ -1,4 +1,4 @@
-"""The container as SageMaker starts it, with the one word `serve`, and asks it: under the platform's own limits."""
+"""A container as SageMaker starts it, and the platform's calls of it under the platform's limits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.waiting import until
 
 LIMITS = PlatformLimits()
 LIMIT_S = 60.0
-# From SIGTERM on: the platform kills after 30 s, and what takes longer than this is too near to it.
+# The platform kills 30 s after SIGTERM.
 STOP_LIMIT_S = 25.0
 _OTHERS = ("SAGEMAKER_", "TRIDENT_", "AIP_", "AWS_")
 
 
 def platform_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """What a container of the platform finds set: nothing for servers but `variables`."""
+    """This process's environment without the variables of servers and clouds, with `variables`."""
     return environment_without(*_OTHERS) | dict(variables)
 
 
@@ -35,7 +35,7 @@ def header_names(names: Mapping[str, str]) -> dict[str, str]:
 
 
 class SageMakerContainer:
-    """A context manager: listens on entry (and is ready, unless `ready` is false), stopped and gone on exit."""
+    """A context manager: listens on entry, and is ready unless `ready` is false. On exit nothing of it may be left."""
 
     def __init__(self, log: Path, *, ready: bool = True, **variables: str) -> None:
         (self.port,) = free_ports(1)
@@ -64,7 +64,7 @@ class SageMakerContainer:
             self.kill()
 
     def stop(self) -> int:
-        """SIGTERM; the exit status, which must come within STOP_LIMIT_S."""
+        """Send SIGTERM. Returns the exit status, or raises TimeoutExpired after STOP_LIMIT_S."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_LIMIT_S)
@@ -73,7 +73,7 @@ class SageMakerContainer:
         kill_session(self.process)
 
     def ping_status(self) -> int:
-        """The status of a probe within the platform's limits; 0 where nobody listens, or answers in time."""
+        """The status of a probe; 0 if the port refuses the connection or the answer is late."""
         assert self.process.poll() is None, self.log_text()
         connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMITS.ping_s)
         with contextlib.closing(connection), contextlib.suppress(ConnectionError, TimeoutError):
@@ -82,7 +82,7 @@ class SageMakerContainer:
         return 0
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> ContainerAnswer:
-        """One exchange; a breach of a limit (250 ms to connect, 60 s for the answer) raises ContainerFault."""
+        """Send a request. Raises ContainerFault if a limit is broken (250 ms to connect, 60 s for the answer)."""
         within_s = LIMITS.ping_s if path == "/ping" else LIMITS.invoke_s
         return self._client.ask(method, path, headers=header_names(headers), body=body, within_s=within_s)
 
@@ -90,7 +90,7 @@ class SageMakerContainer:
         return self.ask("POST", "/invocations", body, **headers)
 
     def invoke_chunked(self, chunks: Iterable[bytes], **headers: str) -> tuple[int, bytes]:
-        """An invocation whose body has no length, as a batch transform without a payload limit sends it."""
+        """Send an invocation with a chunked body, as a batch transform without a payload limit does."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)
         with contextlib.closing(connection):
             connection.request("POST", "/invocations", iter(chunks), header_names(headers), encode_chunked=True)
@@ -102,5 +102,5 @@ class SageMakerContainer:
         return self.ask("POST", "/models", body, Content_Type="application/json")
 
     def log_text(self) -> str:
-        """Its end, as far as a person reads."""
+        """The end of the log."""
         return self._log.read_text(errors="replace")[-4000:]

@@ -1,4 +1,4 @@
-"""A container of several models, and what it says to those who send it something wrong."""
+"""A container of several models, and its answers to bad requests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.unit.onnx_models import add_sub, identity, strings, write_version
 from tests.unit.onnx_serving import add_sub_config, identity_config
 
 ROW = b"1,2,3,4\n"
-# What a body may inflate to where nobody said otherwise.
+# The default limit of a decompressed body.
 MOST = 64 << 20
 
 
 class SeveralModels:
-    """Invocations go to the model that is named."""
+    """A multi-model container. Every invocation names its model."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "models"
@@ -41,7 +41,7 @@ class SeveralModels:
         return self.process.ask("DELETE", f"/models/{name}").status
 
     def refusal(self, status: int, model: str, body: bytes, **headers: str) -> str:
-        """The text of an invocation's error, which must come with `status`; the container must still serve after it."""
+        """The text of an invocation's error, which must have `status`. The container must serve afterwards."""
         answer = self.process.ask("POST", f"/models/{model}/invoke", body, **headers)
         assert answer.status == status, answer.text[:500]
         document = json.loads(answer.body)
@@ -57,9 +57,9 @@ class SeveralModels:
 
 @contextlib.contextmanager
 def several_models(folder: Path) -> Iterator[SeveralModels]:
-    """Models that take and give four elements a row, of some datatypes, and one with two inputs.
+    """A container of identity models of four elements a row, and of a model with two inputs.
 
-    Nothing that a caller sends is a fault of the server's: at the end there must be none in its log.
+    Bad requests are not faults of the server: its log must have no error at the end.
     """
     made = SeveralModels(folder)
     with made.process:

@@ -1,5 +1,4 @@
-"""numpy's formats with everything in them that may not be: nothing is unpickled, evaluated, or held before its size is
-known.
+"""Bad files in NumPy's formats: nothing is unpickled, evaluated, or allocated before its size is known.
 
 Source: docs/spec/sagemaker.md section C; numpy's NEP 1.
 """
@@ -34,7 +33,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeveralModel
 
 
 def npy(header: str, elements: bytes = TENSOR, version: int = 1, length: int | None = None) -> bytes:
-    """An array's file with `header`, whatever it says."""
+    """An array file with this header."""
     size = len(header) if length is None else length
     start = b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", size)
     return start + header.encode() + elements
@@ -71,9 +70,9 @@ PICKLE = b"\x80\x04cposix\nsystem\n(Vtouch sprung\ntR."
         (bytes(write_npy(np.array([["a", "b", "c", "d"]]))), "expected elements of FP32, got strings"),
     ],
 )
-def test_an_array_that_is_none(container: SeveralModels, body: bytes, text: str) -> None:
+def test_bad_array_is_refused(container: SeveralModels, body: bytes, text: str) -> None:
     assert text in container.refusal(400, "floats", body, Content_Type=NPY)
-    assert not list(Path.cwd().glob("sprung")), "what is sent as a pickle was run"
+    assert not list(Path.cwd().glob("sprung")), "a pickle was run"
 
 
 def zipped(content: bytes, name: str = "INPUT0.npy", method: int = zipfile.ZIP_DEFLATED, copies: int = 1) -> bytes:
@@ -85,7 +84,7 @@ def zipped(content: bytes, name: str = "INPUT0.npy", method: int = zipfile.ZIP_D
 
 
 def lying(size: int) -> bytes:
-    """An archive of an array that swells, which says of itself that it has `size` bytes."""
+    """A bomb whose header claims `size` bytes."""
     made = bytearray(zipped(bytes(write_npy(np.zeros((1 << 20, WIDTH), "<f4")))))
     struct.pack_into("<L", made, 22, size)
     struct.pack_into("<L", made, made.find(b"PK\x01\x02") + 24, size)
@@ -132,6 +131,6 @@ def encrypted() -> bytes:
         "magic",
     ],
 )
-def test_an_archive_of_arrays_that_is_none(container: SeveralModels, body: bytes, text: str) -> None:
+def test_bad_archive_of_arrays_is_refused(container: SeveralModels, body: bytes, text: str) -> None:
     assert len(body) < 4 << 20
     assert text in container.refusal(400, "floats", body, Content_Type=NPZ)

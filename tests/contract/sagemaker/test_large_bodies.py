@@ -1,4 +1,4 @@
-"""Bodies as large as batch transform sends them, whole and in chunks, and larger ones.
+"""The largest bodies of batch transform, whole and in chunks, and larger ones.
 
 Source: docs/spec/sagemaker.md section A6.
 """
@@ -30,7 +30,7 @@ CHUNK = 65_537
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Answers with its input."""
+    """A repository of an identity model."""
     folder = tmp_path_factory.mktemp("model")
     write_version(identity("FP32", ["n", WIDTH]), folder, "wide", identity_config("FP32", [WIDTH], 512))
     return folder
@@ -48,7 +48,7 @@ def batch_container(model: Path, folder: Path, max_payload_mb: int) -> Iterator[
 
 
 def array_of(size: int) -> bytes:
-    """As many rows as go into `size` bytes in numpy's format."""
+    """A file in NumPy's format of as many rows as fit into `size` bytes."""
     rows = (size - 1024) // (4 * WIDTH)
     return bytes(write_npy(np.arange(rows * WIDTH, dtype="<f4").reshape(-1, WIDTH)))
 
@@ -66,8 +66,18 @@ def post(container: SageMakerContainer, body: bytes, *, chunked: bool) -> tuple[
         return response.status, response.read()
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_the_largest_body_of_a_batch_job_and_a_larger_one(model: Path, tmp_path: Path, chunked: bool) -> None:
+# Whole bodies and chunks are received by the same code in both shapes; tensors reach the engine in different ways.
+@pytest.mark.shapes("one-process")
+def test_largest_whole_body_is_answered_and_a_larger_one_refused(model: Path, tmp_path: Path) -> None:
+    assert_limit(model, tmp_path, chunked=False)
+
+
+@pytest.mark.shapes("front-ends")
+def test_largest_chunked_body_is_answered_and_a_larger_one_refused(model: Path, tmp_path: Path) -> None:
+    assert_limit(model, tmp_path, chunked=True)
+
+
+def assert_limit(model: Path, tmp_path: Path, *, chunked: bool) -> None:
     body = array_of(LARGEST)
     assert LARGEST - 8192 < len(body) <= LARGEST
     with batch_container(model, tmp_path, 100) as container:
@@ -81,7 +91,8 @@ def test_the_largest_body_of_a_batch_job_and_a_larger_one(model: Path, tmp_path:
         assert container.ask("GET", "/ping").status == 200
 
 
-def test_a_job_without_a_payload_limit_sends_what_it_likes(model: Path, tmp_path: Path) -> None:
+@pytest.mark.shapes("front-ends")
+def test_body_of_any_size_is_answered_without_a_payload_limit(model: Path, tmp_path: Path) -> None:
     body = array_of(LARGEST + (20 << 20))
     with batch_container(model, tmp_path, 0) as container:
         assert json.loads(container.ask("GET", "/execution-parameters").body)["MaxPayloadInMB"] == 0

@@ -1,4 +1,4 @@
-"""Many models in one container, as the platform loads and unloads them.
+"""Many models in one container, which the platform loads and unloads.
 
 Source: docs/spec/sagemaker.md section A5.
 """
@@ -24,7 +24,7 @@ HEAVY_MB = 100
 
 
 class Endpoint:
-    """A container with a bound on its memory, and the folder that the platform unpacks archives into."""
+    """A container with a memory limit, and the folder into which the platform unpacks archives."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "models"
@@ -56,7 +56,7 @@ class Endpoint:
         return self.container.ask("POST", f"/models/{name}/invoke", ONES, Content_Type=CSV).status
 
     def models(self) -> dict[str, str]:
-        """The container's own list, all of it."""
+        """All pages of the container's list."""
         found: dict[str, str] = {}
         token = ""
         while True:
@@ -82,7 +82,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def endpoint(running: Endpoint) -> Iterator[Endpoint]:
-    """Without any model, before and after each test."""
+    """The endpoint without models. It is emptied after each test."""
     yield running
     for name in running.models():
         assert running.unload(name) == 200
@@ -90,12 +90,12 @@ def endpoint(running: Endpoint) -> Iterator[Endpoint]:
     assert running.container.ask("GET", "/ping").status == 200
 
 
-def test_a_container_without_models_is_ready_and_lists_none(endpoint: Endpoint) -> None:
+def test_container_without_models_is_ready(endpoint: Endpoint) -> None:
     assert endpoint.container.ask("GET", "/ping").status == 200
     assert endpoint.models() == {}
 
 
-def test_flat_and_nested_folders_serve_under_the_names_they_are_given(endpoint: Endpoint) -> None:
+def test_flat_and_nested_folders_serve_under_their_given_names(endpoint: Endpoint) -> None:
     write_nested(Path(endpoint.url("0-nested")), 2)
     for number in range(1, 6):
         endpoint.put(f"{number}-flat", number)
@@ -114,7 +114,7 @@ def test_flat_and_nested_folders_serve_under_the_names_they_are_given(endpoint: 
     assert json.loads(one.body) == {"modelName": "3-flat", "modelUrl": endpoint.url("3-flat")}
 
 
-def test_the_target_model_of_a_call_is_for_the_log_only(endpoint: Endpoint) -> None:
+def test_target_model_header_is_ignored(endpoint: Endpoint) -> None:
     endpoint.put("a", 2)
     endpoint.put("b", 3)
     assert [endpoint.load("a"), endpoint.load("b")] == [200, 200]
@@ -124,14 +124,14 @@ def test_the_target_model_of_a_call_is_for_the_log_only(endpoint: Endpoint) -> N
     assert is_scaled_by(answer.body, 2)
 
 
-def test_what_is_not_loaded_is_404(endpoint: Endpoint) -> None:
+def test_unloaded_model_is_a_404(endpoint: Endpoint) -> None:
     for method, path in (("GET", "/models/x"), ("DELETE", "/models/x"), ("POST", "/models/x/invoke")):
         answer = endpoint.container.ask(method, path, ONES if method == "POST" else None, Content_Type=CSV)
         assert answer.status == 404, answer.text
         assert "error" in json.loads(answer.body)
 
 
-def test_until_memory_ends_and_again_when_a_model_has_gone(endpoint: Endpoint) -> None:
+def test_full_memory_is_a_507_until_a_model_is_unloaded(endpoint: Endpoint) -> None:
     loaded = []
     while True:
         name = f"heavy{len(loaded)}"
@@ -146,15 +146,15 @@ def test_until_memory_ends_and_again_when_a_model_has_gone(endpoint: Endpoint) -
     assert "MiB" in answer.text
     assert endpoint.models() == {each: endpoint.url(each) for each in loaded}
     assert endpoint.invoke_status(name) == 404
-    assert endpoint.load(name) == 507  # trying again changes nothing
+    assert endpoint.load(name) == 507  # another attempt changes nothing
     assert endpoint.unload(loaded[0]) == 200
-    assert endpoint.load(name) == 200  # at once: the memory is free when the unload is answered
+    assert endpoint.load(name) == 200  # the memory is free when the unload is answered
     assert endpoint.answers(name, len(loaded) + 1)
     assert all(endpoint.answers(each, number) for number, each in enumerate(loaded[1:], 2))
     assert endpoint.invoke_status(loaded[0]) == 404
 
 
-def test_many_at_once_are_loaded_once(endpoint: Endpoint) -> None:
+def test_concurrent_loads_load_a_model_once(endpoint: Endpoint) -> None:
     endpoint.put("once", 2, 20)
     with ThreadPoolExecutor(6) as pool:
         statuses = list(pool.map(endpoint.load, ["once"] * 6))
@@ -163,7 +163,7 @@ def test_many_at_once_are_loaded_once(endpoint: Endpoint) -> None:
     assert list(endpoint.models()) == ["once"]
 
 
-def test_loads_and_unloads_do_not_disturb_others(endpoint: Endpoint) -> None:
+def test_loads_and_unloads_do_not_disturb_other_models(endpoint: Endpoint) -> None:
     endpoint.put("steady", 7)
     for number in range(4):
         endpoint.put(f"other{number}", number)
@@ -193,14 +193,14 @@ def test_loads_and_unloads_do_not_disturb_others(endpoint: Endpoint) -> None:
     assert list(endpoint.models()) == ["steady"]
 
 
-def test_a_load_while_it_unloads_serves_in_the_end(endpoint: Endpoint) -> None:
+def test_load_during_an_unload_is_answered_truly(endpoint: Endpoint) -> None:
     endpoint.put("again", 2, 20)
     for _ in range(5):
         assert endpoint.load("again") == 200
         with ThreadPoolExecutor(2) as pool:
             unload, load = pool.submit(endpoint.unload, "again"), pool.submit(endpoint.load, "again")
             outcomes = (unload.result(LIMIT_S), load.result(LIMIT_S))
-        # Either came first: the load finds the model there, or waits until it has gone.
+        # Either was first: the load finds the model, or waits until it is unloaded.
         assert outcomes in ((200, 200), (200, 409))
         is_loaded = outcomes == (200, 200)
         assert endpoint.invoke_status("again") == (200 if is_loaded else 404)
@@ -228,7 +228,7 @@ def test_a_load_while_it_unloads_serves_in_the_end(endpoint: Endpoint) -> None:
         ("x", ""),
     ],
 )
-def test_names_and_urls_do_not_leave_their_folder(endpoint: Endpoint, name: str, url: str) -> None:
+def test_names_and_urls_cannot_leave_their_folder(endpoint: Endpoint, name: str, url: str) -> None:
     if not (endpoint.root / "link").is_symlink():
         write_flat(endpoint.root.parent / "secret" / "model", 1)
         (endpoint.root / "link").symlink_to("../secret")
@@ -240,22 +240,22 @@ def test_names_and_urls_do_not_leave_their_folder(endpoint: Endpoint, name: str,
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2fsecret", "%00", "a%2Fb", "%ff"])
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_a_path_names_no_model_outside(endpoint: Endpoint, method: str, name: str) -> None:
-    answer = endpoint.container.ask(method, f"/models/{name}")
-    assert answer.status in (400, 404), answer.text
+def test_path_cannot_name_a_model_outside(endpoint: Endpoint, name: str) -> None:
+    for method in ("GET", "DELETE"):
+        answer = endpoint.container.ask(method, f"/models/{name}")
+        assert answer.status in (400, 404), answer.text
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"no JSON", b'{"model_name": "a"}', b'{"model_name": 1, "url": 2}', b"x" * 100_000]
 )
-def test_a_load_that_says_too_little_is_400(endpoint: Endpoint, body: bytes) -> None:
+def test_incomplete_load_request_is_a_400(endpoint: Endpoint, body: bytes) -> None:
     answer = endpoint.container.ask("POST", "/models", body, Content_Type="application/json")
     assert answer.status == 400, answer.text
     assert "error" in json.loads(answer.body)
 
 
-def test_a_folder_with_a_broken_model_is_400_and_nothing_is_left(endpoint: Endpoint) -> None:
+def test_broken_model_is_a_400_and_leaves_nothing(endpoint: Endpoint) -> None:
     folder = write_flat(Path(endpoint.url("broken")), 1)
     (folder / "1" / "model.onnx").write_bytes(b"no model")
     assert endpoint.load("broken") == 400
@@ -265,13 +265,13 @@ def test_a_folder_with_a_broken_model_is_400_and_nothing_is_left(endpoint: Endpo
     assert endpoint.answers("broken", 3)
 
 
-def test_there_is_no_default_model_here(endpoint: Endpoint) -> None:
+def test_multi_model_container_has_no_default_model(endpoint: Endpoint) -> None:
     answer = endpoint.container.invoke(ONES, Content_Type=CSV)
     assert answer.status == 404
     assert "/models/" in answer.text
 
 
 @pytest.mark.parametrize("token", ["x", "%00", "!!!!", "a" * 5000])
-def test_a_page_token_that_nobody_gave_is_400(endpoint: Endpoint, token: str) -> None:
+def test_unknown_page_token_is_a_400(endpoint: Endpoint, token: str) -> None:
     answer = endpoint.container.ask("GET", f"/models?next_page_token={token}")
     assert answer.status == 400, answer.text

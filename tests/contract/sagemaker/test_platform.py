@@ -1,6 +1,6 @@
-"""One model, as the platform serves it: probes, batch transform, what callers send by mistake, and the end.
+"""A container of one model: batch transform, mistakes of callers, probes and the end.
 
-Every exchange is under the platform's limits. Source: docs/spec/sagemaker.md sections A1, A2 and A6.
+Every exchange must keep the platform's limits. Source: docs/spec/sagemaker.md sections A1, A2 and A6.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ V2 = json.dumps(
 
 @pytest.fixture(scope="module")
 def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerContainer]:
-    """A batch transform's container: the model answers with its input, four numbers a record, 512 at once."""
+    """A container of a batch transform with an identity model, of four numbers a record and 512 records at once."""
     folder = tmp_path_factory.mktemp("container")
     write_version(identity("FP32", ["n", WIDTH]), folder / "model", "rows", identity_config("FP32", [WIDTH], 512))
     variables = {
@@ -63,14 +63,14 @@ def assert_serves(container: SageMakerContainer) -> None:
 
 
 def numbers(body: bytes) -> list[list[float]]:
-    """The lines of a CSV answer."""
+    """The rows of a CSV answer."""
     return [[float(cell) for cell in line.split(",")] for line in body.decode().splitlines()]
 
 
 # --- batch transform
 
 
-def test_what_batch_transform_asks_first(container: SageMakerContainer) -> None:
+def test_execution_parameters_are_the_jobs(container: SageMakerContainer) -> None:
     assert json.loads(container.ask("GET", "/execution-parameters").body) == {
         "MaxConcurrentTransforms": 2,
         "BatchStrategy": "SINGLE_RECORD",
@@ -93,9 +93,8 @@ def records_of(content_type: str, body: bytes) -> list[list[float]]:
     return [json.loads(line) for line in body.splitlines()]
 
 
-@pytest.mark.parametrize("accept", [CSV, LINES])
-@pytest.mark.parametrize("content_type", [CSV, LINES])
-def test_multi_record_bodies_keep_one_record_a_line_in_order(
+@pytest.mark.parametrize(("content_type", "accept"), [(CSV, LINES), (LINES, CSV)])
+def test_multi_record_bodies_keep_one_record_per_line_in_order(
     container: SageMakerContainer, content_type: str, accept: str
 ) -> None:
     body = b"".join(as_lines(content_type, RECORDS))
@@ -113,8 +112,8 @@ def _rows(accept: str, body: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("content_type", [CSV, LINES])
-def test_single_record_bodies_have_a_line_each(container: SageMakerContainer, content_type: str) -> None:
-    with ThreadPoolExecutor(2) as pool:  # as many as /execution-parameters says
+def test_single_record_bodies_are_answered_with_one_line(container: SageMakerContainer, content_type: str) -> None:
+    with ThreadPoolExecutor(2) as pool:  # the number in /execution-parameters
         answers = list(
             pool.map(
                 lambda line: container.invoke(line, Content_Type=content_type, Accept=CSV),
@@ -125,14 +124,14 @@ def test_single_record_bodies_have_a_line_each(container: SageMakerContainer, co
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_chunks_need_not_end_where_records_do(container: SageMakerContainer, size: int) -> None:
+def test_records_may_cross_chunks(container: SageMakerContainer, size: int) -> None:
     body = b"".join(as_lines(CSV, RECORDS[:100]))
     chunks = (body[begin : begin + size] for begin in range(0, len(body), size))
     status, answer = container.invoke_chunked(chunks, Content_Type=CSV, Accept=CSV)
     assert (status, numbers(answer)) == (200, RECORDS[:100])
 
 
-def test_a_body_of_a_batch_transforms_size_is_taken(container: SageMakerContainer) -> None:
+def test_body_of_a_batch_transforms_size_is_accepted(container: SageMakerContainer) -> None:
     array = np.ones((20 << 20) // 16, "<f4").repeat(WIDTH).reshape(-1, WIDTH)
     body = np_bytes(array)
     assert len(body) > 19 << 20
@@ -145,11 +144,11 @@ def np_bytes(array: Any) -> bytes:
     return bytes(write_npy(array))
 
 
-# --- what callers send
+# --- mistakes of callers
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,49 +165,26 @@ def zipped(content: bytes, name: str = "INPUT0.npy") -> bytes:
 
 
 def bomb() -> bytes:
-    """An npz of kilobytes that is an array of 256 MiB."""
+    """A small npz file of an array of 256 MiB."""
     return zipped(np_bytes(np.zeros((1 << 24, WIDTH), "<f4")))
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "text"),
     [
-        (ROW, {"Content_Type": "image/png"}, 415, "text/csv"),
-        (ROW, {"Content_Type": "text/csv; charset=utf-16"}, 415, "charset"),
-        (ROW, {"Content_Type": ";;;"}, 400, ""),
         (ROW, {"Content_Type": "x" * 1000}, 400, ""),
-        (ROW, {}, 400, "INPUT0"),
-        (ROW, {"Content_Type": OCTETS}, 400, "INPUT0"),
-        (ROW, {"Content_Type": JSON}, 400, ""),
-        (ROW, {"Content_Type": NPY}, 400, "numpy's format"),
-        (ROW, {"Content_Type": NPZ}, 400, "npz"),
-        (b"\x00\xff\xfe", {"Content_Type": CSV}, 400, ""),
         (b'{"instances": [[1, 2, 3', {"Content_Type": JSON}, 400, ""),
-        (b'{"a": [1, 2, 3, 4]}', {"Content_Type": CSV}, 400, "row 1"),
         (ROW, {"Content_Type": CSV, "Accept": "image/png"}, 406, "application/json"),
-        (ROW, {"Content_Type": CSV, "Accept": "text/csv;q=0"}, 406, ""),
-        (b"", {"Content_Type": CSV}, 400, "the body is empty"),
-        (b"", {"Content_Type": JSON}, 400, "the body is empty"),
-        (b"", {}, 400, "the body is empty"),
-        (b"1,2,3,4\n1,2,3\n", {"Content_Type": CSV}, 400, "row 2"),
-        (b"1,2,3,4\n1,2,three,4\n", {"Content_Type": CSV}, 400, "row 2"),
-        (b"1,2,3,4\n1,2,three,4\n", {"Content_Type": CSV}, 400, "column 3"),
         (b"[1, 2, 3, 4]\n[1, 2]\n", {"Content_Type": LINES}, 400, ""),
-        (V2, {"Content_Type": f"{BINARY};json-header-size=-1"}, 400, ""),
-        (V2, {"Content_Type": f"{BINARY};json-header-size={10**30}"}, 400, ""),
-        (V2, {"Content_Type": f"{BINARY};json-header-size=many"}, 400, ""),
         (V2, {"Content_Type": f"{BINARY};json-header-size={len(V2) + 1}"}, 400, ""),
-        (V2, {"Content_Type": f"{BINARY};json-header-size="}, 400, "json-header-size"),
-        (V2, {"Content_Type": BINARY}, 400, "json-header-size"),
-        (zipped(b"no npy"), {"Content_Type": NPZ}, 400, ""),
-        (zipped(ROW, "../../INPUT0.npy"), {"Content_Type": NPZ}, 400, ""),
         (ROW, {"Content_Type": CSV, "X_Amzn_SageMaker_Inference_Id": "i" * 65}, 400, "Inference-Id"),
         (ROW, {"Content_Type": CSV, "X_Amzn_SageMaker_Custom_Attributes": "a" * 1025}, 400, "Custom-Attributes"),
     ],
 )
-def test_a_mistake_is_answered_with_what_to_do(
+def test_mistake_is_refused_with_its_reason(
     container: SageMakerContainer, body: bytes, headers: dict[str, str], status: int, text: str
 ) -> None:
+    """The other mistakes are in test_bad_input.py."""
     answer = container.invoke(body, **headers)
     assert (answer.status, list(json.loads(answer.body))) == (status, ["error"]), answer.text
     assert len(json.loads(answer.body)["error"]) > 10
@@ -231,7 +207,7 @@ def pickled(array: Any) -> bytes:
     return file.getvalue()
 
 
-def test_an_archive_that_swells_is_refused_before_it_is_held(container: SageMakerContainer) -> None:
+def test_decompression_bomb_is_refused(container: SageMakerContainer) -> None:
     body = bomb()
     assert len(body) < 1 << 20
     answer = container.invoke(body, Content_Type=NPZ)
@@ -240,14 +216,14 @@ def test_an_archive_that_swells_is_refused_before_it_is_held(container: SageMake
     assert_serves(container)
 
 
-@pytest.mark.parametrize("content_type", [JSON, OCTETS, "text/plain", CSV, "application/x-www-form-urlencoded"])
-def test_v2_json_is_understood_under_other_names(container: SageMakerContainer, content_type: str) -> None:
+@pytest.mark.parametrize("content_type", [JSON, OCTETS, CSV])
+def test_v2_json_is_understood_under_other_types(container: SageMakerContainer, content_type: str) -> None:
     answer = container.invoke(V2, Content_Type=content_type)
     assert answer.status == 200, answer.text
     assert json.loads(answer.body)["outputs"][0]["data"] == [1, 2, 3, 4]
 
 
-def test_headers_that_nobody_knows_are_ignored(container: SageMakerContainer) -> None:
+def test_unknown_headers_are_ignored(container: SageMakerContainer) -> None:
     unknown = {
         "X_Amzn_SageMaker_Something_New": "1",
         "X_Amzn_Trace_Id": "Root=1",
@@ -258,7 +234,7 @@ def test_headers_that_nobody_knows_are_ignored(container: SageMakerContainer) ->
 
 
 @pytest.mark.parametrize("path", ["/", "/v2/models/rows/infer", "/invocations/../ping", "/models", "/%69nvocations"])
-def test_what_is_no_route_lists_those_there_are(container: SageMakerContainer, path: str) -> None:
+def test_unknown_route_is_a_404(container: SageMakerContainer, path: str) -> None:
     answer = container.ask("POST", path, ROW, Content_Type=CSV)
     assert answer.status == 404, answer.text
     assert_serves(container)
@@ -267,8 +243,8 @@ def test_what_is_no_route_lists_those_there_are(container: SageMakerContainer, p
 # --- probes and the end
 
 
-def test_probes_are_in_time_under_load(container: SageMakerContainer) -> None:
-    """Bodies of a megabyte from more callers than there are cores; the probes' limits are those of `ask`."""
+def test_probes_are_answered_in_time_under_load(container: SageMakerContainer) -> None:
+    """There are more callers with large bodies than cores. `ask` fails after the limit of a probe."""
     body = b"".join(as_lines(CSV, RECORDS)) * 50
     over = threading.Event()
 
@@ -290,7 +266,7 @@ def test_probes_are_in_time_under_load(container: SageMakerContainer) -> None:
     assert set(statuses) == {200}
 
 
-def test_a_container_that_loads_says_so_in_time_and_then_serves(tmp_path: Path) -> None:
+def test_loading_container_answers_probes_in_time_and_then_serves(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "model", "gate", 3.0)
     variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(tmp_path / "model")}
     with SageMakerContainer(tmp_path / "log", ready=False, **variables) as container:
@@ -305,7 +281,7 @@ def test_a_container_that_loads_says_so_in_time_and_then_serves(tmp_path: Path) 
         assert numbers(answer.body) == [[3, 6, 9, 12]]
 
 
-def test_sigterm_under_load_answers_what_was_taken_and_ends_in_time(tmp_path: Path) -> None:
+def test_sigterm_lets_requests_in_flight_finish(tmp_path: Path) -> None:
     write_version(slow(), tmp_path / "model", "slow")
     variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(tmp_path / "model")}
     with SageMakerContainer(tmp_path / "log", **variables) as container:
@@ -327,7 +303,7 @@ def test_sigterm_under_load_answers_what_was_taken_and_ends_in_time(tmp_path: Pa
             assert container.stop() == 0
             outcomes = [call.result(LIMIT_S) for call in calls]
     for *statuses, last in outcomes:
-        assert set(statuses) <= {200, 503}  # never half an answer, never an error that is a lie
+        assert set(statuses) <= {200, 503}  # a whole answer, or a true reason
         assert "did not accept a connection" in str(last) or "closed the connection" in str(last)
 
 

@@ -1,4 +1,4 @@
-"""A small site that answers what a test asks of it, in a real server process, and a client that speaks bytes."""
+"""A site for tests of the worker and the arbiter, its server process, and a client that sends raw bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 20.0
 
 
 class Probe:
-    """The WSGI application: one method per path."""
+    """The WSGI application, with a method for each path."""
 
     def __init__(self) -> None:
         from gevent.event import Event
@@ -138,7 +138,7 @@ class Probe:
 
 
 class ProbeSite:
-    """A site of one `Probe` on each of two ports: the second one answers with the name of its port only."""
+    """A site of a `Probe` on the first port and an application on the second that answers with its port."""
 
     allocate = None
 
@@ -195,11 +195,11 @@ def main() -> int:
     )
 
 
-# --- the other side
+# --- client
 
 
 class Server:
-    """A server process; `output` is what it has written so far."""
+    """A server process."""
 
     def __init__(self, arguments: list[str], **settings: Any) -> None:
         self.ports = free_ports(2)
@@ -250,7 +250,7 @@ class Server:
 
 @contextlib.contextmanager
 def served(*arguments: str, **settings: Any) -> Iterator[Server]:
-    """A server that answers."""
+    """A server that is ready."""
     server = Server(list(arguments), **settings)
     try:
         until(server.answers)
@@ -287,7 +287,7 @@ class Client:
         return self.reply(has_body=has_body)
 
     def reply(self, *, has_body: bool = True) -> Reply:
-        """The next reply; `has_body` is false for the answer to a HEAD request."""
+        """Read the next reply. `has_body` is false for the answer to a HEAD request."""
         head = self._until(b"\r\n\r\n").decode("latin-1")
         first, *lines = head.split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
@@ -306,7 +306,7 @@ class Client:
         return Reply(int(first[9:12]), headers, body)
 
     def rest(self) -> bytes:
-        """Everything up to the end of the connection."""
+        """Read up to the end of the connection."""
         while self._receive():
             pass
         rest, self._buffer = self._buffer, b""

@@ -1,4 +1,4 @@
-"""The processes of a running server: which has the models, which answer HTTP, and what they hold."""
+"""The processes of a running server: the engine, the front ends, and their memory and files."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from tests.waiting import until
 
 
 class Started(Protocol):
-    """Whatever has started a server: its main process leads a session."""
+    """A started server. Its main process leads a session."""
 
     process: subprocess.Popen[bytes]
 
 
 def workers_of(server: Started) -> list[int]:
-    """All processes but the main one, which only looks after them."""
+    """All processes except the main one, which only supervises them."""
     return [member for member in sorted(session_members(server.process.pid)) if member != server.process.pid]
 
 
 def engine_of(server: Started) -> int:
-    """The one process that has the models: that of the engine, or the one that does everything."""
+    """The process that has the models: the engine, or the single worker."""
     (engine,) = [worker for worker in workers_of(server) if _has_backend(worker)]
     return engine
 
 
 def front_ends_of(server: Started) -> list[int]:
-    """The processes that answer HTTP. Where one does everything it is that one."""
+    """The processes that answer HTTP: the front ends, or the single worker."""
     workers = workers_of(server)
     return [worker for worker in workers if not _has_backend(worker)] or workers
 
 
 @contextlib.contextmanager
 def stopped(processes: Iterable[int]) -> Iterator[None]:
-    """They do nothing meanwhile; what comes for them waits."""
+    """Stop processes with SIGSTOP for the duration of the context."""
     processes = list(processes)
     try:
         for process in processes:
@@ -55,7 +55,7 @@ def stopped(processes: Iterable[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only(server: Started, front_end: int) -> Iterator[None]:
-    """Connections that are made meanwhile are this front end's: the others stand still."""
+    """Stop the other front ends, so that new connections go to this one."""
     with stopped(each for each in front_ends_of(server) if each != front_end):
         yield
 
@@ -67,17 +67,17 @@ def _is_stopped(process: int) -> bool:
 def _has_backend(worker: int) -> bool:
     try:
         return "onnxruntime" in Path(f"/proc/{worker}/maps").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return False
 
 
 def connected_front_ends(server: Started) -> int:
-    """How many front ends have the memory that they share with the engine."""
+    """The number of front ends that have mapped the memory shared with the engine."""
     return sum(any("trident-shared-memory" in target for target in _targets(each)) for each in front_ends_of(server))
 
 
 def open_files(server: Started) -> int:
-    """Of all its processes, but for those in which front ends count: each has them from its first request of a kind."""
+    """The number of open files of all processes, without the files of counters, which are opened as needed."""
     return sum(not _is_counter(target) for worker in workers_of(server) for target in _targets(worker))
 
 
@@ -93,10 +93,10 @@ def _targets(process: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def memory_bound(server: Started, megabytes: int) -> Iterator[None]:
-    """Fail if the resident memory of one of its processes rises by more, even for a moment."""
+    """Fail if the resident memory of a process rises by more than `megabytes`, even for a moment."""
     before = {}
     for worker in workers_of(server):
-        Path(f"/proc/{worker}/clear_refs").write_text("5")  # the high-water mark starts anew
+        Path(f"/proc/{worker}/clear_refs").write_text("5")  # resets the high-water mark
         before[worker] = _status_kb(worker, "VmRSS")
     yield
     grown = {worker: (_status_kb(worker, "VmHWM") - size) // 1024 for worker, size in before.items()}

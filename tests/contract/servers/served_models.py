@@ -1,4 +1,4 @@
-"""`trident serve` under a worker class of gunicorn's own: python served_models.py WORKER_CLASS [options]."""
+"""`trident serve` under one of gunicorn's worker classes: python served_models.py WORKER_CLASS [options]."""
 
 from __future__ import annotations
 

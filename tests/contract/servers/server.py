@@ -1,4 +1,4 @@
-"""The real server as a process of its own, for the tests that speak to it over a socket."""
+"""The real server in its own process, for tests that talk to it over a socket."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.project import ROOT
 from tests.waiting import until
 
 STOP_LIMIT_S = 45.0
-# What decides whether the engine has a process of its own, in the environment of the server; set by a fixture.
+# The server's variable for its shape, which a fixture sets.
 HTTP_WORKERS = "TRIDENT_HTTP_WORKERS"
 
 
 def environment_without(*prefixes: str) -> dict[str, str]:
-    """What a process is given of the tests' own variables: none that begin with `prefixes`, and no proxy.
+    """This process's environment without variables that begin with `prefixes`, and without proxies.
 
-    What the test says of --http-workers stays whatever the prefixes are.
+    HTTP_WORKERS always stays.
     """
     return {
         name: value
@@ -38,16 +38,15 @@ def environment_without(*prefixes: str) -> dict[str, str]:
 
 
 def shared_directories(arbiter: int) -> list[Path]:
-    """What the processes of one server have in common on disk, of the server whose main process was `arbiter`."""
+    """The directories that the processes of one server share. `arbiter` is its main process."""
     return list(Path(tempfile.gettempdir()).glob(f"trident-{arbiter}-*"))
 
 
 class ServerProcess:
-    """`trident serve` over a repository. A context manager: ready on entry, stopped and gone on exit.
+    """`trident serve` with a repository. A context manager: ready on entry; on exit it stops and must leave nothing.
 
-    The server leads a session of its own, so that everything it starts can be found again. `log` is the file that
-    takes both its output streams. `repository` may be a URI, which the attribute of that name is then no use for;
-    `environment` takes the place of the tests' own variables.
+    The server leads its own session, by which its processes are found. `log` is the file of its output. `repository`
+    may be a URI; the attribute `repository` is then meaningless. `environment` replaces that of this process.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class ServerProcess:
         assert files == [], f"files left behind: {files}\n{self.log_text()}"
 
     def wait_until_ready(self) -> None:
-        """Return once /v2/health/ready answers 200; AssertionError with the log when it ends or takes too long."""
+        """Wait until /v2/health/ready answers 200. AssertionError with the log if the server ends or is too late."""
         until(lambda: self._is_ready() or self.process.poll() is not None, self.log_text)
         status = self.process.poll()
         assert status is None, f"ended with status {status} before it was ready\n{self.log_text()}"
@@ -123,13 +122,13 @@ class ServerProcess:
         return False
 
     def stop(self) -> int:
-        """SIGTERM, as a platform stops a container; the exit status."""
+        """Send SIGTERM. Returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_LIMIT_S)
 
     def kill(self) -> None:
-        """Leave nothing of it, whatever state it is in."""
+        """Kill all its processes and remove their directories."""
         self.was_killed = True
         kill_session(self.process)
         for directory in shared_directories(self.process.pid):
@@ -144,7 +143,7 @@ class ServerProcess:
         *,
         port: int | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """One exchange on a connection of its own: status, headers, body."""
+        """Send a request on a new connection. Returns status, headers and body."""
         connection = http.client.HTTPConnection(HOST, port or self.http_port, timeout=30)
         try:
             connection.request(method, path, body=body, headers=headers or {})

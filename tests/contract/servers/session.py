@@ -1,4 +1,4 @@
-"""A program as the leader of a session of its own: all that it starts is found again by that, and can be ended."""
+"""A program as the leader of a session, by which the processes it starts are found and killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIDENT = str(Path(sys.executable).with_name("trident"))
 
 
 def start_session(command: Sequence[str], log: Path, **more: Any) -> subprocess.Popen[bytes]:
-    """The command without input, with both its output streams in `log`, made anew. `more` is for Popen: cwd, env."""
+    """Start the command without input. `log` is a new file for its output. `more` is passed to Popen: cwd, env."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **more
@@ -23,7 +23,7 @@ def start_session(command: Sequence[str], log: Path, **more: Any) -> subprocess.
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session that are not yet gone (zombies, whom only their parent can bury, do not count)."""
+    """The running processes of a session, without zombies."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -37,7 +37,7 @@ def session_members(session: int) -> list[int]:
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of it, whatever state it is in, as a platform does that has lost its patience."""
+    """Kill all processes of the leader's session."""
     for member in session_members(leader.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The `simple` model from a client's side: good requests, bad ones, and the check that a server still answers."""
+"""Requests of the `simple` model, and the check that a server still answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _seeds = itertools.count(1)
 
 
 def link_models(repository: Path, *names: str) -> Path:
-    """A repository of some of the models that real exchanges were recorded with."""
+    """Make a repository of links to models of the recorded exchanges."""
     repository.mkdir(exist_ok=True)
     for name in names:
         (repository / name).symlink_to(GOLDEN_MODELS / name)
@@ -32,7 +32,7 @@ def link_models(repository: Path, *names: str) -> Path:
 
 
 def good_document(seed: int = 0) -> dict[str, Any]:
-    """A request that every server of `simple` answers with sums and differences of its own numbers."""
+    """A request whose answer has the sums and differences of its numbers."""
     first = list(range(seed, seed + WIDTH))
     return {
         "inputs": [
@@ -43,7 +43,7 @@ def good_document(seed: int = 0) -> dict[str, Any]:
 
 
 def with_field(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """A good document in which the value at `path` is another one."""
+    """A good document with another value at `path`."""
     document = good_document()
     document |= {"parameters": {}, "outputs": [{"name": "OUTPUT0", "parameters": {}}]}
     document["inputs"][0]["parameters"] = {}
@@ -66,7 +66,7 @@ def is_good_answer(answer: bytes, seed: int = 0) -> bool:
 
 
 def binary_body(sizes: tuple[Any, Any] = (64, 64), tail: bytes | None = None) -> tuple[bytes, dict[str, str]]:
-    """A request with binary tensors, which may lie about their sizes: body and headers."""
+    """A request with binary tensors of the announced `sizes`: body and headers."""
     document = good_document()
     for entry, size in zip(document["inputs"], sizes, strict=True):
         del entry["data"]
@@ -78,13 +78,13 @@ def binary_body(sizes: tuple[Any, Any] = (64, 64), tail: bytes | None = None) ->
 
 
 def raw_post(body: bytes, headers: dict[str, str] | None = None, path: str = PATH) -> bytes:
-    """The bytes of a whole POST request."""
+    """The bytes of a POST request."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     return f"POST {path} HTTP/1.1\r\nHost: a\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def assert_still_serves(server: ServerProcess) -> None:
-    """The server is alive and answers good requests, JSON and binary, each with the numbers of that request."""
+    """The server runs, and answers a JSON and a binary request with their own numbers."""
     assert server.process.poll() is None, server.log_text()[-2000:]
     seed = next(_seeds)
     status, _, answer = server.request("POST", PATH, good_body(seed))
@@ -105,7 +105,7 @@ def assert_refused(
     path: str = PATH,
     status: int = 400,
 ) -> None:
-    """`body` is answered with `status` and an error that holds `text`; the server then still serves."""
+    """`body` must be answered with `status` and an error that contains `text`. The server must serve afterwards."""
     answered, _, answer = server.request("POST", path, body, headers)
     assert (answered, list(json.loads(answer))) == (status, ["error"]), answer
     assert text in json.loads(answer)["error"]
@@ -121,6 +121,6 @@ def assert_accepted(
 
 
 def tensor(content: str, shape: Any = (1, 2), datatype: str = "FP32") -> bytes:
-    """A JSON request for the identity model, with `content` as it is for its data."""
+    """A JSON request of the identity model. `content` is the text of its data."""
     head = json.dumps({"name": "INPUT0", "datatype": datatype, "shape": shape})[:-1]
     return f'{{"inputs":[{head},"data":{content}}}]}}'.encode()

@@ -1,4 +1,4 @@
-"""The arbiter: a worker that dies comes back, a site that fails ends the server, a taken port too.
+"""The arbiter: it replaces a dead worker, and ends the server for a failed site or a taken port.
 
 Source: docs/spec/server-options.md section 6.
 """
@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-def test_killed_worker_comes_back() -> None:
+def test_killed_worker_is_replaced() -> None:
     with served() as server:
         first = server.get("pid")
         os.kill(int(first), signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_ignored_signals_change_nothing() -> None:
 
 @contextlib.contextmanager
 def inherited(action: signal.Handlers) -> Iterator[None]:
-    """What processes that are started meanwhile do with SIGHUP, whatever these tests were started with."""
+    """Set what processes that start meanwhile inherit for SIGHUP."""
     before = signal.signal(signal.SIGHUP, action)
     try:
         yield
@@ -86,15 +86,15 @@ def inherited(action: signal.Handlers) -> Iterator[None]:
 
 
 def hang_up(server: Server) -> None:
-    """As a terminal that is closed: all of its processes are told."""
+    """Send SIGHUP to all its processes, as a closed terminal does."""
     for process in session_members(server.started.pid):
         os.kill(process, signal.SIGHUP)
 
 
-def test_a_closed_terminal_is_one_graceful_stop() -> None:
+def test_closed_terminal_is_one_graceful_stop() -> None:
     with inherited(signal.SIG_DFL), served(exit_timeout_s=20.0) as server, Client(server.port) as client:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
-        assert server.answers()  # one more round trip: the worker has read what was sent before
+        assert server.answers()  # after this round trip the worker has read the bytes above
         hang_up(server)
         until(lambda: not server.answers())
         client.send(b"dy")
@@ -102,7 +102,7 @@ def test_a_closed_terminal_is_one_graceful_stop() -> None:
         assert server.ended() == 0
 
 
-def test_nohup_keeps_it() -> None:
+def test_nohup_keeps_the_server() -> None:
     with inherited(signal.SIG_IGN), served() as server:
         pid = server.get("pid")
         hang_up(server)
@@ -113,14 +113,14 @@ def test_nohup_keeps_it() -> None:
         assert server.output.count("Handling signal") == 1
 
 
-def test_stock_thread_worker_serves_the_same_site() -> None:
+def test_gunicorns_thread_worker_serves_the_site() -> None:
     with served(worker_class="gthread") as server:
         assert "REMOTE_ADDR" in server.get("environ")
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
 
 
-def test_patching_worker_is_refused_with_the_class_to_use() -> None:
+def test_patching_worker_class_is_refused() -> None:
     (port,) = free_ports(1)
     command = [
         sys.executable,

@@ -29,7 +29,7 @@ def refuses_connections(server: Server) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stop_is_unready_at_once_and_ends_with_0(number: int) -> None:
+def test_signal_fails_readiness_at_once_and_ends_with_status_0(number: int) -> None:
     with served(drain_grace_s=1.0, exit_timeout_s=10.0) as server, Client(server.port) as client:
         assert client.ask(READY).status == 200
         server.signal(number)
@@ -42,15 +42,15 @@ def test_stop_is_unready_at_once_and_ends_with_0(number: int) -> None:
         assert "Traceback" not in server.output
 
 
-def test_request_in_flight_is_finished_and_is_the_last_of_its_connection() -> None:
+def test_request_in_flight_finishes_and_closes_its_connection() -> None:
     with served(exit_timeout_s=20.0) as server, ThreadPoolExecutor(1) as pool:
         with Client(server.port) as waiting, Client(server.port) as releasing, Client(server.port) as idle:
             assert idle.ask(GET).status == 200
             answer = pool.submit(waiting.ask, b"GET /wait HTTP/1.1\r\n\r\n")
             until(lambda: server.get("waiting") == "1")
-            # The releasing request is in flight too: its body comes after the stop began.
+            # The releasing request is in flight too: its body is sent after the stop has begun.
             releasing.send(b"POST /release HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
-            assert server.answers()  # one more round trip: the worker has read what was sent before
+            assert server.answers()  # after this round trip the worker has read the bytes above
             server.signal(signal.SIGTERM)
             until(lambda: refuses_connections(server))
             assert idle.is_closed()
@@ -61,7 +61,7 @@ def test_request_in_flight_is_finished_and_is_the_last_of_its_connection() -> No
         assert server.ended() == 0
 
 
-def test_the_last_port_answers_until_the_drain_is_over() -> None:
+def test_last_port_answers_until_the_drain_ends() -> None:
     with served("--last", exit_timeout_s=20.0) as server, ThreadPoolExecutor(1) as pool:
         watched = server.ports[1]
         with Client(server.port) as waiting, Client(server.port) as releasing, Client(watched) as watching:
@@ -81,7 +81,7 @@ def test_the_last_port_answers_until_the_drain_is_over() -> None:
         assert server.ended() == 0
 
 
-def test_exit_timeout_ends_with_1() -> None:
+def test_exit_timeout_ends_with_status_1() -> None:
     with served(exit_timeout_s=1.0) as server, Client(server.port) as client, Client(server.port) as idle:
         assert idle.ask(GET).status == 200
         client.send(b"GET /wait HTTP/1.1\r\n\r\n")
@@ -93,7 +93,7 @@ def test_exit_timeout_ends_with_1() -> None:
         assert found == {"1"}
 
 
-def test_site_that_does_not_drain_ends_with_1() -> None:
+def test_site_that_does_not_drain_ends_with_status_1() -> None:
     with served("--undrained") as server:
         server.signal(signal.SIGTERM)
         assert server.ended() == 1
