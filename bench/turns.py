@@ -1,6 +1,6 @@
 """Loads that take turns of a fraction of a second, so that whatever else the machine does hits all of them alike.
 
-Each load is a wrk of its own, which is stopped (SIGSTOP) while another load has its turn. No turn pays for a start.
+Each load has its own wrk, which is stopped (SIGSTOP) while another load has its turn. No turn pays for a start.
 """
 
 from __future__ import annotations

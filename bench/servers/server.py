@@ -91,7 +91,7 @@ class Server:
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """One request on a connection of its own: status, headers, body."""
+        """Send one request on a new connection. Returns status, headers and body."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
         try:
             connection.request(method, path, body=body, headers=headers or {})
