@@ -1,32 +1,132 @@
 from __future__ import annotations
 
-import socket
+from collections.abc import Iterator
+from typing import Any
 
 import gevent
 import numpy as np
+import pytest
 
+from app.worker.client_gone import ClientGone
 from app.worker.clock import CoarseClock
-from app.worker.connection import Connection
+from app.worker.connection import NEVER, Connection
+from app.worker.phase import Phase
 from app.worker.request_body import RequestBody
 from app.worker.send_batching import SendBatching
+from core.inference.tensors import Buffer
+from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 
-LIMIT_S = 10
-SIZE = 70_000
+# More than the buffers of a socket pair hold.
+LARGE = 4 << 20
+# Large enough for shared memory.
+BODY = 70_000
 
 
-def test_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes() -> None:
-    """Nothing may refer to the shared memory from then on, or it is never free again."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    connection = Connection(ours, "", CoarseClock(), SendBatching(gevent.get_hub()), [], shares_memory=True)
-    body = RequestBody(SIZE, b"first ", 0, lambda size: np.zeros(size, np.uint8))
+class Pair:
+    """A connection and its client."""
+
+    def __init__(self, shares_memory: bool = True) -> None:
+        ours, self.client = socket_pair()
+        self.clock = CoarseClock()
+        self.clock.now = 5.0
+        batching = SendBatching(gevent.get_hub())
+        self.connection = Connection(ours, ("1.2.3.4", 5), self.clock, batching, [None], shares_memory=shares_memory)
+
+    def close(self) -> None:
+        self.connection.close()
+        self.client.close()
+
+    def start_large_response(self) -> tuple[Any, Any]:
+        """The greenlet that sends a response of LARGE bytes, of which the client has read none, and the array sent."""
+        array = np.arange(LARGE // 4, dtype=np.int32)
+        parts: list[Buffer] = [b"head", array.data]
+        sending = gevent.spawn(self.connection.send, parts, LARGE + 4)
+        while self.connection.phase is not Phase.SEND:
+            gevent.sleep(0)
+        return sending, array
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def test_receive_returns_arriving_bytes_and_then_the_end(pair: Pair) -> None:
+    pair.client.sendall(b"abc")
+    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"ab"
+    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"c"
+    pair.client.close()
+    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b""
+
+
+def test_a_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes(pair: Pair) -> None:
+    """Otherwise the bytes refer to the shared memory, which is then never freed."""
+    body = RequestBody(BODY, b"first ", 0, lambda size: np.zeros(size, np.uint8))
     shared = body.memory
-    with theirs:
-        receiving = gevent.spawn(connection.receive_body, body)
-        gevent.sleep(0)
-        body.leave_shared()
-        theirs.send(b"second")
-        assert receiving.get(timeout=LIMIT_S) == 6
-        connection.close()
+    receiving = gevent.spawn(pair.connection.receive_body, body)
+    gevent.sleep(0)
+    body.leave_shared()
+    pair.client.sendall(b"second")
+    assert receiving.get(timeout=LIMIT_S) == 6
     assert bytes(body.memory[:12]) == b"first second"
     assert bytes(shared[:12]) == b"first " + bytes(6)
+
+
+def test_a_small_response_is_sent_at_once(pair: Pair) -> None:
+    parts: list[Buffer] = [b"head", b"body"]
+    pair.connection.send(parts, 8)
+    assert received(pair.client, 8) == b"headbody"
+    assert pair.connection.phase is Phase.IDLE
+
+
+def test_a_large_response_is_sent_as_the_client_reads_it(pair: Pair) -> None:
+    sending, array = pair.start_large_response()
+    assert pair.connection.moves_since == pair.connection.since == 5.0
+    assert received(pair.client, LARGE + 4) == b"head" + array.tobytes()
+    sending.get(timeout=LIMIT_S)
+    assert (pair.connection.phase, pair.connection.moves_since) == (Phase.IDLE, NEVER)
+
+
+def test_a_slow_response_leaves_shared_memory(pair: Pair) -> None:
+    sending, array = pair.start_large_response()
+    expected = b"head" + array.tobytes()
+    pair.connection.leave_shared()
+    array[:] = 0  # the engine reuses the memory
+    assert received(pair.client, LARGE + 4) == expected
+    sending.get(timeout=LIMIT_S)
+
+
+def test_a_response_without_shared_memory_is_not_copied() -> None:
+    pair = Pair(shares_memory=False)
+    sending, array = pair.start_large_response()
+    pair.connection.leave_shared()
+    assert pair.connection.moves_since == NEVER
+    array[-1] = 7
+    assert received(pair.client, LARGE + 4)[-4:] == np.int32(7).tobytes()
+    sending.get(timeout=LIMIT_S)
+    pair.close()
+
+
+def test_sending_to_a_client_that_has_left_raises_client_gone(pair: Pair) -> None:
+    assert not pair.connection.client_gone()
+    pair.client.close()
+    assert pair.connection.client_gone()
+    with pytest.raises(ClientGone):
+        pair.connection.send([b"late"], 4)
+
+
+def test_has_input_sees_bytes_and_leaves_them(pair: Pair) -> None:
+    assert not pair.connection.has_input()
+    pair.client.sendall(b"a")
+    assert pair.connection.has_input()
+    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"a"
+
+
+def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
+    waiting = gevent.spawn(pair.connection.receive, 1)
+    gevent.sleep(0)
+    pair.connection.time_out()
+    assert waiting.get(timeout=LIMIT_S) == b""
+    assert pair.connection.phase is Phase.ENDED

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+from gunicorn.config import Config
+
+from app.worker.clock import CoarseClock
+from app.worker.connections import Connections
+from app.worker.http1.connection import Http1Connection
+from app.worker.http1.service import Http1Service
+from app.worker.limits import ConnectionLimits
+from app.worker.phase import Phase
+from core.http.reply import BODY_KEY
+from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
+
+
+def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """The method, the path and the body of the request."""
+    if environ["PATH_INFO"] == "/fail":
+        raise KeyError("fail")
+    start_response("200 OK", [])
+    return [f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} ".encode() + bytes(environ[BODY_KEY])]
+
+
+class Served:
+    """A client whose connection is served by a greenlet."""
+
+    def __init__(self) -> None:
+        ours, self.client = socket_pair()
+        self.connections = Connections(CoarseClock(), ConnectionLimits(max_body_size=1000), 10)
+        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections)
+        self.connection = Http1Connection(ours, ("1.2.3.4", 5), service)
+        self.serving = gevent.spawn(self.connection.serve)
+
+    def ask(self, request: bytes, body: bytes) -> None:
+        """Send a request and check that the response has this body."""
+        self.client.sendall(request)
+        self.expect(body)
+
+    def expect(self, body: bytes) -> None:
+        response = b""
+        while not response.endswith(b"\r\n\r\n"):
+            response += received(self.client, 1)
+        assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert f"Content-Length: {len(body)}\r\n".encode() in response
+        assert received(self.client, len(body)) == body
+
+    def wait_for(self, phase: Phase) -> None:
+        with gevent.Timeout(LIMIT_S):
+            while self.connection.phase is not phase:
+                gevent.sleep(0)
+
+    def refusal(self) -> tuple[bytes, str]:
+        """The status line and the error of a response that ends the connection."""
+        head, body = received_until_end(self.client).split(b"\r\n\r\n")
+        assert b"Connection: close" in head
+        return head.split(b"\r\n")[0], json.loads(body)["error"]
+
+    def close(self) -> None:
+        self.client.close()
+        self.serving.join(LIMIT_S)
+        assert self.serving.successful()
+        assert self.connections.open == set()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.close()
+
+
+def test_requests_are_answered_one_after_the_other(served: Served) -> None:
+    for _ in range(2):
+        served.ask(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n", b"GET /a ")
+        served.ask(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", b"POST /b body")
+    served.wait_for(Phase.IDLE)
+    assert served.connections.open == {served.connection}
+
+
+def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
+    served.client.sendall(
+        b"GET /a HTTP/1.1\r\nHost: h\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nxyGET /c HTTP/1.1\r\n\r\n"
+    )
+    for body in (b"GET /a ", b"POST /b xy", b"GET /c "):
+        served.expect(body)
+
+
+def test_a_request_may_arrive_in_pieces(served: Served) -> None:
+    served.client.sendall(b"POST /b HTTP/1.1\r\nContent-")
+    served.wait_for(Phase.HEAD)
+    served.client.sendall(b"Length: 4\r\n\r\nbo")
+    served.wait_for(Phase.BODY)
+    served.ask(b"dy", b"POST /b body")
+
+
+def test_a_chunked_body_is_collected_and_plain_requests_follow(served: Served) -> None:
+    chunked = b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n"
+    served.ask(chunked, b"POST /b body")
+    served.ask(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n", b"GET /a ")
+
+
+def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None:
+    served.client.sendall(b"POST /b HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+    assert received(served.client, 25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    served.ask(b"body", b"POST /b body")
+
+
+def test_a_malformed_request_is_refused(served: Served) -> None:
+    served.client.sendall(b"GET /a HTTP/9\r\n\r\n")
+    assert served.refusal()[0] == b"HTTP/1.1 400 Bad Request"
+
+
+def test_a_body_over_the_limit_is_refused(served: Served) -> None:
+    served.client.sendall(b"POST /b HTTP/1.1\r\nContent-Length: 1001\r\n\r\n")
+    assert served.refusal() == (
+        b"HTTP/1.1 400 Bad Request",
+        "request body exceeds the maximum allowed size of 1000 bytes",
+    )
+
+
+def test_an_exception_of_the_application_is_a_500(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.client.sendall(b"GET /fail HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert served.refusal() == (b"HTTP/1.1 500 Internal Server Error", "internal server error")
+    assert "GET /fail failed" in caplog.messages
+
+
+def test_an_incomplete_request_that_times_out_is_a_408(served: Served) -> None:
+    served.client.sendall(b"GET /a")
+    served.wait_for(Phase.HEAD)
+    served.connection.time_out()
+    assert served.refusal()[0] == b"HTTP/1.1 408 Request Timeout"
+
+
+def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
+    served.connections.closing = True
+    served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert received_until_end(served.client).endswith(
+        b"Connection: close\r\n" + served.connections.clock.date_end + b"GET /a "
+    )
