@@ -1,4 +1,4 @@
-"""The errors of the server: Triton's eight codes and one exception class per cause.
+"""The errors of the server: Triton's eight codes, and one exception class per cause.
 
     ServerError
     ├── InvalidRequest         INVALID_ARG     the request cannot be right
@@ -6,12 +6,12 @@
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
-    ├── AlreadyLoaded          ALREADY_EXISTS  what is to be loaded is there, or on its way
-    ├── QueueFull              UNAVAILABLE     the model's queue takes no more
+    ├── AlreadyLoaded          ALREADY_EXISTS  the model is loaded or being loaded
+    ├── QueueFull              UNAVAILABLE     the model's queue is full
     ├── DeadlineExceeded       UNAVAILABLE     the request waited longer than its queue policy allows
-    ├── ServerStopping         UNAVAILABLE     the server is on its way out
+    ├── ServerStopping         UNAVAILABLE     the server is stopping
     ├── RequestCancelled       CANCELLED       the caller went away
-    ├── Unsupported            UNSUPPORTED     the protocol has it, this model or server does not
+    ├── Unsupported            UNSUPPORTED     the protocol has it, but not this model or server
     ├── OutOfMemory            UNAVAILABLE     the device has no memory left for this
     ├── BackendFailed          INTERNAL        the backend raised while executing
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
@@ -39,10 +39,10 @@ class ErrorCode(Enum):
 
 
 class ServerError(Exception):
-    """An error with a text for the client, a code, and perhaps a hint and the model it concerns.
+    """An error with a text for the client, a code, and perhaps a hint and the model that it concerns.
 
-    `message` is what the client reads (Triton's text where a client could match on it); `hint` says what to do about it
-    and travels in a header and in the log, never in the body.
+    The client reads `message`, which is Triton's text if a client could match on it. `hint` says what to do about the
+    error; it is sent in a header and logged, but never in the body.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN
@@ -57,7 +57,7 @@ class ServerError(Exception):
 
     @property
     def reason(self) -> str:
-        """`CODE: MESSAGE`, the form in which the repository index and the log show a failure."""
+        """`CODE: MESSAGE`, as the repository index and the log show a failure."""
         return f"{self.code.value}: {self.message}"
 
 

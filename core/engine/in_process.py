@@ -1,4 +1,4 @@
-"""The engine itself, which implements the Engine protocol in the process that runs the models.
+"""The engine: the implementation of the Engine protocol in the process that runs the models.
 
 Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 3.
 """
@@ -38,10 +38,10 @@ from core.repository.sources.opener import SourceOpener, SourceOptions
 
 
 class InferenceEngine:
-    """The engine in the process of its front end."""
+    """Any thread may call any method; those that block say so."""
 
-    # All that there are: an instance shares the interpreter with the front end, and one that is woken for a part of
-    # them takes it from the others (at 64 connections an eighth fewer requests/s).
+    # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end, which
+    # then reads the others later (at 64 connections an eighth fewer requests/s).
     handover = sys.maxsize
 
     def __init__(
@@ -55,35 +55,35 @@ class InferenceEngine:
 
     @property
     def generation(self) -> int:
-        """Changes with every change of the versions that serve."""
+        """Changes whenever another set of model versions serves."""
         return self._models.generation
 
     def start(self) -> None:
-        """Begin to load the models, on native threads; `phase` says how far it is."""
+        """Begin to load the models on native threads; `phase` says how far the start is."""
         self._hardware.start()
         self._lifecycle.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
-        """Whether loading ended, well or badly, within `timeout_s` seconds. Blocks."""
+        """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
         return self._lifecycle.wait_loaded(timeout_s)
 
     def begin_exit(self) -> None:
-        """Neither live nor ready from now on; requests are still served."""
+        """Become neither live nor ready; requests are still served."""
         self._lifecycle.begin_exit()
         self._sources.stop()
 
     def log_in_flight(self, seconds_left: float) -> None:
-        """Say which model versions have something to answer yet, while a front end waits for it at the server's end."""
+        """Log which model versions have requests in flight, while the exiting server waits for them."""
         self._lifecycle.log_in_flight(seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
-        """Serve what was taken, at most for `timeout_s` seconds, and free everything. Whether all of it was. Blocks."""
+        """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some are left."""
         drained = self._lifecycle.finish(timeout_s)
         self._hardware.close()
         return drained
 
     def overview(self) -> list[VersionOverview]:
-        """Every version for a person to read, and the models that have none."""
+        """Every version and the models without one, for a person to read."""
         return overview(self._models.all())
 
     def submit(self, pending: PendingRequest) -> None:
@@ -146,12 +146,12 @@ class InferenceEngine:
         self._lifecycle.unload(name, wait=wait)
 
     def is_live(self) -> bool:
-        phase = self._lifecycle.phase_name
+        phase = self._lifecycle.phase
         return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
-        """Whether loading has ended and, under strict readiness, every model that is known can serve."""
-        if self._lifecycle.phase_name not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
+        """Whether the start has ended and, under strict readiness, every known model can serve."""
+        if self._lifecycle.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
         return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
 
@@ -159,7 +159,7 @@ class InferenceEngine:
         return self._models.find(name, version).is_ready
 
     def phase(self) -> ServingPhase:
-        phase = self._lifecycle.phase()
+        phase = self._lifecycle.serving_phase()
         seen = self._sources.progress.snapshot()
         if not seen.active:
             return phase

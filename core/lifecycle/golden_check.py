@@ -1,6 +1,6 @@
-"""Golden requests run on an instance, and what came compared with what was expected.
+"""Runs golden requests on an instance and compares the responses with the expected ones.
 
-Runs on the thread that loads, before the version takes requests.
+It runs on the thread that loads, before the version accepts requests.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def check_golden(
     check: Callable[[InferenceRequest], BatchForm],
     golden: Sequence[GoldenRequest],
 ) -> None:
-    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile; nothing is counted.
+    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile. No statistics count them.
 
-    Raises ModelLoadFailed for the first one that fails or whose response differs: it names every output that differs,
-    with the index and both values of its first element that does.
+    Raises ModelLoadFailed for the first request that fails or whose response differs. It names every output that
+    differs, with the index and both values of its first different element.
     """
     for request in golden:
         about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
@@ -57,7 +57,7 @@ def _run(
     golden: GoldenRequest,
 ) -> list[OutputTensor]:
     request = golden.inference_request(spec)
-    # No caller sent it: statistics of its own keep it out of the model's.
+    # Separate statistics, because no caller sent it.
     return run_once(instance, [request], check, ModelStatistics())[0]
 
 
@@ -71,7 +71,7 @@ def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTen
 
 
 def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
-    """What is different about one output; empty if nothing is."""
+    """The difference of one output as text; empty without a difference."""
     tensor, tolerance = expected.tensor, expected.tolerance
     if output.datatype != tensor.datatype.name:
         return f"has datatype {output.datatype}, expected {tensor.datatype.name}"
@@ -102,11 +102,11 @@ def _close(actual: Array, wanted: Array, datatype: Datatype, tolerance: Toleranc
 
 
 def _distance(actual: Array, wanted: Array) -> Array:
-    """|actual - wanted| of each element as FP64, without an overflow on the way."""
+    """|actual - wanted| of each element as FP64, without overflow in between."""
     if actual.dtype.kind == "f":
         difference: Array = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
         return difference
-    # Modulo 2**64 the larger minus the smaller is right whatever the signs; a signed difference could overflow.
+    # Modulo 2**64 the larger minus the smaller is right for all signs; a signed difference could overflow.
     larger, smaller = np.maximum(actual, wanted).astype(np.uint64), np.minimum(actual, wanted).astype(np.uint64)
     return (larger - smaller).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""What a client asks for with a load request: a name, which is checked, and perhaps a configuration and files.
+"""A load request of a client: a checked name, and perhaps a configuration and files.
 
 Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.
 """
@@ -18,10 +18,9 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """`config`, JSON that nobody has read yet, stands in for the model's configuration file, `located` for its
-    directory; None where none was given.
+    """`config`, unparsed JSON, replaces the model's configuration file, and `located` its directory; None if not given.
 
-    A context manager: files that nobody uses at its end are removed.
+    A context manager: at its end it removes the files that no version uses.
     """
 
     config: str | None
@@ -54,7 +53,7 @@ class LoadRequest:
 
 
 def check_model_name(name: str) -> None:
-    """Raises InvalidRequest for a name that is no model directory's, whatever the repository holds."""
+    """Raise InvalidRequest for a name that no model directory can have."""
     if not name.strip():
         raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
     if name == ".." or "/" in name:

@@ -1,7 +1,6 @@
-"""Native threads that load models: a bounded number, started when there is something to do, gone when there is not.
+"""A bounded number of native threads that load models. They start when there is work and end without it.
 
-They are daemons: a load that takes for ever must not hold up the end of the process, as the executors of
-`concurrent.futures` do.
+They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 
 class LoadThreads:
-    """Any thread. What is submitted must not raise."""
+    """Any thread. Submitted work must not raise."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)
@@ -23,7 +22,7 @@ class LoadThreads:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work` done in its turn; dropped after `close`."""
+        """Run `work` in its turn; after `close` drop it."""
         with self._lock:
             if self._closed:
                 return
@@ -34,12 +33,12 @@ class LoadThreads:
         threading.Thread(target=self._run, name="trident-load", daemon=True).start()
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Whether all that was submitted is done within `timeout_s` seconds."""
+        """Whether all submitted work was done within `timeout_s` seconds. Blocks."""
         with self._lock:
             return self._idle.wait_for(lambda: not self._running, timeout_s)
 
     def close(self) -> None:
-        """Begin nothing more. What runs goes on."""
+        """Drop the work that has not begun. Running work continues."""
         with self._lock:
             self._closed = True
             self._waiting.clear()

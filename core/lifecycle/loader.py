@@ -1,6 +1,6 @@
-"""Loading one model: from its directory to versions that serve.
+"""Loads the versions of a model from its directory.
 
-Runs on loader threads. What goes wrong here becomes the version's reason in the repository index and one log line.
+It runs on loader threads. A failure becomes the version's reason in the repository index and one log line.
 Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md sections 2.4, 2.5 and 2.8.
 """
 
@@ -43,7 +43,7 @@ _log = logging.getLogger("trident.lifecycle")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model that was looked at: its configuration as it is written, and the versions that are there, ascending."""
+    """A model before its load: its configuration as it is written, and the existing versions, ascending."""
 
     located: Located
     config: ModelConfig
@@ -51,9 +51,9 @@ class Prepared:
 
 
 class ModelLoader:
-    """Makes versions of models; any loader thread, several at once.
+    """Loads versions of models; any number of loader threads at once.
 
-    `gpu_uuids` go by GPU number. `on_poisoned` is told of an instance that cannot run any more.
+    `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class ModelLoader:
         self._on_poisoned = on_poisoned
 
     def plan_threads(self, models: int) -> None:
-        """Divide the container's cores over as many sessions as there are models, before the first is loaded."""
+        """Divide the container's cores among `models` sessions. Called before the first load."""
         plan = plan_threads(available_cores(), models)
         self._threads = plan.intra_op_threads
         _log.info("thread plan: %s", plan)
 
     def prepare(self, located: Located, override: str | None = None) -> Prepared:
-        """Look at the model without its graphs. `override`, JSON, stands in for its configuration file.
+        """Read the model without its graphs. `override`, JSON, replaces its configuration file.
 
-        Raises a ServerError where the model cannot be read or its configuration is wrong whatever the graphs are.
+        Raises a ServerError if the model cannot be read, or if its configuration is wrong for any graph.
         """
         name = located.key.name
         fetched = located.source.fetch(name, located.files, None)
@@ -101,20 +101,20 @@ class ModelLoader:
             fetched.release()
 
     def load(self, prepared: Prepared, version: ModelVersion) -> None:
-        """LOADING -> READY, or UNAVAILABLE with the reason; tried again as often as the options say.
+        """LOADING -> READY, or UNAVAILABLE with the reason after as many retries as the options allow.
 
-        Waits for its turn: as many versions are loaded at the same time as the options say.
+        Waits for its turn: the options limit how many versions load at the same time.
         """
         with self._slots:
             for attempt in range(self._options.load_retries + 1):
                 _log.info("loading: %s:%d", version.name, version.version)
-                # An error is not kept in a variable: with its traceback it would be a cycle around the session, and so
-                # hold weights and threads until the collector comes round, which is seldom.
+                # No variable keeps the error: with its traceback it would be a cycle around the session, which would
+                # hold weights and threads until the garbage collector runs.
                 try:
                     self._load_once(prepared, version)
                 except ServerError as error:
                     self._note_failure(version, attempt, error)
-                except Exception as exc:  # a backend's bug must not end the server: it is this version's failure
+                except Exception as exc:  # a bug of a backend is a failure of this version and must not end the server
                     _log.exception("loading '%s' failed", version.name)
                     self._note_failure(version, attempt, BackendFailed(str(exc) or type(exc).__name__))
                 else:
@@ -134,9 +134,9 @@ class ModelLoader:
             version.fail(failure)
 
     def change_instances(self, prepared: Prepared, version: ModelVersion) -> None:
-        """Give a version that serves the instances that the configuration asks for now; its weights stay.
+        """Give a serving version the instances that the configuration asks for now; its weights stay.
 
-        Raises InvalidModelConfig, or what making an instance raises; the version then goes on as it was.
+        Raises InvalidModelConfig, or the error of a new instance; then the version continues unchanged.
         """
         config = copy_of(version.config)
         config.ClearField("instance_group")
@@ -204,7 +204,7 @@ class ModelLoader:
         version.serve(model, instances, scheduler, fetched)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
-        """The GPU of a version that runs on one and nowhere else, for its metrics' label."""
+        """The GPU of a version that runs on exactly one device, for the label of its metrics."""
         devices = {(placement.kind, placement.device_id) for placement in placed}
         if len(devices) != 1:
             return None
@@ -240,7 +240,7 @@ class ModelLoader:
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:
-    """Those on one device share a session, and so their answers."""
+    """One instance per device: those on one device share a session and so give the same answers."""
     return list({instance.placement.device: instance for instance in instances}.values())
 
 

@@ -1,7 +1,7 @@
-"""One model: its versions, and what is done to it, one thing at a time.
+"""One model: its versions, and its loads and unloads, one at a time.
 
-A load builds new versions beside those that serve, swaps them in at once, and lets the old ones go when they have
-answered what they took. Nothing here waits for a request, and no request waits for anything here.
+A load builds new versions beside those that serve, swaps them in at once, and unloads the old ones after they have
+answered their requests. Nothing here waits for a request, and no request waits for anything here.
 Source: docs/spec/repository.md sections 1.6 and 1.7.
 """
 
@@ -17,22 +17,22 @@ from core.lifecycle.reload_plan import Content, Plan, plan_reload
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
-from core.repository.repositories import Located, ModelKey
+from core.repository.repositories import NOT_UNIQUE, Located, ModelKey
 from core.repository.sources.source import SourceFile
 from core.repository.versions import select_versions
 
 _log = logging.getLogger("trident.lifecycle")
 
-# At most every 64th poll: a quarter of an hour at the usual 15 seconds.
+# An exponent of two: at least every 64th poll, a quarter of an hour at the default 15 seconds.
 _SELDOM = 6
 
 
 class Model:
-    """A model that the server was told to load, ever. `load` and `unload` block: loader threads only.
+    """A model that the server was ever told to load. `load` and `unload` block: loader threads only.
 
-    `versions` are those that the index shows, `serving` those that requests find; both are replaced, never changed.
-    `problem` is why the last load got no further than the configuration. `required` models were asked for at start.
-    `location` is the repository that it was last loaded from.
+    `versions` are those in the index, `serving` those that requests find; both are replaced, never changed. `problem`
+    is why the last load ended before any version was built. `required`: the start has to load it. `location` is the
+    repository that it was last loaded from.
     """
 
     def __init__(self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Model:
         self._retirement = retirement
         self._publish = publish
         self._operation = threading.Lock()
-        # Held while what serves changes, which is short: the end of the server must not wait for a load.
+        # Held only while `serving` changes: the exit of the server must not wait for a load.
         self._changing = threading.Lock()
         self._has_left = False
 
@@ -60,9 +60,9 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """At least one version, and each ready or unloaded on purpose (docs/spec/repository.md section 1.5).
+        """Whether it has a version, and each is ready or was unloaded on request (docs/spec/repository.md section 1.5).
 
-        One that nothing but a later request asked for, and that never came as far as a version, does not count.
+        A model without versions counts as ready unless the start had to load it.
         """
         if not self.versions:
             return not self.required
@@ -70,32 +70,32 @@ class Model:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last load failed, so that what serves, if anything does, is not what was asked for."""
+        """Whether the last load failed, so that the serving versions, if any, are not the requested ones."""
         return bool(self.problem) or any(v.reload_failure or _has_failed(v) for v in self.versions.values())
 
     @property
     def is_known(self) -> bool:
-        """Whether a request by its name may mean it: it serves, or is being loaded, or could not be."""
+        """Whether its name means this model: it serves, is being loaded, or failed to load."""
         return bool(self.serving) or self.has_failed or any(_is_loading(v) for v in self.versions.values())
 
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
-        """Whether what serves was loaded from just these files."""
+        """Whether the serving versions were loaded from exactly these files."""
         return self._content is not None and self._content.files == files
 
     def is_worth_a_try(self, files: Sequence[SourceFile], poll: int) -> bool:
-        """Whether poll number `poll` should load `files`: each time if they have not failed yet, else ever more seldom.
+        """Whether poll number `poll` should load `files`: always if they have not failed, else less and less often.
 
-        What failed may pass (memory, a storage), but must not fill the log every few seconds.
+        The cause of a failure may pass (memory, a storage), but retries must not fill the log.
         """
         if self._failed_files != files:
             return True
         return poll % (1 << min(self._failures, _SELDOM)) == 0
 
     def load(self, located: Located, cause: str, override: str | None = None) -> None:
-        """Let the model be what the repository says now; nothing happens where nothing has changed.
+        """Load what the repository has now; does nothing if nothing has changed.
 
-        `override`, JSON, stands in for its configuration file, and goes on to do so until the files change. Raises
-        ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; what served before serves on.
+        `override`, JSON, replaces the configuration file until the files change. Raises ModelLoadFailed, InvalidRequest
+        or OutOfMemory with Triton's text; then the versions that served continue to serve.
         """
         with self._operation:
             if override is None and self.is_made_of(located.files):
@@ -124,7 +124,7 @@ class Model:
             _log.info("successfully loaded '%s'", self.key.name)
 
     def unload(self, cause: str) -> None:
-        """Begin to unload every version; what is in flight is still answered."""
+        """Begin to unload every version; requests in flight are still answered."""
         with self._operation:
             self._content = None
             self.problem = ""
@@ -132,9 +132,9 @@ class Model:
                 self._replace({}, dict.fromkeys(self.serving.values(), cause))
 
     def leave(self, cause: str) -> None:
-        """Unload at the end of the server, also in the middle of a load, which then comes to nothing.
+        """Unload at the exit of the server. A load in progress is then discarded.
 
-        Requests still find the versions, and are told by them that the server is stopping.
+        Requests still find the versions, which refuse them because the server is stopping.
         """
         with self._changing:
             leaving = [] if self._has_left else list(self.serving.values())
@@ -143,14 +143,21 @@ class Model:
                 self._retirement.begin(version, cause)
 
     def forget(self) -> None:
-        """Let go of what failed: the model is no longer in its repository."""
+        """Forget failures, because the model is no longer in its repository."""
         with self._operation:
             self.required = False
             self._forget_failure()
             self._publish()
 
+    def note_duplicate(self, *, required: bool = False) -> None:
+        """Record that several repositories have it, so that it is neither loaded nor unloaded."""
+        if self.problem != NOT_UNIQUE:
+            _log.error("failed to poll model '%s': not unique across all model repositories", self.key.name)
+        self.problem = NOT_UNIQUE
+        self.required = self.required or required
+
     def _forget_failure(self) -> None:
-        """What serves is what the repository holds: what failed in between concerns nobody any more."""
+        """The serving versions are those of the repository again, so earlier failures no longer matter."""
         self.problem = ""
         for version in self.versions.values():
             version.reload_failure = ""
@@ -168,7 +175,7 @@ class Model:
 
     def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
         fresh = {number: ModelVersion(self.key.name, number, cause) for number in plan.load}
-        # What has nothing to stand behind is seen while it loads.
+        # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""
         self._load_versions(prepared, list(fresh.values()))
@@ -193,7 +200,7 @@ class Model:
         self._swap(fresh, plan, cause)
 
     def _load_versions(self, prepared: Prepared, versions: Sequence[ModelVersion]) -> None:
-        """Load all of them, side by side, and wait for the last."""
+        """Load all of them at the same time and wait for the last."""
         threads = [
             threading.Thread(
                 target=self._loader.load, args=(prepared, version), name=f"trident-load-{version.name}", daemon=True
@@ -208,7 +215,7 @@ class Model:
             thread.join()
 
     def _keep_what_serves(self, fresh: Mapping[int, ModelVersion], failed: Sequence[ModelVersion]) -> None:
-        """After a failure: what was to replace a version is discarded, what is new beside them serves."""
+        """After a failure: discard the versions that were to replace others, and let entirely new ones serve."""
         with self._changing:
             beside = {n: v for n, v in fresh.items() if v.is_ready and n not in self.serving}
             discarded = [v for n, v in fresh.items() if v.is_ready and n in self.serving]
@@ -227,13 +234,13 @@ class Model:
             }
             for version in stay.values():
                 version.reload_failure = ""
-            # A version that failed and is not asked for any more says nothing about the model.
+            # A failed version that is no longer selected leaves the index.
             shown = {n: v for n, v in self.versions.items() if not _has_failed(v)}
             self.versions = {**shown, **stay, **fresh}
             self._replace({**stay, **fresh}, leaving)
 
     def _replace(self, serving: Mapping[int, ModelVersion], leaving: Mapping[ModelVersion, str]) -> None:
-        """Let `serving` serve and then `leaving` leave, for their causes. After `leave` what is new leaves as well."""
+        """Let `serving` serve, then unload `leaving` for their causes. After `leave` unload new versions too."""
         if self._has_left:
             new = {v: "server exit" for v in serving.values() if v not in leaving}
             leaving = {v: cause for v, cause in {**leaving, **new}.items() if v.is_ready}

@@ -1,4 +1,4 @@
-"""The models that the server knows, and how a request finds the version that it asks for.
+"""The models that the server knows, and the lookup of the version that a request names.
 
 Source: docs/spec/http.md section 3 (lookup texts), docs/spec/repository.md sections 1.3 and 1.5.
 """
@@ -19,20 +19,20 @@ _UNKNOWN = "Request for unknown model: "
 
 
 class Models:
-    """All models. Changed by loader threads under the lock, read by every thread through `find` without one.
+    """All models. Loader threads change them under a lock; any thread calls `find`, which takes no lock.
 
-    With `namespacing` two models may have one name, and a name that is unknown is the client's mistake.
+    With `namespacing` several models may have the same name, and an unknown name is an invalid request.
     """
 
     def __init__(self, make: Callable[[ModelKey, Callable[[], None]], Model], *, namespacing: bool = False) -> None:
-        """`make` is given the key, and what to call after every change of the versions that serve."""
+        """`make(key, publish)` makes a model, which calls `publish` whenever other versions serve."""
         self._make = make
         self._namespacing = namespacing
         self._lock = threading.Lock()
         self._models: dict[ModelKey, Model] = {}
-        # What `find` reads: replaced as a whole, never changed, so that a reader needs no lock.
+        # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
-        # Changes with every `publish`, for those who remember what they found.
+        # Changes with every `publish`, for callers that remember what they found.
         self.generation = 0
 
     def add(self, key: ModelKey) -> Model:
@@ -43,12 +43,12 @@ class Models:
             return self._models[key]
 
     def named(self, name: str) -> list[Model]:
-        """All models of that name: several only with namespaces."""
+        """All models of that name; several only with namespacing."""
         with self._lock:
             return [model for key, model in self._models.items() if key.name == name]
 
     def publish(self) -> None:
-        """Let `find` see what serves now. A name that is not unique is not found."""
+        """Let `find` see the versions that serve now. It does not find an ambiguous name."""
         with self._lock:
             models = list(self._models.values())
             ready: dict[tuple[str, int], ModelVersion] = {}
@@ -69,7 +69,7 @@ class Models:
         return found
 
     def all(self) -> list[Model]:
-        """All models by name. A copy: safe to walk while models load."""
+        """All models by name, as a copy that is safe to iterate while models load."""
         with self._lock:
             return [self._models[key] for key in sorted(self._models)]
 
@@ -78,14 +78,14 @@ class Models:
             return list(self._models.values())
 
     def unready(self) -> dict[str, str]:
-        """The models that are not as ready as they should be, and why; no reason for one that is being loaded."""
+        """The models that are not ready, with the reason; the reason is empty while a model loads."""
         return {model.key.name: _failure(model) for model in self._all() if not model.is_ready}
 
     def names(self) -> set[str]:
         return {model.key.name for model in self._all()}
 
     def versions(self) -> list[ModelVersion]:
-        """All versions that the index shows, by model and number."""
+        """All versions in the repository index, by model and number."""
         return [version for model in self.all() for _, version in sorted(model.versions.items())]
 
     def ready_versions(self, name: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the engine is told at its start: plain data, made by the application from its settings."""
+"""The options of the engine, which the application makes from its settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 class EngineOptions:
     """`backend_settings` maps a backend's name to its --backend-config values; "" holds those for all backends.
 
-    With `any_layout` a repository may also be a single model, called `single_model` if that is not empty.
-    `control_mode` is none, poll or explicit; `load_models` are those of the start in explicit mode. What comes from
-    cloud storage is kept in `cache_directory`, up to `cache_bytes` (0: without limit); `credential_path` names a
-    file with its credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None
-    where it is not set) say which GPUs count. `delay_scheduler` holds what dynamic batchers queue until that many are
-    there, once (a hook of test suites).
+    With `any_layout` a repository may also be a single model, named `single_model` if that is not empty.
+    `control_mode` is none, poll or explicit; explicit mode loads `load_models` at start. Files from cloud storage are
+    kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
+    credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
+    select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
+    that is for test suites.
     """
 
     repositories: tuple[str, ...]

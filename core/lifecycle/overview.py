@@ -12,7 +12,7 @@ from core.lifecycle.state import ModelState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOverview:
-    """One model version, or a model without any, and where it runs; empty texts where that is not known."""
+    """One model version and where it runs; empty texts for a version that does not run or a model without versions."""
 
     entry: IndexEntry
     device: str = ""

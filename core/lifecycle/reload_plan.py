@@ -1,6 +1,6 @@
-"""What a change in the repository asks for: which versions are loaded, kept, given other instances, or dropped.
+"""Decides what a change in the repository requires: which versions are loaded, kept, reconfigured or dropped.
 
-Pure: it compares what a model is made of now with what it was made of when it was loaded.
+Pure functions: they compare the files and the configuration of a model with those that it was loaded from.
 Source: docs/spec/repository.md section 1.6, "What reloads".
 """
 
@@ -17,7 +17,7 @@ from core.repository.versions import version_number
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a model is made of: its files, and its configuration as it is written (or as a load request gave it)."""
+    """What a model is loaded from: its files, and its configuration as the file or the load request has it."""
 
     files: tuple[SourceFile, ...]
     config: ModelConfig
@@ -25,9 +25,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`load` are built aside and swapped in, `drop` unloaded after that; `keep` go on.
+    """`load` are built beside the old versions and swapped in, then `drop` are unloaded; `keep` continue to serve.
 
-    `reconfigure`: those have a configuration now that differs in instance groups or version policy.
+    `reconfigure`: instance groups or version policy of those to keep have changed.
     """
 
     load: tuple[int, ...]
@@ -67,7 +67,7 @@ def plan_reload(
 
 
 def _core(config: ModelConfig) -> ModelConfig:
-    """The configuration without what can be changed while a version serves."""
+    """The configuration without the parts that can change while a version serves."""
     core = ModelConfig()
     core.CopyFrom(config)
     core.ClearField("instance_group")
@@ -76,7 +76,7 @@ def _core(config: ModelConfig) -> ModelConfig:
 
 
 def _shared_files(content: Content) -> list[SourceFile]:
-    """The files of all versions, but for the configuration, which is compared by its meaning."""
+    """The files that all versions share, without the configuration, which is compared by its content."""
     return [file for file in content.files if not _is_config(file.path) and _version_of(file.path) is None]
 
 

@@ -1,4 +1,4 @@
-"""Versions that leave: each is drained and freed on a native thread of its own, so that nobody waits for it.
+"""Versions that leave: each is drained and freed on its own native thread, so that no caller waits for it.
 
 Source: docs/spec/repository.md section 1.6, "In-flight requests"; section 1.7; docs/spec/server-options.md section 5
 (log lines).
@@ -17,7 +17,7 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class Retirement:
-    """Any loader thread. `report_s` is how often `wait` says what it waits for."""
+    """Called on loader threads. `wait` logs what it waits for every `report_s` seconds."""
 
     def __init__(self, report_s: float = 1.0) -> None:
         self._report_s = report_s
@@ -25,7 +25,7 @@ class Retirement:
         self._leaving: dict[threading.Thread, ModelVersion] = {}
 
     def begin(self, version: ModelVersion, cause: str) -> None:
-        """READY -> UNLOADING now, -> UNAVAILABLE when what is in flight is answered and the memory is free."""
+        """READY -> UNLOADING now; -> UNAVAILABLE when the requests in flight are answered and the memory is free."""
         version.begin_unload(cause)
         thread = threading.Thread(
             target=self._finish, args=(version,), name=f"trident-unload-{version.name}", daemon=True
@@ -35,7 +35,7 @@ class Retirement:
         thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all that are leaving are gone within `timeout_s` seconds; what they still hold then is abandoned."""
+        """Whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their requests."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             leaving = dict(self._leaving)
@@ -61,7 +61,7 @@ class Retirement:
 
 
 def log_in_flight(versions: Iterable[ModelVersion], seconds_left: float) -> None:
-    """Say how many of `versions` have something to answer yet, and how much each of them."""
+    """Log how many of `versions` have requests in flight, and how many each has."""
     in_flight = [(version, count) for version in versions if (count := version.in_flight)]
     _log.info("Timeout %d: Found %d model versions that have in-flight inferences", round(seconds_left), len(in_flight))
     for version, count in in_flight:

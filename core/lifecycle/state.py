@@ -3,7 +3,7 @@
     (new) -> LOADING -> READY -> UNLOADING -> UNAVAILABLE
                     \\-> UNAVAILABLE (the load failed)
 
-A version that is loaded again is a new one, built beside the old.
+A reload makes a new version, beside the old one.
 Source: docs/spec/repository.md section 1.4.
 """
 
@@ -34,7 +34,7 @@ TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
 
 
 class VersionState:
-    """The state of one version, with the reason while it is unavailable. Moves are logged with cause and duration."""
+    """The state of one version, with the reason while it is unavailable. The log has every move."""
 
     def __init__(self, model: str, version: int, cause: str) -> None:
         self._model = model
@@ -45,9 +45,9 @@ class VersionState:
         self.reason = ""
 
     def move(self, to: ModelState, reason: str = "", *, cause: str = "") -> None:
-        """`cause` is what began it and holds until another is given; `reason` is what the repository index shows.
+        """`cause` is logged with this move and the following ones until another is given. The index shows `reason`.
 
-        Raises RuntimeError for a move that the table does not allow: a bug, never a client's doing.
+        Raises RuntimeError for a move that the table does not allow, which is a bug.
         """
         if to not in TRANSITIONS[self.current]:
             raise RuntimeError(f"model {self._model}:{self._version} cannot go from {self.current.value} to {to.value}")

@@ -1,4 +1,4 @@
-"""One version of a model: its configuration, its state, and, while it is ready, what serves it."""
+"""One version of a model: its configuration, its state, and what serves it while it is ready."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from core.scheduling.protocol import Scheduler
 
 
 class ModelVersion:
-    """Made when loading begins; `serve` makes it ready, `fail` says why it cannot be, `begin_unload` and
-    `finish_unload` end it. It is never loaded again: a reload makes another one.
+    """Made when loading begins; ends as failed (`fail`), or serves (`serve`) until `begin_unload` and `finish_unload`.
+    A reload makes a new one.
 
-    `submit` may be called on any thread; the other methods on loader threads only. `config` and `spec` are there from
-    `configure` on, which is before the version is ready. `reload_failure` is why a newer one did not take its place.
-    `gone` is set when it was unloaded and its memory is free. `ran_out_of_memory` says so of a load that failed.
+    Any thread may call `submit`; only loader threads call the other methods. `configure` sets `config` and `spec`
+    before the version is ready. `reload_failure` is why a newer version did not replace it. `gone` is set when it is
+    unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory.
     """
 
     config: ModelConfig
@@ -58,7 +58,7 @@ class ModelVersion:
     @property
     def queued(self) -> int:
         """Requests that wait for an instance."""
-        scheduler = self._scheduler  # read once: it goes when the version was unloaded
+        scheduler = self._scheduler  # read once: the unload sets it to None
         return scheduler.queued if scheduler is not None else 0
 
     @property
@@ -74,12 +74,12 @@ class ModelVersion:
 
     @property
     def directory(self) -> ModelDirectory:
-        """Its files, while it serves."""
+        """Its files. Only while it serves."""
         assert self._fetched is not None
         return self._fetched.directory
 
     def configure(self, config: ModelConfig, spec: ModelSpec) -> None:
-        """The complete configuration, and what was resolved of it."""
+        """Set the complete configuration and the spec that was resolved from it."""
         self.config = config
         self.spec = spec
         self._validator = RequestValidator(spec)
@@ -91,7 +91,7 @@ class ModelVersion:
         scheduler: Scheduler,
         fetched: Fetched,
     ) -> None:
-        """LOADING -> READY: from now on requests are taken. The files of `fetched` are held until the end."""
+        """LOADING -> READY: accept requests from now on. The files of `fetched` are held until the unload."""
         self._model = model
         self._instances = list(instances)
         self._scheduler = scheduler
@@ -108,21 +108,21 @@ class ModelVersion:
         self.state.move(ModelState.UNAVAILABLE, error.reason)
 
     def make_instance(self, placement: Placement) -> BackendInstance:
-        """Another instance on the weights of this version; it serves from `change_instances` on."""
+        """Another instance on the weights of this version. `change_instances` lets it serve."""
         assert self._model is not None
         return self._model.instance(placement)
 
     def discard(self, instances: Sequence[BackendInstance]) -> None:
-        """Close instances that are not going to serve, and what only they needed."""
+        """Close instances that do not serve, and what only they needed."""
         assert self._model is not None
         for instance in instances:
             instance.close()
         self._model.retain({placement.device for placement in self.placements})
 
     def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
-        """Let `added` serve, and those at the indices `removed` end when they are idle. `config` says so from now on.
+        """Let `added` serve, end the instances at the indices `removed`, and take `config` as the new configuration.
 
-        Blocks until the removed ones have finished what they run; the others go on meanwhile.
+        Blocks until the removed instances have finished what they run; the others continue meanwhile.
         """
         assert self._scheduler is not None
         assert self._model is not None
@@ -153,17 +153,17 @@ class ModelVersion:
         scheduler.submit(pending)
 
     def stop(self) -> None:
-        """Take no more requests; those taken are still served."""
+        """Accept no more requests; accepted ones are still answered."""
         if self._scheduler is not None:
             self._scheduler.stop()
 
     def begin_unload(self, cause: str) -> None:
-        """READY -> UNLOADING: no more requests are taken."""
+        """READY -> UNLOADING: accept no more requests."""
         self.state.move(ModelState.UNLOADING, cause=cause)
         self.stop()
 
     def finish_unload(self) -> None:
-        """UNLOADING -> UNAVAILABLE: wait until what was taken is answered, then free sessions, memory and files."""
+        """UNLOADING -> UNAVAILABLE: wait until accepted requests are answered, then free sessions, memory and files."""
         if self._scheduler is not None:
             self._scheduler.drain()
             self._scheduler.close()
@@ -180,7 +180,7 @@ class ModelVersion:
         self.gone.set()
 
     def abandon(self) -> None:
-        """Answer what is still queued that the server is stopping, while `finish_unload` waits for it."""
+        """Answer the queued requests that the server is stopping, while `finish_unload` waits for them."""
         scheduler = self._scheduler
         if scheduler is not None:
             scheduler.close(timeout_s=0)

@@ -1,0 +1,1 @@
+"""The memory that a front end and the engine share for large tensors."""

@@ -164,7 +164,7 @@ class Bench:
 
     def poll(self) -> None:
         """Look at the repositories as poll mode does, and wait until what was begun is done."""
-        self.lifecycle._poll()
+        self.lifecycle.poll()
         assert self.lifecycle._threads.wait_idle(LIMIT_S)
 
     def index(self) -> list[str]:

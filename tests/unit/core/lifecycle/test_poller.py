@@ -201,15 +201,15 @@ def test_a_slow_load_delays_no_other(bench: Bench, tmp_path: Path) -> None:
     bench.poll()
     with bench.backend.holding("m"):
         put(tmp_path / "m" / "1" / "model.fake", "2")
-        bench.lifecycle._poll()
+        bench.lifecycle.poll()
         until(lambda: bench.backend.loads[-1] == "m:1=2")
         put(tmp_path / "other" / "1" / "model.fake", "2")
-        bench.lifecycle._poll()
+        bench.lifecycle.poll()
         until(lambda: bench.ask("other") == 2)
         assert bench.ask("m") == 1
         # While it is being loaded it is left alone.
         put(tmp_path / "m" / "1" / "model.fake", "3")
-        bench.lifecycle._poll()
+        bench.lifecycle.poll()
         assert bench.backend.loads.count("m:1=3") == 0
     assert bench.lifecycle._threads.wait_idle(LIMIT_S)
     assert bench.ask("m") == 2
@@ -223,15 +223,15 @@ def test_a_model_waits_for_a_thread_once_however_often_it_changes(tmp_path: Path
     with polling(tmp_path, load_threads=1) as bench:
         with bench.backend.holding("m"):
             put(tmp_path / "m" / "1" / "model.fake", "2")
-            bench.lifecycle._poll()
+            bench.lifecycle.poll()
             until(lambda: bench.backend.loads[-1] == "m:1=2")
             for weight in ("2", "3", BROKEN):
                 put(tmp_path / "other" / "1" / "model.fake", weight)
                 write(tmp_path, "gone", 1)
-                bench.lifecycle._poll()
+                bench.lifecycle.poll()
             assert len(bench.lifecycle._threads._waiting) == 2
             shutil.rmtree(tmp_path / "gone")
-            bench.lifecycle._poll()
+            bench.lifecycle.poll()
         assert bench.lifecycle._threads.wait_idle(LIMIT_S)
         assert [load for load in bench.backend.loads if not load.startswith("m:")][1:] == ["other:1=broken"]
         assert bench.index() == ["m 1 READY", "other 1 READY Internal: the weights are broken"]

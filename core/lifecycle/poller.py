@@ -1,0 +1,80 @@
+"""Poll mode: what changed in the repositories is loaded and unloaded.
+
+Source: docs/spec/repository.md sections 1.3 and 1.6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from core.lifecycle.load_threads import LoadThreads
+from core.lifecycle.models import Models
+from core.repository.repositories import Located, ModelKey, Repositories, Scan
+
+_log = logging.getLogger("trident.lifecycle")
+
+CAUSE = "repository poll"
+
+
+class Poller:
+    """`poll` is called on one thread. `load` loads a model for a cause; it runs on `threads` and does not raise."""
+
+    def __init__(
+        self,
+        repositories: Repositories,
+        models: Models,
+        threads: LoadThreads,
+        load: Callable[[Located, str], object],
+    ) -> None:
+        self._repositories = repositories
+        self._models = models
+        self._threads = threads
+        self._load = load
+        self._lock = threading.Lock()
+        # The models that wait for a thread, as the last poll found them.
+        self._queued: dict[ModelKey, Located] = {}
+        self._polls = 0
+
+    def poll(self) -> None:
+        """Look at all repositories and begin the loads and unloads. A model that is being loaded is left alone."""
+        self._polls += 1
+        scan = self._repositories.scan()
+        for location, error in scan.failures.items():
+            _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
+        for name in sorted(scan.duplicates):
+            self._models.add(ModelKey(name)).note_duplicate()
+        with self._lock:
+            self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
+        for located in scan.models.values():
+            model = self._models.add(located.key)
+            # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
+            changed = model.has_failed or not model.is_made_of(located.files)
+            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
+                self._queue(located)
+        self._unload_missing(scan)
+
+    def _queue(self, located: Located) -> None:
+        """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
+        with self._lock:
+            is_new = located.key not in self._queued
+            self._queued[located.key] = located
+        if is_new:
+            self._threads.submit(partial(self._load_queued, located.key))
+
+    def _load_queued(self, key: ModelKey) -> None:
+        with self._lock:
+            located = self._queued.pop(key, None)
+        if located is not None:
+            self._load(located, CAUSE)
+
+    def _unload_missing(self, scan: Scan) -> None:
+        for model in self._models.all():
+            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
+            if is_missing and not model.is_busy and model.location not in scan.failures:
+                if model.serving:
+                    _log.info("'%s' is no longer in its repository", model.key.name)
+                    model.unload(CAUSE)
+                model.forget()
