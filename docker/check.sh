@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the cpu image without an engine, runs it in all three roles and asks it: `make image-check`.
+# Builds the cpu image without an engine and tests it in all three roles: `make image-check`.
 #
 #     docker/check.sh [FOLDER]
 #
-# Wants root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv, as `make check` makes it (or PYTHON).
-# The base is a stand-in: Debian 12 with its Python 3.11, made once and kept in FOLDER (build/image-check) with the wheels.
-# Nothing else stays: the store of images is removed at the end.
+# Needs root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv as `make check` makes it (or PYTHON).
+# The base image is a substitute: Debian 12 with its Python 3.11. It is made once and kept in FOLDER (build/image-check)
+# together with the wheels. Nothing else is kept: the store of images is removed at the end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build/image-check}")
@@ -13,7 +13,7 @@ python=${PYTHON:-.venv/bin/python}
 base=localhost/trident-check-base
 image=localhost/trident-check
 
-[ "$(id -u)" = 0 ] || { echo "root is needed, to make a root file system and to run in it" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "root is needed to make a root file system and to run in it" >&2; exit 1; }
 for tool in buildah debootstrap unshare; do
   command -v "$tool" > /dev/null || { echo "$tool is missing: apt-get install buildah debootstrap util-linux" >&2; exit 1; }
 done
@@ -27,12 +27,12 @@ finish() {
 }
 trap finish EXIT
 
-echo "== the stand-in for the base image"
+echo "== the substitute for the base image"
 if [ ! -e "$folder/base.tar" ]; then
   root="$store/debian"
   debootstrap --variant=minbase --include=ca-certificates,python3,python3-dev,python3-venv bookworm "$root" \
     > "$folder/debootstrap.log" || { tail "$folder/debootstrap.log" >&2; exit 1; }
-  # Where the official image has its interpreter, and nothing that it does not have.
+  # The interpreter's path in the official image; and remove what that image does not have.
   ln -s /usr/bin/python3 "$root/usr/local/bin/python"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc
   tar --create --file "$folder/base.tar.part" --directory "$root" --one-file-system .

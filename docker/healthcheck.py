@@ -1,9 +1,9 @@
-"""What the image's HEALTHCHECK runs: asks the server of this container whether it is ready.
+"""The image's HEALTHCHECK: asks the server of this container whether it is ready.
 
     python healthcheck.py [PID]
 
-PID is the server's process, 1 by default; what it was started with says which port and route to ask. Ends with status 0
-when the answer is 200 or there is nothing to ask, with 1 and a line on stdout when not.
+PID is the server's process, 1 by default; its command line determines the port and the route to ask. The exit status is
+0 if the answer is 200 or there is nothing to ask; otherwise it is 1, with a line on stdout.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Question(NamedTuple):
 
 
 def server_arguments(command_line: bytes) -> list[str] | None:
-    """What the server was started with, after `serve`, from /proc/PID/cmdline; None if no server was.
+    """The server's arguments after `serve`, from /proc/PID/cmdline; None if the process is not a server.
 
-    What stands before the command, an interpreter or a small init process, is skipped.
+    The words before the command, such as an interpreter or a small init process, are skipped.
     """
     words = [word.decode(errors="surrogateescape") for word in command_line.split(b"\0")[:-1]]
     names = [Path(word).name for word in words]
@@ -44,7 +44,7 @@ def server_arguments(command_line: bytes) -> list[str] | None:
 
 
 def question(settings: ServerSettings) -> Question | None:
-    """What a platform would ask this server; None where it has no port that answers."""
+    """The health request of the platform; None if the server opens no port for it."""
     address = _ANY.get(settings.http_address, settings.http_address)
     if settings.allow_sagemaker:
         return Question(address, settings.sagemaker_port, "/ping")

@@ -1,8 +1,8 @@
-"""Removes from an installation what no server needs at run time.
+"""Removes the files of an installation that no server needs at run time.
 
     python leave_out.py SITE_PACKAGES
 
-Runs while an image is built, and in docker/size.py, so that both agree. Needs the standard library alone.
+Runs while an image is built and in docker/size.py, so that both agree. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class LeftOut(NamedTuple):
-    """What goes: a pattern below site-packages, and for whom it would have been."""
+    """A pattern below site-packages, and who would need the matching files."""
 
     pattern: str
     reason: str
@@ -32,22 +32,22 @@ LEFT_OUT = (
     LeftOut("**/*.a", "linkers: static libraries"),
     LeftOut("nvidia/**/include", "compilers: headers"),
     LeftOut("numpy/f2py", "Fortran programmers"),
-    LeftOut("boto3/examples", "readers of boto3's pages"),
+    LeftOut("boto3/examples", "readers of boto3's documentation"),
     LeftOut("onnxruntime/datasets", "examples"),
-    LeftOut("onnxruntime/quantization", "those who make models"),
-    LeftOut("onnxruntime/tools", "those who make models"),
-    LeftOut("onnxruntime/transformers", "those who make models"),
+    LeftOut("onnxruntime/quantization", "authors of models"),
+    LeftOut("onnxruntime/tools", "authors of models"),
+    LeftOut("onnxruntime/transformers", "authors of models"),
     LeftOut("onnxruntime/capi/libonnxruntime_providers_tensorrt.so", "TensorRT, which is not in the image"),
     LeftOut("nvidia/**/libnvblas.so.*", "programs that call BLAS; ONNX Runtime calls cuBLAS"),
     LeftOut("nvidia/**/libcufftw.so.*", "programs that call FFTW; ONNX Runtime calls cuFFT"),
 )
-# Of the 400 services that boto3 knows: storage, and what gives a process its credentials.
+# Of the 400 services that boto3 knows: storage and the sources of credentials.
 KEPT_SERVICES = frozenset({"s3", "signin", "sso", "sso-oidc", "sts"})
-SERVICES_REASON = "callers of AWS services other than S3 and those that give credentials"
+SERVICES_REASON = "callers of AWS services other than S3 and the sources of credentials"
 
 
 def leave_out(site_packages: Path) -> dict[str, int]:
-    """Remove it all. Returns the bytes that were saved, by reason."""
+    """Remove all LEFT_OUT files and services. Returns the saved bytes by reason."""
     saved: dict[str, int] = {}
     for pattern, reason in LEFT_OUT:
         for path in list(site_packages.glob(pattern)):
@@ -65,7 +65,7 @@ def _remove(path: Path) -> int:
         shutil.rmtree(path)
         return size
     if not path.is_symlink() and not path.exists():
-        return 0  # went with a folder that another pattern names
+        return 0  # removed with a folder that another pattern matched
     size = path.lstat().st_size
     path.unlink()
     return size

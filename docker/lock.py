@@ -1,9 +1,9 @@
-"""Writes docker/requirements-*.lock: the versions that the images install, each with the hashes of its files.
+"""Writes docker/requirements-*.lock: the versions that the images install, with the hashes of their files.
 
     python docker/lock.py [--upgrade] [build] [cpu] [gpu]
 
-The versions are those of requirements.lock. What only an image installs stays as its lock file has it, until --upgrade.
-pip is asked, with the indexes that it is set up for; none of them is written down.
+The versions are those of requirements.lock. Packages that only an image installs keep the versions of its lock file
+unless --upgrade is given. pip resolves them with its configured indexes, which are not written to the files.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "requirements.lock"
-# With the images' interpreter and a C library not newer than Debian 12's.
+# The images' interpreter; their C library is that of Debian 12.
 PYTHON = "3.11"
 ARCHITECTURES = ("x86_64", "aarch64")
 _GLIBC_MINORS = range(17, 37)
-# What compiles the one dependency that has no wheels, gunicorn-h1c. Its build is not isolated, so that hashes hold.
+# These compile gunicorn-h1c, the only dependency without wheels. Its build is not isolated, so that hashes apply.
 _BUILD = ("setuptools>=77", "wheel")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)", re.MULTILINE)
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as the lock files have it."""
+    """A distribution's name as the lock files write it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """Name and version of every distribution in a lock file; empty where there is no such file."""
+    """The version of every distribution in a lock file, by name; empty if the file does not exist."""
     return {normalized(name): version for name, version in _PIN.findall(path.read_text())} if path.exists() else {}
 
 
@@ -45,7 +45,7 @@ def lock_file(target: str) -> Path:
 
 
 def requirements(target: str) -> list[str]:
-    """What an image asks for: the project's dependencies with its extra, or what builds them."""
+    """The requirements of an image: the project's dependencies with its extra, or the build tools."""
     if target == "build":
         return list(_BUILD)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -54,7 +54,7 @@ def requirements(target: str) -> list[str]:
 
 def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> str:
     lines = [
-        f"# What the image's stage {target} installs: versions and hashes of files for {' and '.join(ARCHITECTURES)}.",
+        f"# Packages of the image's stage {target}: versions and hashes of files for {' and '.join(ARCHITECTURES)}.",
         "# Written by docker/lock.py from pyproject.toml and requirements.lock.",
     ]
     for name in sorted(versions):
@@ -65,7 +65,7 @@ def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterab
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes the images' lock files.")
-    parser.add_argument("--upgrade", action="store_true", help="newer versions of what only an image installs")
+    parser.add_argument("--upgrade", action="store_true", help="newer versions of packages that only an image installs")
     parser.add_argument("targets", nargs="*", metavar="build|cpu|gpu", default=["build", "cpu", "gpu"])
     given = parser.parse_args(arguments)
     for target in given.targets:
@@ -88,7 +88,7 @@ def _resolve(wanted: Iterable[str], constraints: Mapping[str, str]) -> dict[str,
 
 
 def _files(versions: Mapping[str, str], architecture: str) -> dict[str, str]:
-    """The hash of the file that pip takes of each distribution on that architecture."""
+    """The hash of the file that pip selects for each distribution on an architecture."""
     platforms = [f"--platform=manylinux_2_{minor}_{architecture}" for minor in reversed(_GLIBC_MINORS)]
     platforms.append(f"--platform=manylinux2014_{architecture}")
     pins = [f"{name}=={version}" for name, version in versions.items()]
@@ -102,7 +102,7 @@ def _files(versions: Mapping[str, str], architecture: str) -> dict[str, str]:
 
 
 def _pip(*arguments: str) -> Any:
-    """pip's own report of an installation that does not take place. Raises CalledProcessError, with its text shown."""
+    """pip's report of a dry-run installation. Raises CalledProcessError; pip's error text goes to stderr."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report=-"]
     done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)

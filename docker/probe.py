@@ -1,11 +1,11 @@
-"""Runs a built image in its three roles and asks it, as docker/check.sh wants.
+"""Tests a built image in its three roles, for docker/check.sh.
 
     probe.py ROOT IMAGE_JSON CONTAINER -- BUILDAH RUN...
 
-ROOT is the mounted file system of the container of that name, IMAGE_JSON what `buildah inspect` says of its image; the
-rest, with the name and a command, runs the command in it. The process is put together from the image's own entrypoint,
-command, environment, user and folder, as an engine does. Ends with status 1 and the reason at the first thing that is
-wrong.
+ROOT is the mounted file system of the container CONTAINER; IMAGE_JSON is the output of `buildah inspect` for its image.
+The remaining words, followed by the container's name and a command, run the command in it. As in an engine, the process
+consists of the image's entrypoint, command, environment, user and folder. The first failure ends the test with status 1
+and the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from roles import Role, Wrong, call, expect, roles
 from size import BASE_ALLOWANCE, BUDGETS, image_size, read_sizes
 
 SEVEN = 7
-# Every module of the project, and the clients of the cloud storages: what is left out must be missed by none of them.
+# Imports every module of the project and the clients of the cloud storages: none may miss a file that was left out.
 IMPORT_ALL = """
 import importlib, pkgutil
 import boto3
@@ -53,7 +53,7 @@ STOP_LIMIT_S = 30.0
 
 
 class Image:
-    """What an image says of itself, in the words that an engine reads."""
+    """The configuration of an image, as an engine reads it."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         config = described["Docker"]["config"]
@@ -67,12 +67,12 @@ class Image:
         self.health: list[str] = config["Healthcheck"]["Test"]
 
     def process(self, arguments: Sequence[str]) -> list[str]:
-        """What an engine runs for `docker run IMAGE ARGUMENTS`."""
+        """The command of `docker run IMAGE ARGUMENTS`."""
         return [*self.entrypoint, *(arguments or self.command)]
 
 
 class Container:
-    """Runs commands of an image with `buildah run`, which knows its environment, user and folder."""
+    """Runs commands of an image with `buildah run`, which applies its environment, user and folder."""
 
     def __init__(self, run: Sequence[str], name: str) -> None:
         self._run = list(run)
@@ -86,7 +86,7 @@ class Container:
 
 
 def first_process_command(root: Path, image: Image, role: Role) -> list[str]:
-    """The same in namespaces of its own: the server is process 1 there, and nothing stands before it."""
+    """A command that runs the image in its own namespaces, where the server is process 1."""
     for each in role.mounts:
         (root / each.target.lstrip("/")).mkdir(parents=True, exist_ok=True)
     mounts = [f"mount --bind {each.source} {root}{each.target}" for each in role.mounts]
@@ -100,7 +100,7 @@ def first_process_command(root: Path, image: Image, role: Role) -> list[str]:
 
 @contextlib.contextmanager
 def started(role: Role, command: Sequence[str]) -> Iterator[int]:
-    """Runs the server, ready on entry: gives its process number on this machine. Stops it, and wants status 0 of it."""
+    """Run the server until it is ready and yield its pid on this machine. On exit it must stop with status 0."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -110,7 +110,7 @@ def started(role: Role, command: Sequence[str]) -> Iterator[int]:
             os.kill(pid, signal.SIGTERM)
             status = process.wait(STOP_LIMIT_S)
             expect(status == 0, f"status {status} after SIGTERM")
-            expect(call_fails(role), "the port is still open after the end")
+            expect(call_fails(role), "the port is still open after the server stopped")
         except (Wrong, subprocess.TimeoutExpired, OSError) as error:
             log.seek(0)
             raise Wrong(f"{error}\n{log.read().decode(errors='replace')[-4000:]}") from error
@@ -174,7 +174,7 @@ def check_description(image: Image) -> None:
 
 
 def check_files(root: Path) -> None:
-    """Readable by whoever runs it, writable by nobody but root, no compiler, no pip, within the budget."""
+    """Check that all users can read the files, only root can write them, and the size is within the budget."""
     venv = root / "opt" / "trident"
     size = 0
     for path in venv.rglob("*"):
@@ -183,23 +183,23 @@ def check_files(root: Path) -> None:
         mode = path.lstat().st_mode
         wanted = 0o555 if path.is_dir() else 0o444
         expect(mode & wanted == wanted, f"not readable by all: {path}")
-        expect(not mode & 0o022 and path.lstat().st_uid == 0, f"writable by others than root: {path}")
+        expect(not mode & 0o022 and path.lstat().st_uid == 0, f"writable by users other than root: {path}")
         size += 0 if path.is_dir() else path.lstat().st_size
     for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
         expect(not (root / absent).exists(), f"/{absent} is in the image")
     estimate = image_size(read_sizes()["cpu"]) - BASE_ALLOWANCE
-    print(f"   /opt/trident: {size / 1e6:.1f} MB; added up beforehand: {estimate / 1e6:.1f} MB")
-    expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is not true: docker/size.py --measure")
+    print(f"   /opt/trident: {size / 1e6:.1f} MB; estimated from docker/sizes.json: {estimate / 1e6:.1f} MB")
+    expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is outdated: run docker/size.py --measure")
     expect(BASE_ALLOWANCE + size < BUDGETS["cpu"], "over the budget")
 
 
 def check_roles(container: Container, image: Image) -> None:
-    # A user that no file of the image knows, as some clusters have it; the one that the image names; root.
+    # A user unknown to the image, as in some clusters; the user that the image names; root.
     for role, user in zip(roles(), ("12345:0", "", "0:0"), strict=True):
         uid = int((user or image.user).partition(":")[0])
         with started(role, container.command(role, image.process(role.arguments), user)) as pid:
             expect(user_of(pid) == uid, f"runs as user {user_of(pid)}")
-            expect(role.ask(role) == SEVEN, "the picture of a seven is not read as one")
+            expect(role.ask(role) == SEVEN, "the image of a seven is not classified as a seven")
             subprocess.run(container.command(role, [*image.health[1:], str(pid)], user), check=True)
         print(f"   {role.name}, as user {uid}: ready, answers, is healthy, stops")
 
@@ -210,12 +210,12 @@ def check_first_process(root: Path, image: Image) -> None:
         role = replace(plain, environment={**plain.environment, "TRIDENT_HTTP_WORKERS": workers})
         with started(role, first_process_command(root, image, role)) as pid:
             expect(user_of(pid) == 1000, f"runs as user {user_of(pid)}")
-            expect(role.ask(role) == SEVEN, "the picture of a seven is not read as one")
+            expect(role.ask(role) == SEVEN, "the image of a seven is not classified as a seven")
         print(f"   process 1 with --http-workers={workers}: answers, stops at SIGTERM")
 
 
 def check_commands(container: Container, image: Image) -> None:
-    """Any other command, and a start without anything to serve: status 1 with what to do."""
+    """Check other commands, and the error of a start without a model repository."""
     plain = roles()[0]
     nothing = replace(plain, environment={})
     for role, arguments, status, text in (

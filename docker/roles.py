@@ -1,4 +1,4 @@
-"""The three roles of an image: how a platform starts a container, and what it asks of it."""
+"""The three roles of an image: how a platform starts a container, and which requests it sends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIXELS = json.loads((TREE / "deploy" / "digits" / "7.json").read_text())["inputs
 
 
 class Wrong(Exception):
-    """What is not as it must be."""
+    """A failed check; the argument says what is wrong."""
 
 
 class Mount(NamedTuple):
@@ -27,7 +27,7 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True)
 class Role:
-    """How a platform starts a container, and what it asks of it."""
+    """One platform's way to start a container. `ask` sends an inference request and returns the predicted class."""
 
     name: str
     arguments: Sequence[str]
@@ -55,14 +55,14 @@ def infer_request() -> dict[str, Any]:
 
 
 def best_of_v2(port: int, path: str) -> int:
-    """The class that the answer to a v2 request finds most likely."""
+    """The most likely class in the response to a v2 request."""
     status, body = call(port, "POST", path, infer_request())
     expect(status == 200, f"{path}: {status} {body!r}")
     return best(json.loads(body)["outputs"][0]["data"])
 
 
 def best_of_instances(port: int, path: str) -> int:
-    """The same of a request of Vertex AI."""
+    """The most likely class in the response to a predict request of Vertex AI."""
     flat = [float(each) for each in PIXELS]
     instance = [[flat[row * 8 : row * 8 + 8] for row in range(8)]]
     status, body = call(port, "POST", path, {"instances": [instance]})

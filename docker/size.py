@@ -1,10 +1,10 @@
-"""How large the images are, and whether they keep their budgets.
+"""The sizes of the images and their budgets.
 
-    python docker/size.py              adds up docker/sizes.json; status 1 when an image is over its budget
-    python docker/size.py --measure    writes that file anew: installs what the lock files name into a temporary folder,
-                                       as the images do (2 GB of downloads, 6 GB of disk)
+    python docker/size.py              adds up docker/sizes.json; status 1 if an image is over its budget
+    python docker/size.py --measure    rewrites that file: installs the packages of the lock files into a temporary
+                                       folder, as the images do (2 GB of downloads, 6 GB of disk)
 
-Bytes of files, as an engine counts an image; the base image's are an allowance.
+Sizes are bytes of files, as an engine counts an image; the base image counts as an allowance.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lock import ROOT, lock_file, normalized, read_pins
 
 SIZES = ROOT / "docker" / "sizes.json"
 BUDGETS = {"cpu": 450_000_000, "gpu": 4_000_000_000}
-# python:3.11-slim-bookworm, rounded up. docker/check.sh measures what it builds on its own base.
+# python:3.11-slim-bookworm, rounded up. docker/check.sh measures the files that the build adds to its base.
 BASE_ALLOWANCE = 140_000_000
 
-# Of each distribution, as name==version: the bytes that stay and those that are left out.
+# By distribution, as name==version: the bytes that stay and the bytes that are left out.
 Sizes = dict[str, tuple[int, int]]
 
 
@@ -39,7 +39,7 @@ def read_sizes() -> dict[str, Sizes]:
 
 
 def write_sizes(sizes: dict[str, Sizes]) -> None:
-    """One line for each distribution, so that a change of one is seen."""
+    """Write one line per distribution, so that a diff shows which changed."""
     images = []
     for target, of_target in sizes.items():
         lines = ",\n".join(f"  {json.dumps(pin)}: [{kept}, {left}]" for pin, (kept, left) in sorted(of_target.items()))
@@ -48,7 +48,7 @@ def write_sizes(sizes: dict[str, Sizes]) -> None:
 
 
 def project_size() -> int:
-    """The project itself: its sources, and as much again for what they are compiled to."""
+    """The size of the project: its sources, and the same amount for their compiled files."""
     paths = [path for package in ("app", "adapters", "core") for path in (ROOT / package).rglob("*.py")]
     return 2 * sum(path.stat().st_size for path in paths)
 
@@ -58,7 +58,7 @@ def image_size(sizes: Sizes) -> int:
 
 
 def report(target: str, sizes: Sizes) -> list[str]:
-    """The lines for a person, the largest first."""
+    """A report for a person, the largest packages first."""
     rows = sorted(sizes.items(), key=lambda row: -row[1][0])
     rest = project_size() + sum(kept for _, (kept, _) in rows[12:])
     shown = [f"{pin:40} {_mb(kept)}   left out {_mb(left_out)}" for pin, (kept, left_out) in rows[:12]]
@@ -67,7 +67,7 @@ def report(target: str, sizes: Sizes) -> list[str]:
     return [
         f"{target}:",
         *shown,
-        f"{'others, the project among them':40} {_mb(rest)}",
+        f"{'others, including the project':40} {_mb(rest)}",
         f"{'base image':40} {_mb(BASE_ALLOWANCE)}",
         total,
         "",
@@ -75,7 +75,7 @@ def report(target: str, sizes: Sizes) -> list[str]:
 
 
 def measure(target: str) -> Sizes:
-    """Install as the image's build stage does. Raises CalledProcessError."""
+    """Measure an installation like that of the image's build stage. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         venv = Path(folder, "venv")
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes"]

@@ -47,24 +47,26 @@ _ENDED = frozenset(
 
 def add_batch_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model")
-    parser.add_argument("--name", required=True, metavar="TEXT", help="of the job")
-    parser.add_argument("--input", action="append", required=True, metavar="URI", help="gs:// files, or a bq:// table")
-    parser.add_argument("--output", required=True, metavar="URI", help="a gs:// folder, or a bq:// data set")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="of the input")
-    parser.add_argument("--instance-type", default="", choices=["array", "object"], help="what an instance becomes")
-    parser.add_argument("--key-field", default="", metavar="NAME", help="that is not sent, and names the instance")
-    parser.add_argument("--included-fields", default="", metavar="A,B", help="those that are sent, in this order")
-    parser.add_argument("--excluded-fields", default="", metavar="A,B", help="those that are not sent")
-    parser.add_argument("--parameters", default="", metavar="JSON", help="of every request")
-    parser.add_argument("--batch-size", type=int, default=0, metavar="N", help="instances in a request; 64")
-    parser.add_argument("--service-account", default="", metavar="EMAIL", help="that the container runs as")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="of the job")
-    parser.add_argument("--wait", action="store_true", help="until the job has ended")
+    parser.add_argument("--name", required=True, metavar="TEXT", help="name of the job")
+    parser.add_argument("--input", action="append", required=True, metavar="URI", help="gs:// files or a bq:// table")
+    parser.add_argument("--output", required=True, metavar="URI", help="a gs:// folder or a bq:// data set")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="format of the input")
+    parser.add_argument("--instance-type", default="", choices=["array", "object"], help="the JSON form of an instance")
+    parser.add_argument(
+        "--key-field", default="", metavar="NAME", help="field that identifies the instance and is not sent"
+    )
+    parser.add_argument("--included-fields", default="", metavar="A,B", help="the fields to send, in this order")
+    parser.add_argument("--excluded-fields", default="", metavar="A,B", help="the fields not to send")
+    parser.add_argument("--parameters", default="", metavar="JSON", help="parameters of every request")
+    parser.add_argument("--batch-size", type=int, default=0, metavar="N", help="instances per request; default: 64")
+    parser.add_argument("--service-account", default="", metavar="EMAIL", help="identity of the container")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job")
+    parser.add_argument("--wait", action="store_true", help="wait until the job has ended")
     add_machine_options(parser, least="--replicas")
 
 
 def batch(options: Namespace, place: Place) -> Steps:
-    """Raises BadOption."""
+    """The plan of a batch prediction job. Raises BadOption."""
     stand_in = BatchPredictionJob(name=f"{place.name}/batchPredictionJobs/JOB", state=JobState.JOB_STATE_SUCCEEDED)
     job: Any = yield Call(
         title=f"start the job {options.name}",
@@ -75,7 +77,7 @@ def batch(options: Namespace, place: Place) -> Steps:
     name = job.name
     while options.wait and job.state not in _ENDED:
         job = yield Call(
-            title="look how far the job is",
+            title="get the progress of the job",
             request=GetBatchPredictionJobRequest(name=name),
             stand_in=stand_in,
             report=_progress,
@@ -107,13 +109,13 @@ def _input(options: Namespace) -> BatchPredictionJob.InputConfig:
     scheme = _TABLE if options.format == "bigquery" else _FOLDER
     for uri in options.input:
         if not uri.startswith(scheme):
-            raise BadOption.of("--input", f"{options.format} comes from {scheme}, not from '{uri}'")
+            raise BadOption.of("--input", f"{options.format} needs an address at {scheme}, not '{uri}'")
     made = BatchPredictionJob.InputConfig(instances_format=options.format)
     if scheme == _FOLDER:
         made.gcs_source = GcsSource(uris=options.input)
         return made
     if len(options.input) > 1:
-        raise BadOption.of("--input", "a job reads one table")
+        raise BadOption.of("--input", "a job can read only one table")
     made.bigquery_source = BigQuerySource(input_uri=options.input[0])
     return made
 
@@ -131,7 +133,7 @@ def _output(options: Namespace) -> BatchPredictionJob.OutputConfig:
 
 def _instance_config(options: Namespace) -> BatchPredictionJob.InstanceConfig | None:
     if options.included_fields and options.excluded_fields:
-        raise BadOption.of("--excluded-fields", "fields are included or excluded, not both")
+        raise BadOption.of("--excluded-fields", "use either --included-fields or --excluded-fields")
     if options.key_field and options.format in ("file-list", "tf-record", "tf-record-gzip"):
         raise BadOption.of("--key-field", f"the instances of {options.format} have no fields")
     given = {
@@ -155,7 +157,7 @@ def _parameters(text: str) -> Value:
 
 
 def _progress(job: BatchPredictionJob) -> str:
-    """Raises CheckFailed for a job that has ended otherwise than well."""
+    """The progress of a job. Raises CheckFailed if it has ended without success."""
     state = JobState(job.state).name.removeprefix("JOB_STATE_").lower()
     stats = job.completion_stats
     counted = f"{state}: {stats.successful_count} predicted, {stats.failed_count} failed"

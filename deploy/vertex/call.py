@@ -1,6 +1,6 @@
-"""One request of a plan: to the API of the location, or through an endpoint to the model behind it.
+"""One call of a plan: to the API of the location, or through an endpoint to its model.
 
-What a request is called comes from the type of its message, so that the two cannot differ.
+The names of service and method are derived from the type of the message, so that they always match.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class CheckFailed(Exception):
-    """An answer is not what it should be; the argument says how, for a person."""
+    """An answer is wrong; the argument says how, for a person."""
 
 
 class Reply(NamedTuple):
-    """What came back of a call through an endpoint. The names of headers are in lower case."""
+    """The response to a call through an endpoint. The names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -31,7 +31,7 @@ class Reply(NamedTuple):
 
 
 def _ordered(value: Any, name: str = "") -> Any:
-    """The same with the keys of maps in order, which protobuf does not keep."""
+    """The value with the keys of its maps sorted, because protobuf does not keep their order."""
     if isinstance(value, list):
         return [_ordered(each) for each in value]
     if not isinstance(value, dict):
@@ -46,10 +46,10 @@ def _nothing(answer: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """`request` is a message of google.cloud.aiplatform_v1. `title` says what the call is for.
+    """One call. `request` is a message of google.cloud.aiplatform_v1; `title` describes the call.
 
-    `stand_in` is what a dry run takes for the answer. `report` says what to tell of the answer, or raises CheckFailed.
-    `best_effort`: what comes after it is done even if it fails. `after_s`: seconds to wait before it.
+    `stand_in` replaces the answer in a dry run. `report` returns the text to print about the answer, or raises
+    CheckFailed. `best_effort`: the plan continues if the call fails. `after_s`: seconds to wait before the call.
     """
 
     title: str
@@ -61,33 +61,33 @@ class Call:
 
     @property
     def service(self) -> str:
-        """For instance `ModelService`."""
+        """The name of the service, such as `ModelService`."""
         found = _SERVICE.fullmatch(type(self.request).__module__)
         assert found is not None
         return "".join(word.capitalize() for word in found[1].split("_")) + "Service"
 
     @property
     def rpc(self) -> str:
-        """For instance `UploadModel`."""
+        """The name of the RPC, such as `UploadModel`."""
         return type(self.request).__name__.removesuffix("Request")
 
     @property
     def method(self) -> str:
-        """That of the SDK's client, for instance `upload_model`."""
+        """The method of the SDK's client, such as `upload_model`."""
         return _WORD.sub("_", self.rpc).lower()
 
     def document(self) -> dict[str, Any]:
-        """The message in protobuf's JSON."""
+        """The message as protobuf's JSON."""
         made: dict[str, Any] = _ordered(json_format.MessageToDict(type(self.request).pb(self.request)))
         return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCall(Call):
-    """A call through an endpoint, over HTTP as the SDK's own `Endpoint` sends it; its answer is a Reply.
+    """A call through an endpoint, over HTTP, as the SDK's own `Endpoint` makes it; its answer is a Reply.
 
-    `base` is the scheme and host. `headers` go with the body. `private`: the host has an address of the caller's own
-    network, to which its certificate is not made out.
+    `base` is the scheme and the host. `private`: the host is an address in the caller's network, which the certificate
+    does not cover.
     """
 
     base: str
@@ -100,7 +100,7 @@ class EndpointCall(Call):
 
     @property
     def body(self) -> bytes:
-        """What is sent: for `predict` the message in JSON, else the bytes that it holds."""
+        """The body: the message as JSON for `predict`, otherwise the bytes in the message."""
         if self.rpc != "Predict":
             held: bytes = self.request.http_body.data
             return held
@@ -108,6 +108,6 @@ class EndpointCall(Call):
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """`headers`, and the body's content type."""
+        """`headers` and the content type of the body."""
         content_type = "application/json" if self.rpc == "Predict" else self.request.http_body.content_type
         return {**self.headers, **({"Content-Type": content_type} if content_type else {})}

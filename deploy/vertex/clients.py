@@ -1,4 +1,4 @@
-"""The SDK's clients: they make the calls of a plan."""
+"""Makes the calls of a plan with the SDK's clients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _GET_OPERATION = "google.longrunning.Operations.GetOperation"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _HINTS = {
     401: "gcloud auth application-default login",
-    403: "the account needs roles/aiplatform.user, and roles/iam.serviceAccountUser on a service account that it gives",
-    409: "what is to be made is there already, or something else is being done to it",
-    429: "the quota of the project in this location is used up, or there are no such machines at present",
+    403: "the account needs roles/aiplatform.user, and roles/iam.serviceAccountUser on the service account",
+    409: "the resource exists already, or another operation on it is running",
+    429: "the quota of the project in this location is exhausted, or no such machines are available now",
 }
-_NO_CREDENTIALS = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS with a key file's path"
+_NO_CREDENTIALS = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS with the path of a key file"
 
 
 class Clients:
-    """`address` is the API's, with its scheme: to http:// no credentials are sent, so that it is for emulators alone.
+    """The Caller for the API at `address`, which has a scheme. http:// is for emulators: it gets no credentials.
 
     `limit_s`: seconds that an operation may take.
     """
@@ -41,7 +41,7 @@ class Clients:
         self._made: dict[str, Any] = {}
 
     def make(self, call: Call) -> Any:
-        """As Caller says."""
+        """See Caller."""
         try:
             return self._post(call) if isinstance(call, EndpointCall) else self._ask(call)
         except NotFound as error:
@@ -57,7 +57,7 @@ class Clients:
         answer = getattr(self._client(call.service), call.method)(request=call.request)
         if isinstance(answer, Operation):
             return answer.result(timeout=self._limit_s)
-        # The pages of a list can be gone through but once.
+        # The pages of a list can be iterated only once.
         return list(answer) if hasattr(answer, "pages") else answer
 
     def _client(self, service: str) -> Any:
@@ -88,7 +88,7 @@ class Clients:
 
 
 def _transport(kind: Any, address: str, credentials: Any) -> Any:
-    """REST, but for one thing as the SDK has it: that asks for operations at /ui/, which the API's reference lacks."""
+    """The SDK's REST transport, except that it polls operations at /v1/: the SDK uses /ui/, which is undocumented."""
     options = {_GET_OPERATION: [{"method": "get", "uri": "/v1/{name=projects/*/locations/*/operations/*}"}]}
     operations = OperationsRestTransport(host=address, credentials=credentials, http_options=options, path_prefix="v1")
     made = type(

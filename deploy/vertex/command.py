@@ -1,4 +1,4 @@
-"""`python -m deploy.vertex`: reads its command line, and shows or applies the plan."""
+"""`python -m deploy.vertex`: reads its command line and prints or applies the plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
     now: Callable[[], datetime] = _now,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """The exit status: 0, 1 if a call failed, 2 for a command line that cannot be used."""
+    """Run a command line. The exit status is 0 for success, 1 for a failed call, 2 for a bad command line."""
     try:
         options = read_options(arguments)
         at = circumstances(options, now())

@@ -22,11 +22,11 @@ from deploy.vertex.upload import add_upload_options, upload
 PROGRAM = "python -m deploy.vertex"
 _LIMIT_S = 7200.0
 _OPTION = re.compile(r"--[a-z][a-z-]+")
-_EPILOG = "What follows -- are arguments of the container, which is the server's command line."
+_EPILOG = "The arguments after -- are the arguments of the container: the command line of the server."
 
 
 class Circumstances(NamedTuple):
-    """What an action may need beside its options. `api` is the API's address, with its scheme."""
+    """The inputs of an action beside its options. `api` is the address of the API, with its scheme."""
 
     place: Place
     api: str
@@ -34,7 +34,7 @@ class Circumstances(NamedTuple):
 
 
 class Action(NamedTuple):
-    """Something that the command does: its options, and its plan."""
+    """An action of the command: its options and its plan."""
 
     help: str
     add_options: Callable[[ArgumentParser], None]
@@ -42,9 +42,11 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "upload": Action("a model, or a new version of one", add_upload_options, lambda given, at: upload(given, at.place)),
+    "upload": Action(
+        "a model, or a new version of a model", add_upload_options, lambda given, at: upload(given, at.place)
+    ),
     "deploy": Action(
-        "a model to an endpoint, perhaps a new one",
+        "a model to an existing or new endpoint",
         add_deploy_options,
         lambda given, at: deploy(given, at.place, at.now),
     ),
@@ -52,11 +54,13 @@ ACTIONS = {
         "traffic from one deployed model to another", add_shift_options, lambda given, at: shift(given, at.place)
     ),
     "smoke": Action(
-        "calls of every kind through an endpoint", add_smoke_options, lambda given, at: smoke(given, at.place, at.api)
+        "test calls of every kind through an endpoint",
+        add_smoke_options,
+        lambda given, at: smoke(given, at.place, at.api),
     ),
     "batch": Action("a batch prediction job", add_batch_options, lambda given, at: batch(given, at.place)),
     "delete": Action(
-        "endpoints with all that is deployed there, and models",
+        "endpoints with their deployed models, and models",
         add_delete_options,
         lambda given, at: delete(given, at.place, at.now),
     ),
@@ -64,14 +68,14 @@ ACTIONS = {
 
 
 class _Parser(ArgumentParser):
-    """Raises BadOption in place of ending the process."""
+    """A parser that raises BadOption instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadOption(f"{message}\n{self.prog} --help lists what there is")
+        raise BadOption(f"{message}\n{self.prog} --help lists the options")
 
 
 def read_options(arguments: Sequence[str]) -> Namespace:
-    """The options; `action` is the name of one, and `container_arguments` what follows `--`. Raises BadOption."""
+    """The options, with `action` and `container_arguments` (those after `--`). Raises BadOption."""
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
     parser, actions = _parsers()
@@ -80,12 +84,14 @@ def read_options(arguments: Sequence[str]) -> Namespace:
         raise BadOption(_unknown(others[0], actions[options.action]))
     options.container_arguments = given[end + 1 :]
     if options.container_arguments and options.action != "upload":
-        raise BadOption("A container gets its arguments when its model is uploaded: what follows -- goes with upload")
+        raise BadOption(
+            "A container gets its arguments when its model is uploaded: use arguments after -- only with upload"
+        )
     return options
 
 
 def circumstances(options: Namespace, now: datetime) -> Circumstances:
-    """Raises BadOption."""
+    """The place, the API and the time for an action. Raises BadOption."""
     place = Place(options.project, options.location)
     api = options.api_endpoint or f"https://{place.host}"
     if not api.startswith(("http://", "https://")):
@@ -115,11 +121,11 @@ def _add_common_options(parser: ArgumentParser) -> None:
     parser.add_argument("--project", required=True, metavar="ID", help="the project")
     parser.add_argument("--location", required=True, metavar="NAME", help="the location, such as us-central1")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--dry-run", action="store_true", help="print the calls and make none")
-    shown.add_argument("--gcloud", action="store_true", help="print them as commands of a shell and make none")
-    parser.add_argument("--api-endpoint", default="", metavar="URL", help="of the API; http:// for an emulator")
+    shown.add_argument("--dry-run", action="store_true", help="print the calls without making them")
+    shown.add_argument("--gcloud", action="store_true", help="print the calls as shell commands without making them")
+    parser.add_argument("--api-endpoint", default="", metavar="URL", help="address of the API; http:// for an emulator")
     parser.add_argument(
-        "--timeout-secs", type=float, default=_LIMIT_S, metavar="S", help=f"that a call may take; {_LIMIT_S:g}"
+        "--timeout-secs", type=float, default=_LIMIT_S, metavar="S", help=f"limit for a call; default: {_LIMIT_S:g}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the platform is to run: the image with its arguments and variables, read as the server itself will read them.
+"""The container that the platform runs: image, arguments and variables, checked by the server's own settings.
 
 Source: docs/spec/vertex.md sections A1 and A2.
 """
@@ -28,27 +28,37 @@ from deploy.vertex.probe import parse_probe
 _LONGEST_DEPLOYMENT_S = 7200
 _EVERY_PATH = "/*"
 _DEFAULT_PORT = 8080
-# Of 1 for the same name.
+# The similarity of two names that differ by a misspelling; equal names have 1.
 _LIKE = 0.9
 _PROBES = ("startup", "health", "liveness")
 
 
 def add_container_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--image", required=True, metavar="URI", help="in Artifact Registry, of the same location")
-    parser.add_argument("--artifact-uri", default="", metavar="GS_URI", help="the folder of the model, or of several")
+    parser.add_argument(
+        "--image", required=True, metavar="URI", help="image in Artifact Registry, in the same location"
+    )
+    parser.add_argument("--artifact-uri", default="", metavar="GS_URI", help="the folder of one or several models")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the container")
-    parser.add_argument("--port", type=int, default=_DEFAULT_PORT, metavar="N", help="the container's; 8080")
-    parser.add_argument("--predict-route", default="", metavar="PATH", help="else one with the ids of the endpoint")
-    parser.add_argument("--health-route", default="", metavar="PATH", help="the same of the health route")
-    parser.add_argument("--invoke-route-prefix", default="", metavar="/*", help="opens every path in place of predict")
+    parser.add_argument(
+        "--port", type=int, default=_DEFAULT_PORT, metavar="N", help="port of the container; default: 8080"
+    )
+    parser.add_argument(
+        "--predict-route", default="", metavar="PATH", help="default: a route with the ids of the endpoint"
+    )
+    parser.add_argument("--health-route", default="", metavar="PATH", help="as --predict-route, for health")
+    parser.add_argument(
+        "--invoke-route-prefix", default="", metavar="/*", help="open every path instead of the predict route"
+    )
     parser.add_argument("--shared-memory-mb", type=int, default=0, metavar="N", help="size of /dev/shm")
-    parser.add_argument("--deployment-timeout", type=int, default=0, metavar="S", help="seconds until it must be ready")
+    parser.add_argument(
+        "--deployment-timeout", type=int, default=0, metavar="S", help="seconds until the container must be ready"
+    )
     for name in _PROBES:
         parser.add_argument(f"--{name}-probe", default="", metavar="PROBE", help="http:/PATH, tcp:PORT or exec:COMMAND")
 
 
 def container_spec(options: Namespace) -> ModelContainerSpec:
-    """Raises BadOption, also for what the server will not take."""
+    """The container of a model. Raises BadOption, also for settings that the server would refuse."""
     variables = pairs(options.env, "--env")
     _check_container(options)
     _check_server(options, variables)
@@ -75,12 +85,12 @@ def _check_container(options: Namespace) -> None:
     if options.artifact_uri and not options.artifact_uri.startswith("gs://"):
         raise BadOption.of("--artifact-uri", f"it takes the gs:// address of a folder, not '{options.artifact_uri}'")
     if not 0 < options.port < 65536:
-        raise BadOption.of("--port", f"{options.port} is no port")
+        raise BadOption.of("--port", f"{options.port} is not a port")
     if not 0 <= options.deployment_timeout <= _LONGEST_DEPLOYMENT_S:
         raise BadOption.of("--deployment-timeout", f"the platform waits at most {_LONGEST_DEPLOYMENT_S} s")
     prefix = options.invoke_route_prefix
     if prefix and prefix != _EVERY_PATH:
-        raise BadOption.of("--invoke-route-prefix", f"the platform takes only {_EVERY_PATH}, not '{prefix}'")
+        raise BadOption.of("--invoke-route-prefix", f"the platform accepts only {_EVERY_PATH}, not '{prefix}'")
     if prefix and options.predict_route:
         raise BadOption.of("--invoke-route-prefix", "a model has a predict route or an invoke route prefix, not both")
 
@@ -96,15 +106,15 @@ def _check_server(options: Namespace, variables: Mapping[str, str]) -> None:
         storage_uri=options.artifact_uri,
     )
     if settings.vertex_ai_port != options.port:
-        raise BadOption.of("--port", f"it is {options.port}, and the server opens {settings.vertex_ai_port}")
+        raise BadOption.of("--port", f"it is {options.port}, but the server opens {settings.vertex_ai_port}")
 
 
 def _check_names(variables: Mapping[str, str]) -> None:
-    """The server names what is wrong in a variable with its own prefix, but not one whose prefix is misspelled."""
+    """Check for misspelled prefixes; the server's settings check only variables with its prefix."""
     known = [variable for each in SERVER_OPTIONS.values() for variable in each.variables]
     for name in variables:
         if name.startswith(RESERVED_PREFIX):
-            raise BadOption.of("--env", f"the platform keeps names that begin with {RESERVED_PREFIX}: '{name}'")
+            raise BadOption.of("--env", f"the platform reserves names that begin with {RESERVED_PREFIX}: '{name}'")
         meant = difflib.get_close_matches(name, known, n=1, cutoff=_LIKE)
         if meant and meant[0] != name and not name.startswith(PREFIX):
             raise BadOption.of("--env", f"the server does not know '{name}'; did you mean {meant[0]}?")
@@ -119,7 +129,7 @@ def server_settings(
     health_route: str = "",
     storage_uri: str = "",
 ) -> ServerSettings:
-    """What the server makes of them in a container of the platform's. Raises BadOption."""
+    """The settings of the server in a container with these arguments and variables. Raises BadOption."""
     platform = platform_variables(Deployment(predict_route=predict_route, health_route=health_route), port, storage_uri)
     environment = container_environment({}, {}, platform, variables)
     return read_settings(container_arguments(arguments, platform, variables), environment)

@@ -1,4 +1,4 @@
-"""`deploy`: a model on machines behind an endpoint.
+"""`deploy`: puts a model on machines behind an endpoint.
 
 Source: docs/spec/deploy.md section 5.
 """
@@ -21,7 +21,7 @@ from deploy.vertex.machine import add_machine_options, add_online_options, dedic
 from deploy.vertex.place import Place
 from deploy.vertex.plan import Steps
 
-# What the API calls the model that is being deployed.
+# The API's id for the model that is being deployed.
 _THIS = "0"
 _DEPLOYED_ID = re.compile(r"[1-9][0-9]{0,9}")
 
@@ -29,33 +29,35 @@ _DEPLOYED_ID = re.compile(r"[1-9][0-9]{0,9}")
 def add_deploy_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model; its default version")
     add_endpoint_options(parser)
-    parser.add_argument("--deployed-model-id", default="", metavar="N", help="up to 10 digits; else the platform's own")
-    parser.add_argument("--display-name", default="", metavar="TEXT", help="of the deployed model")
-    parser.add_argument("--all-traffic", action="store_true", help="all of it at once; a new endpoint has no other")
-    parser.add_argument("--service-account", default="", metavar="EMAIL", help="that the container runs as")
-    parser.add_argument("--access-logging", action="store_true", help="a line of log for each request; it costs")
+    parser.add_argument(
+        "--deployed-model-id", default="", metavar="N", help="up to 10 digits; default: the platform chooses"
+    )
+    parser.add_argument("--display-name", default="", metavar="TEXT", help="name of the deployed model")
+    parser.add_argument("--all-traffic", action="store_true", help="move all traffic at once; implied by --new")
+    parser.add_argument("--service-account", default="", metavar="EMAIL", help="identity of the container")
+    parser.add_argument("--access-logging", action="store_true", help="log each request, which costs money")
     add_machine_options(parser, least="--min-replicas")
     add_online_options(parser)
 
 
 def deploy(options: Namespace, place: Place, now: datetime) -> Steps:
-    """Raises BadOption."""
+    """The plan that deploys a model. Raises BadOption."""
     check_endpoint_options(options)
     request = _deploy_request(options, place)
     if options.new:
         ttl = _ttl(options.ttl)
         create = create_request(options, place, {**labels(options.label), **expiry_labels(ttl, now)})
         yield Call(
-            title=f"make the {options.new} endpoint {options.endpoint}",
+            title=f"create the {options.new} endpoint {options.endpoint}",
             request=create,
             stand_in=Endpoint(name=request.endpoint),
-            report=lambda answer: _endpoint_told(answer, create.endpoint),
+            report=lambda answer: _endpoint_report(answer, create.endpoint),
         )
     yield Call(
         title=f"deploy {options.model} to {options.endpoint}, which takes minutes",
         request=request,
         stand_in=DeployModelResponse(deployed_model=DeployedModel(id=options.deployed_model_id or "1")),
-        report=_deployed_told,
+        report=_deployed_report,
     )
 
 
@@ -74,7 +76,7 @@ def _deploy_request(options: Namespace, place: Place) -> DeployModelRequest:
             service_account=options.service_account,
             enable_access_logging=options.access_logging,
         ),
-        # Without a split nothing changes for those that are there already.
+        # Without a split the traffic of the other deployed models does not change.
         traffic_split={_THIS: 100} if options.new or options.all_traffic else {},
     )
 
@@ -86,11 +88,11 @@ def _ttl(text: str) -> Any:
         raise BadOption.of("--ttl", str(error)) from None
 
 
-def _endpoint_told(answer: Endpoint, asked: Endpoint) -> str:
+def _endpoint_report(answer: Endpoint, asked: Endpoint) -> str:
     until = asked.labels.get(LABEL)
-    limit = f"delete --expired removes it from {until} on" if until else "nothing removes it by itself"
+    limit = f"delete --expired removes it after {until}" if until else "it stays until it is deleted"
     return f"--endpoint={answer.name}\n{limit}"
 
 
-def _deployed_told(answer: DeployModelResponse) -> str:
+def _deployed_report(answer: DeployModelResponse) -> str:
     return f"the deployed model's id is {answer.deployed_model.id}"

@@ -1,4 +1,4 @@
-"""An endpoint that is to be: shared, dedicated, or private by Private Service Connect.
+"""A new endpoint: shared, dedicated, or private by Private Service Connect.
 
 Source: docs/spec/vertex.md section A4.
 """
@@ -30,16 +30,18 @@ class EndpointKind(StrEnum):
 
 
 def add_endpoint_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint; with --new the id it gets")
-    parser.add_argument("--new", choices=[*EndpointKind], help="make the endpoint first, of this kind")
-    parser.add_argument("--ttl", metavar="SPAN", help="how long a new endpoint may stay: 4h, 7d, or none")
-    parser.add_argument("--inference-timeout", type=int, default=0, metavar="S", help="seconds that a call may take")
-    parser.add_argument("--allow-project", action="append", default=[], metavar="ID", help="that may connect by psc")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="of a new endpoint")
+    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint; with --new its id")
+    parser.add_argument("--new", choices=[*EndpointKind], help="create an endpoint of this kind first")
+    parser.add_argument("--ttl", metavar="SPAN", help="lifetime of a new endpoint: 4h, 7d, or none")
+    parser.add_argument("--inference-timeout", type=int, default=0, metavar="S", help="time limit of a call in seconds")
+    parser.add_argument(
+        "--allow-project", action="append", default=[], metavar="ID", help="project that may connect by psc"
+    )
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of a new endpoint")
 
 
 def check_endpoint_options(options: Namespace) -> None:
-    """Raises BadOption for options that do not go together."""
+    """Raise BadOption for contradictory options."""
     kind = options.new
     if kind is None:
         of_new = {
@@ -50,16 +52,14 @@ def check_endpoint_options(options: Namespace) -> None:
         }
         for flag, value in of_new.items():
             if value:
-                raise BadOption.of(flag, "it goes with --new: an endpoint that is there already stays what it is")
+                raise BadOption.of(flag, "it requires --new: an existing endpoint is not changed")
         return
     if options.ttl is None:
-        raise BadOption(
-            "A new endpoint costs until it is deleted: say for how long, --ttl=4h, or --ttl=none to keep it"
-        )
+        raise BadOption("A new endpoint costs money until it is deleted: set --ttl=4h, or --ttl=none to keep it")
     if (kind == EndpointKind.PRIVATE) != bool(options.allow_project):
-        raise BadOption.of("--allow-project", "a psc endpoint needs one at least, and no other kind has any")
+        raise BadOption.of("--allow-project", "a psc endpoint needs at least one, and other kinds have none")
     if options.inference_timeout and kind == EndpointKind.SHARED:
-        raise BadOption.of("--inference-timeout", "that of a shared endpoint is 60 s and cannot be set")
+        raise BadOption.of("--inference-timeout", "for a shared endpoint it is always 60 s")
     if not 0 <= options.inference_timeout <= _LONGEST_INFERENCE_S:
         raise BadOption.of("--inference-timeout", f"the platform waits at most {_LONGEST_INFERENCE_S} s")
 

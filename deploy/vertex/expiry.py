@@ -1,4 +1,4 @@
-"""Until when an endpoint may stay: a label that `delete --expired` reads. An endpoint costs until it is gone."""
+"""The expiry of an endpoint: a label that `delete --expired` reads, because endpoints cost money until deleted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 LABEL = "trident-expires"
 NEVER = "none"
-# Labels know lower case only.
+# Labels allow only lower case.
 _FORM = "%Y%m%dt%H%M%Sz"
 _SPAN = re.compile(r"(\d{1,4})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_ttl(text: str) -> timedelta | None:
-    """How long `30m`, `4h` or `7d` is; None for `none`. Raises ValueError."""
+    """The duration of `30m`, `4h` or `7d`; None for `none`. Raises ValueError."""
     if text == NEVER:
         return None
     found = _SPAN.fullmatch(text)
@@ -25,11 +25,11 @@ def parse_ttl(text: str) -> timedelta | None:
 
 
 def expiry_labels(ttl: timedelta | None, now: datetime) -> dict[str, str]:
-    """The label of what expires `ttl` after `now`; none for what stays."""
+    """The label for an expiry `ttl` after `now`; empty without an expiry."""
     return {} if ttl is None else {LABEL: (now + ttl).astimezone(UTC).strftime(_FORM)}
 
 
 def expiry_of(labels: Mapping[str, str]) -> datetime | None:
-    """None without the label. Raises ValueError for a label that is no time."""
+    """The time in the label; None without the label. Raises ValueError for a malformed label."""
     text = labels.get(LABEL)
     return None if text is None else datetime.strptime(text, _FORM).replace(tzinfo=UTC)

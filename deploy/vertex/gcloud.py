@@ -1,6 +1,6 @@
-"""The same calls as commands of a shell: `gcloud` where it can say all that the call says, else `curl`.
+"""The calls as shell commands: `gcloud` if its flags cover the whole call, otherwise `curl`.
 
-Source: docs/spec/deploy.md section 5; `gcloud ai --help` for what it takes.
+Source: docs/spec/deploy.md section 5; `gcloud ai --help`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from deploy.vertex.machine import METRICS
 from deploy.vertex.place import Place
 
 _TOKEN = "Authorization: Bearer $(gcloud auth print-access-token)"
-# gcloud's names for what it scales by.
+# gcloud's names of the scaling metrics.
 _SCALED_BY = {METRICS["cpu"]: "cpu-usage", METRICS["accelerator"]: "gpu-duty-cycle"}
 _SEPARATORS = ",;|#!~"
-# Longer ones are no use on a command line.
+# Longer bodies are impractical on a command line.
 _LONGEST_BODY = 20_000
 _SECONDS = re.compile(r"(\d+)s")
 
 
 class _Unsaid(Exception):
-    """gcloud has no flag for something in the call."""
+    """gcloud has no flag for a part of the call."""
 
 
 class _Fields:
-    """The members of a message; what has not been taken in the end is what the command would leave out."""
+    """The members of a message; those that nobody takes would be missing from the command."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._left = dict(document)
@@ -46,7 +46,7 @@ class _Fields:
 
 
 def shell_command(call: Call, place: Place, api: str) -> str:
-    """The command, quoted for a shell; a comment where there is none. `api` is the address with its scheme."""
+    """The command, quoted for a shell; a comment if no command exists. `api` is the address with its scheme."""
     if isinstance(call, EndpointCall):
         return _curl_through(call)
     fields = _Fields(call.document())
@@ -67,7 +67,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def _listed(name: str, values: Sequence[str]) -> list[str]:
-    """gcloud splits at commas, unless another separator is named first."""
+    """A flag with a list. gcloud splits at commas unless the value begins with another separator."""
     if not values:
         return []
     for separator in _SEPARATORS:
@@ -217,8 +217,8 @@ _GCLOUD: dict[str, Callable[[_Fields], list[str]]] = {
     "DeleteModel": _named("models", "delete", "--quiet"),
     "DeleteModelVersion": _named("models", "delete-version", "--quiet"),
 }
-# The HTTP method of what gcloud cannot do, the path (members of the message in braces), and the member that is its
-# body; "*" is all the others.
+# For calls that gcloud cannot make: the HTTP method, the path (members of the message in braces), and the member that
+# is the body; "*" stands for all other members.
 _REST = {
     "UploadModel": ("POST", "{parent}/models:upload", "*"),
     "CreateEndpoint": ("POST", "{parent}/endpoints?endpointId={endpointId}", "endpoint"),
@@ -248,7 +248,7 @@ def _curl_through(call: EndpointCall) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text or len(body) > _LONGEST_BODY:
-        return f"# a body of {len(body)} bytes, which is made on the way: nothing for a command line"
+        return f"# a body of {len(body)} bytes, too long or binary for a command line"
     words = ["curl", "--fail-with-body", *(["--insecure"] if call.private else [])]
     return _posted(words, call.url, call.all_headers, shlex.quote(text))
 
@@ -259,5 +259,5 @@ def _posted(words: Sequence[str], url: str, headers: Mapping[str, str], body: st
 
 
 def _authorization() -> str:
-    """In double quotes, in which the shell asks for the token."""
+    """The header in double quotes, so that the shell inserts the token."""
     return f'"{_TOKEN}"'

@@ -1,4 +1,4 @@
-"""Pairs on the command line: labels, variables, shares."""
+"""NAME=VALUE pairs on the command line: labels, variables, shares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping. Raises BadOption for one without `=`, and for a name that comes twice."""
+    """`NAME=VALUE` texts as a mapping. Raises BadOption for a text without `=` and for a repeated name."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -30,5 +30,5 @@ def labels(texts: Sequence[str]) -> dict[str, str]:
     found = pairs(texts, "--label")
     for name, value in found.items():
         if not _KEY.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise BadOption.of("--label", f"a label has up to 63 of a-z, 0-9, - and _, which '{name}={value}' has not")
+            raise BadOption.of("--label", f"a label consists of up to 63 of a-z, 0-9, - and _, unlike '{name}={value}'")
     return found

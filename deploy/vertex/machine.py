@@ -1,6 +1,6 @@
-"""The machines that a model runs on: options, and the messages that they become.
+"""The machines of a model: their options and messages.
 
-Source: docs/spec/deploy.md section 5; the metrics' names are those of the documentation of AutoscalingMetricSpec.
+Source: docs/spec/deploy.md section 5; the names of the metrics are from the documentation of AutoscalingMetricSpec.
 """
 
 from __future__ import annotations
@@ -29,26 +29,30 @@ _PERCENT = ("cpu", "accelerator")
 
 
 def add_machine_options(parser: ArgumentParser, *, least: str) -> None:
-    """`least` is the flag of the number of machines at the start."""
+    """Add the options; `least` is the flag for the initial number of machines."""
     parser.add_argument("--machine-type", required=True, metavar="TYPE", help="such as n1-standard-4 or g2-standard-4")
     parser.add_argument("--accelerator", default="", metavar="TYPE[=N]", help="such as NVIDIA_L4=1")
-    parser.add_argument(least, type=int, default=1, metavar="N", dest="least", help="machines to begin with; 1")
-    parser.add_argument("--max-replicas", type=int, metavar="N", help="machines at most; as many as at the beginning")
+    parser.add_argument(
+        least, type=int, default=1, metavar="N", dest="least", help="initial number of machines; default: 1"
+    )
+    parser.add_argument(
+        "--max-replicas", type=int, metavar="N", help="largest number of machines; default: the initial number"
+    )
 
 
 def add_online_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--spot", action="store_true", help="cheaper machines that may be taken away at any time")
+    parser.add_argument("--spot", action="store_true", help="cheaper machines that may be reclaimed at any time")
     parser.add_argument(
         "--autoscale",
         action="append",
         default=[],
         metavar="METRIC=TARGET",
-        help=f"what to hold by adding machines: {' or '.join(METRICS)}; percent, of requests the number a minute",
+        help=f"scaling target: {' or '.join(METRICS)}; in percent, or requests per minute",
     )
 
 
 def dedicated_resources(options: Namespace) -> DedicatedResources:
-    """Raises BadOption."""
+    """The machines of a deployed model. Raises BadOption."""
     least, most = _replicas(options, "--min-replicas")
     return DedicatedResources(
         machine_spec=_machine(options),
@@ -60,7 +64,7 @@ def dedicated_resources(options: Namespace) -> DedicatedResources:
 
 
 def batch_resources(options: Namespace) -> BatchDedicatedResources:
-    """Raises BadOption."""
+    """The machines of a batch prediction job. Raises BadOption."""
     least, most = _replicas(options, "--replicas")
     return BatchDedicatedResources(machine_spec=_machine(options), starting_replica_count=least, max_replica_count=most)
 
@@ -81,9 +85,9 @@ def _machine(options: Namespace) -> MachineSpec:
     name, _, count = options.accelerator.partition("=")
     if name not in AcceleratorType.__members__ or name == "ACCELERATOR_TYPE_UNSPECIFIED":
         found = nearest(name.upper(), list(AcceleratorType.__members__))
-        raise BadOption.of("--accelerator", f"'{name}' is no type of accelerator{found}")
+        raise BadOption.of("--accelerator", f"'{name}' is not a type of accelerator{found}")
     if count and not (count.isdecimal() and int(count)):
-        raise BadOption.of("--accelerator", f"'{count}' is no number of accelerators")
+        raise BadOption.of("--accelerator", f"'{count}' is not a number of accelerators")
     return MachineSpec(
         machine_type=options.machine_type,
         accelerator_type=AcceleratorType.__members__[name],
@@ -97,7 +101,7 @@ def _targets(options: Namespace) -> list[AutoscalingMetricSpec]:
         if name not in METRICS:
             raise BadOption.of("--autoscale", f"'{name}' is none of {', '.join(METRICS)}{nearest(name, METRICS)}")
         if not (text.isdecimal() and int(text)) or (name in _PERCENT and int(text) > 100):
-            raise BadOption.of("--autoscale", f"'{text}' is no target of {name}")
+            raise BadOption.of("--autoscale", f"'{text}' is not a target for {name}")
         if name == "accelerator" and not options.accelerator:
             raise BadOption.of("--autoscale", "accelerator needs --accelerator")
         found.append(AutoscalingMetricSpec(metric_name=METRICS[name], target=int(text)))

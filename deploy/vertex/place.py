@@ -1,4 +1,4 @@
-"""Where everything lives: a project and a location, and the names of what is in them."""
+"""A project and a location, and the names of the resources in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Raises BadOption for what cannot be a project or a location (`us-central1`)."""
+    """A location of a project. Raises BadOption for an invalid project or location (`us-central1`)."""
 
     project: str
     location: str
@@ -31,23 +31,23 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The resource name, of which everything is a child."""
+        """The resource name of the location, the parent of all other resources."""
         return f"projects/{self.project}/locations/{self.location}"
 
     @property
     def host(self) -> str:
-        """Where the API of the location is."""
+        """The host of the location's API."""
         return f"{self.location}-aiplatform.googleapis.com"
 
     def endpoint(self, text: str) -> str:
-        """The resource name of the endpoint that `text` means: its id, or that name already. Raises BadOption."""
+        """The resource name of an endpoint; `text` is its id or its resource name. Raises BadOption."""
         return self._child("endpoint", text)
 
     def model(self, text: str) -> str:
-        """The same of a model, perhaps with `@` and a version or an alias behind it."""
+        """The resource name of a model, with an optional `@VERSION` or `@ALIAS`. Raises BadOption."""
         name, at, version = text.partition("@")
         if at and not _VERSION.fullmatch(version):
-            raise BadOption.of("--model", f"'{version}' is no version; it takes ID, ID@3 or ID@an-alias")
+            raise BadOption.of("--model", f"'{version}' is not a version; it takes ID, ID@3 or ID@an-alias")
         return f"{self._child('model', name)}{at}{version}"
 
     def _child(self, kind: str, text: str) -> str:
@@ -59,7 +59,7 @@ class Place:
 
 
 def new_model_id(text: str) -> str:
-    """`text`, as the id of a model that is to be. Raises BadOption."""
+    """`text` as the id of a new model. Raises BadOption."""
     if not _MODEL_ID.fullmatch(text):
         raise BadOption.of(
             "--model-id", f"it takes up to 63 of a-z, 0-9, - and _, the first a letter or _, not '{text}'"
@@ -68,7 +68,7 @@ def new_model_id(text: str) -> str:
 
 
 def new_endpoint_id(text: str) -> str:
-    """`text`, as the id of an endpoint that is to be. Raises BadOption."""
+    """`text` as the id of a new endpoint. Raises BadOption."""
     if not _ENDPOINT_ID.fullmatch(text):
         raise BadOption.of(
             "--endpoint",

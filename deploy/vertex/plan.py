@@ -1,7 +1,7 @@
-"""The calls of an action, in order: to be shown, or to be made.
+"""The plan of an action: its calls in order, to be printed or made.
 
-A plan is written as a generator: it yields a call and is given its answer, which the calls after it may need. Where no
-call is made it is given the call's stand-in, so that what is shown and what is done come from the same lines.
+A plan is a generator. It yields a call and receives the answer, which later calls may need. If no calls are made, it
+receives each call's stand-in, so that the same code produces the printed and the applied plan.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ Steps = Generator[Call, Any, None]
 
 
 class CallFailed(Exception):
-    """A call was refused, or never answered; the argument says why, for a person."""
+    """A call was refused or not answered; the argument says why, for a person."""
 
 
 class NotThere(CallFailed):
-    """What the call is about does not exist."""
+    """The subject of the call does not exist."""
 
 
 class Caller(Protocol):
-    """What makes calls."""
+    """Makes calls."""
 
     def make(self, call: Call) -> Any:
-        """The answer; that of a long-running operation is its result. Raises CallFailed."""
+        """The answer; for a long-running operation its result. Raises CallFailed."""
 
 
 class Plan:
-    """Usable once: `steps` is run by either method."""
+    """A plan, which can be used once: both methods run `steps`."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
     def calls(self) -> list[Call]:
-        """All calls, none of them made."""
+        """All calls, without making them."""
         found: list[Call] = []
         try:
             call = next(self._steps)
@@ -47,9 +47,9 @@ class Plan:
             return found
 
     def apply(self, caller: Caller, out: TextIO, sleep: Callable[[float], None]) -> int:
-        """Make the calls, with a line for each; how many failed that were best effort.
+        """Make the calls and print a line for each. Returns the number of failed best-effort calls.
 
-        Raises CallFailed and CheckFailed of the first other one; nothing is done after it.
+        Raises CallFailed or CheckFailed for the first other failure and makes no further calls.
         """
         failed = 0
         try:
@@ -65,23 +65,23 @@ class Plan:
             return failed
 
     def _made(self, call: Call, caller: Caller, out: TextIO) -> tuple[Any, bool]:
-        """The answer, or None where a call of best effort has none; and whether it failed."""
+        """The answer and whether the call failed; the answer is None if a best-effort call has none."""
         try:
             answer = caller.make(call)
-            _say(call.report(answer), out)
+            _print(call.report(answer), out)
             return answer, False
         except NotThere as error:
             if not call.best_effort:
                 raise
-            _say(f"there is none any more: {error}", out)
+            _print(f"it no longer exists: {error}", out)
             return None, False
         except (CallFailed, CheckFailed) as error:
             if not call.best_effort:
                 raise
-            _say(f"FAILED: {error}", out)
+            _print(f"FAILED: {error}", out)
             return None, True
 
 
-def _say(text: str, out: TextIO) -> None:
+def _print(text: str, out: TextIO) -> None:
     for line in text.splitlines():
         print(f"  {line}", file=out, flush=True)

@@ -1,4 +1,4 @@
-"""A probe of the container, as one text: `KIND:WHAT[,period=S][,timeout=S][,failures=N][,delay=S]`.
+"""A probe of the container in one text: `KIND:WHAT[,period=S][,timeout=S][,failures=N][,delay=S]`.
 
 KIND is `http` (WHAT is a path), `tcp` (a port) or `exec` (a command, split as a shell does it).
 Source: docs/spec/vertex.md section A2.
@@ -23,7 +23,7 @@ _TAIL = re.compile(r",([a-z]+)=(\d{1,5})$")
 
 
 def parse_probe(text: str, flag: str, port: int) -> Probe:
-    """`port` is the one of the container, which `http` probes. Raises BadOption."""
+    """The probe that `text` describes; `port` is the container's, for `http`. Raises BadOption."""
     what, numbers = text, {}
     while found := _TAIL.search(what):
         if found[1] not in _FIELDS:

@@ -1,4 +1,4 @@
-"""`delete`: undeploys, and removes endpoints and models; best effort, so that what can go is gone.
+"""`delete`: undeploys models and deletes endpoints and models; one failure does not stop the others.
 
 Source: docs/spec/deploy.md section 5.
 """
@@ -32,15 +32,17 @@ _SOME_MODEL = "DEPLOYED_MODEL"
 
 
 def add_delete_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--endpoint", action="append", default=[], metavar="ID", help="and what is deployed there")
-    parser.add_argument("--model", action="append", default=[], metavar="ID[@VERSION]", help="a model, or a version")
-    parser.add_argument("--expired", action="store_true", help="every endpoint whose --ttl is over")
+    parser.add_argument(
+        "--endpoint", action="append", default=[], metavar="ID", help="an endpoint with its deployed models"
+    )
+    parser.add_argument("--model", action="append", default=[], metavar="ID[@VERSION]", help="a model or a version")
+    parser.add_argument("--expired", action="store_true", help="every endpoint whose --ttl has ended")
 
 
 def delete(options: Namespace, place: Place, now: datetime) -> Steps:
-    """Raises BadOption."""
+    """The plan that deletes resources. Raises BadOption."""
     if not (options.endpoint or options.model or options.expired):
-        raise BadOption("Nothing is named that could be deleted: --endpoint, --model or --expired")
+        raise BadOption("Nothing to delete: give --endpoint, --model or --expired")
     endpoints = [place.endpoint(text) for text in options.endpoint]
     models = [place.model(text) for text in options.model]
     if options.expired:
@@ -57,7 +59,7 @@ def delete(options: Namespace, place: Place, now: datetime) -> Steps:
 
 
 def is_expired(endpoint: Endpoint, now: datetime) -> bool:
-    """Whether its label says so; a label that says no time does not."""
+    """Whether its label names a time that has passed; False for a malformed label."""
     try:
         expiry = expiry_of(endpoint.labels)
     except ValueError:
@@ -66,9 +68,9 @@ def is_expired(endpoint: Endpoint, now: datetime) -> bool:
 
 
 def undeploy_requests(endpoint: Endpoint) -> list[UndeployModelRequest]:
-    """How to undeploy everything: what has no traffic first, and the last one takes over from those before it.
+    """The requests to undeploy all models: those without traffic first, and the last one takes over all traffic.
 
-    The platform undeploys no model that has traffic, unless it is the only one.
+    The platform does not undeploy a model with traffic unless it is the only one.
     """
     split = dict(endpoint.traffic_split)
     ids = sorted((model.id for model in endpoint.deployed_models), key=lambda identity: split.get(identity, 0))
@@ -85,7 +87,7 @@ def undeploy_requests(endpoint: Endpoint) -> list[UndeployModelRequest]:
 def _listing(place: Place, now: datetime) -> Call:
     labels = expiry_labels(timedelta(), now)
     return Call(
-        title="look for endpoints whose time is over",
+        title="find expired endpoints",
         request=ListEndpointsRequest(parent=place.name, filter=f"labels.{LABEL}:*"),
         stand_in=[Endpoint(name=f"{place.name}/endpoints/{_SOME_ENDPOINT}", labels=labels)],
         report=lambda found: _listed(found, now),
@@ -94,7 +96,7 @@ def _listing(place: Place, now: datetime) -> Call:
 
 
 def _listed(found: Iterable[Endpoint], now: datetime) -> str:
-    return "\n".join(_listed_line(each, now) for each in found) or "there are none with such a label"
+    return "\n".join(_listed_line(each, now) for each in found) or "no endpoint has such a label"
 
 
 def _listed_line(endpoint: Endpoint, now: datetime) -> str:
@@ -102,14 +104,14 @@ def _listed_line(endpoint: Endpoint, now: datetime) -> str:
     try:
         expiry_of(endpoint.labels)
     except ValueError:
-        return f"{name} stays: its label {LABEL} is '{label}', which is no time"
+        return f"{name} stays: its label {LABEL} is '{label}', which is not a time"
     return f"{name} expired {label}" if is_expired(endpoint, now) else f"{name} stays until {label}"
 
 
 def _remove_endpoint(name: str) -> Steps:
     deployed = DeployedModel(id=_SOME_MODEL)
     endpoint: Any = yield Call(
-        title=f"look at {_last(name)}",
+        title=f"get {_last(name)}",
         request=GetEndpointRequest(name=name),
         stand_in=Endpoint(name=name, deployed_models=[deployed], traffic_split={_SOME_MODEL: 100}),
         best_effort=True,

@@ -1,4 +1,4 @@
-"""`shift`: how much of an endpoint's traffic each of its deployed models gets; those with none are undeployed.
+"""`shift`: splits an endpoint's traffic between its deployed models and undeploys those without traffic.
 
 Source: docs/spec/deploy.md section 5.
 """
@@ -30,23 +30,29 @@ _DRAIN_S = 60.0
 def add_shift_options(parser: ArgumentParser) -> None:
     parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
     parser.add_argument(
-        "--traffic", action="append", required=True, metavar="DEPLOYED_ID=PERCENT", help="of every deployed model"
+        "--traffic", action="append", required=True, metavar="DEPLOYED_ID=PERCENT", help="share of every deployed model"
     )
-    parser.add_argument("--keep", action="store_true", help="undeploy nothing: the way back stays open, and costs")
     parser.add_argument(
-        "--drain-secs", type=float, default=_DRAIN_S, metavar="S", help=f"before one is undeployed; {_DRAIN_S:g}"
+        "--keep", action="store_true", help="undeploy nothing, to be able to go back at the cost of the machines"
+    )
+    parser.add_argument(
+        "--drain-secs",
+        type=float,
+        default=_DRAIN_S,
+        metavar="S",
+        help=f"wait before undeploying; default: {_DRAIN_S:g}",
     )
 
 
 def shift(options: Namespace, place: Place) -> Steps:
-    """Raises BadOption."""
+    """The plan that shifts traffic. Raises BadOption."""
     split = read_split(options.traffic)
     name = place.endpoint(options.endpoint)
     there = Endpoint(
         name=name, deployed_models=[DeployedModel(id=each) for each in split], traffic_split={next(iter(split)): _ALL}
     )
     yield Call(
-        title=f"look at {options.endpoint}",
+        title=f"get {options.endpoint}",
         request=GetEndpointRequest(name=name),
         stand_in=there,
         report=lambda endpoint: _checked(endpoint, split),
@@ -61,7 +67,7 @@ def shift(options: Namespace, place: Place) -> Steps:
     wait_s = options.drain_secs
     for identity in () if options.keep else idle(split):
         yield Call(
-            title=f"undeploy {identity}, which gets no traffic any more",
+            title=f"undeploy {identity}, which gets no more traffic",
             request=UndeployModelRequest(endpoint=name, deployed_model_id=identity),
             after_s=wait_s,
         )
@@ -76,12 +82,12 @@ def read_split(texts: list[str]) -> dict[str, int]:
             raise BadOption.of("--traffic", f"it takes DEPLOYED_ID=PERCENT, such as 1=90, not '{identity}={text}'")
         found[identity] = int(text)
     if sum(found.values()) != _ALL:
-        raise BadOption.of("--traffic", f"the shares are {sum(found.values())} % together, not {_ALL}")
+        raise BadOption.of("--traffic", f"the sum of the shares is {sum(found.values())} %, not {_ALL}")
     return found
 
 
 def idle(split: Mapping[str, int]) -> list[str]:
-    """The ids of those that get nothing."""
+    """The ids of the models without traffic."""
     return [identity for identity, share in split.items() if not share]
 
 
@@ -90,13 +96,13 @@ def text_of(split: Mapping[str, int]) -> str:
 
 
 def _checked(endpoint: Endpoint, split: Mapping[str, int]) -> str:
-    """Whether `split` is about all that is deployed there, and nothing else; what gets the traffic until now."""
+    """The current split. Raises CheckFailed unless `split` names exactly the deployed models."""
     deployed = {model.id for model in endpoint.deployed_models}
-    told = ", ".join(f"{model.id} ({model.display_name})" for model in endpoint.deployed_models) or "nothing"
+    described = ", ".join(f"{model.id} ({model.display_name})" for model in endpoint.deployed_models) or "nothing"
     if unknown := [identity for identity in split if identity not in deployed]:
-        raise CheckFailed(f"{unknown[0]} is not deployed there; these are: {told}")
+        raise CheckFailed(f"{unknown[0]} is not deployed there; deployed are: {described}")
     if missing := deployed - set(split):
         raise CheckFailed(
-            f"--traffic says nothing of {sorted(missing)[0]}, which is deployed there too: give it a share, or 0"
+            f"--traffic does not name {sorted(missing)[0]}, which is also deployed there: give it a share or 0"
         )
-    return f"until now: {text_of(dict(endpoint.traffic_split)) or 'nothing'}"
+    return f"now: {text_of(dict(endpoint.traffic_split)) or 'nothing'}"

@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""A plan as text for a person."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _INDENT = "  "
 
 
 def shown(call: Call) -> str:
-    """The call with its message in JSON; of long and of binary contents only as much as says what they are."""
+    """The call with its message as JSON; long and binary contents are abbreviated."""
     document = call.document()
     lines = [f"# {call.title}"]
     if call.after_s:
         lines.append(f"# after {call.after_s:g} s")
     if call.best_effort:
-        lines.append("# best effort: the next follows whatever becomes of it")
+        lines.append("# best effort: the plan continues if it fails")
     if isinstance(call, EndpointCall):
         lines.append(f"# POST {call.url}")
         lines += [f"# {name}: {value}" for name, value in call.headers.items()]
@@ -31,7 +31,7 @@ def shown(call: Call) -> str:
 
 
 def laid_out(value: Any, indent: str = "") -> str:
-    """JSON, with whatever fits into a line on one line."""
+    """Indented JSON, in which every value that fits is on one line."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(flat) <= _WIDTH or not isinstance(value, dict | list) or _is_plain(value):
         return flat
@@ -45,12 +45,12 @@ def laid_out(value: Any, indent: str = "") -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Numbers, of which there is no need to have each on a line."""
+    """Whether a value is a list of numbers, which need not be on separate lines."""
     return isinstance(value, list) and not any(isinstance(each, dict | list | str) for each in value)
 
 
 def _content(encoded: str) -> str:
-    """Text as it is, up to a point; of other bytes the number."""
+    """The beginning of a text, or the number of other bytes."""
     content = base64.b64decode(encoded)
     try:
         text = content.decode()

@@ -1,4 +1,4 @@
-"""`smoke`: whether a deployed model answers every kind of call, through its endpoint.
+"""`smoke`: checks that a deployed model answers every kind of call through its endpoint.
 
 Source: docs/spec/deploy.md section 5; docs/spec/vertex.md sections A3 and A4.
 """
@@ -34,12 +34,12 @@ _SOME_DNS = "ENDPOINT.LOCATION-PROJECT_NUMBER.prediction.vertexai.goog"
 def add_smoke_options(parser: ArgumentParser) -> None:
     parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
     parser.add_argument("--request", required=True, type=Path, metavar="FILE", help="a v2 request in JSON")
-    parser.add_argument("--instances", type=Path, metavar="FILE", help="for predict; else made from the request")
-    parser.add_argument("--address", default="", metavar="HOST", help="of a psc endpoint, in this network")
+    parser.add_argument("--instances", type=Path, metavar="FILE", help="for predict; default: made from the request")
+    parser.add_argument("--address", default="", metavar="HOST", help="address of a psc endpoint in this network")
 
 
 class Door(NamedTuple):
-    """Where an endpoint takes calls. `base` has a scheme. `is_large`: bodies of up to 10 MB, and streams."""
+    """The address for calls to an endpoint. `base` has a scheme. `is_large`: it accepts bodies of 10 MB and streams."""
 
     base: str
     is_large: bool
@@ -47,13 +47,13 @@ class Door(NamedTuple):
 
 
 def smoke(options: Namespace, place: Place, api: str) -> Steps:
-    """`api` is the address of the API, with its scheme. Raises BadOption."""
+    """The plan of smoke calls; `api` is the address of the API, with its scheme. Raises BadOption."""
     given = read_smoke_input(options.request, options.instances)
     if "/" in options.address:
         raise BadOption.of("--address", f"it takes a host or an IP address, not '{options.address}'")
     name = place.endpoint(options.endpoint)
     endpoint = yield Call(
-        title=f"look at {options.endpoint}",
+        title=f"get {options.endpoint}",
         request=GetEndpointRequest(name=name),
         stand_in=Endpoint(name=name, dedicated_endpoint_enabled=True, dedicated_endpoint_dns=_SOME_DNS),
         report=lambda found: door_of(found, api, options.address).base,
@@ -62,12 +62,12 @@ def smoke(options: Namespace, place: Place, api: str) -> Steps:
 
 
 def door_of(endpoint: Endpoint, api: str, address: str) -> Door:
-    """`address` is given for a private endpoint, which is nowhere else. Raises CheckFailed."""
+    """The door of an endpoint; a private one needs `address`. Raises CheckFailed."""
     scheme = api.partition("://")[0]
     if address:
         return Door(f"{scheme}://{address}", is_large=True, private=True)
     if endpoint.private_service_connect_config.enable_private_service_connect:
-        raise CheckFailed("a psc endpoint has an address of your own network: give it with --address=HOST")
+        raise CheckFailed("a psc endpoint has an address in your own network: give it with --address=HOST")
     if endpoint.dedicated_endpoint_enabled:
         return Door(f"{scheme}://{endpoint.dedicated_endpoint_dns}", is_large=True)
     return Door(api, is_large=False)

@@ -1,4 +1,4 @@
-"""Whether the answer to a smoke call is what it should be. Every check says what it saw, or raises CheckFailed."""
+"""Checks of the responses to smoke calls. Each returns a text about the response or raises CheckFailed."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _METRIC = b"nv_inference_request_success"
 
 
 def check_predictions(reply: Reply, count: int) -> str:
-    """One prediction for each of `count` instances."""
+    """Check for one prediction per instance."""
     _check_status(reply)
     try:
         answer = PredictResponse.from_json(reply.body, ignore_unknown_fields=True)
     except (ValueError, ParseError) as error:
-        raise CheckFailed(f"the answer is no answer to predict: {error}") from None
+        raise CheckFailed(f"the response is not one to predict: {error}") from None
     if len(answer.predictions) != count:
         raise CheckFailed(f"{len(answer.predictions)} predictions for {count} instances")
     return f"{count} predictions by deployed model {answer.deployed_model_id}"
 
 
 def check_v2(reply: Reply) -> str:
-    """A response of the v2 protocol in JSON."""
+    """Check for a response of the v2 protocol in JSON."""
     _check_status(reply)
-    return _outputs_told(_json(reply.body))
+    return _outputs_text(_json(reply.body))
 
 
 def check_binary(reply: Reply) -> str:
-    """The same with its outputs as bytes behind the JSON, as many as it says."""
+    """Check for a response of the v2 protocol with binary outputs of the declared sizes."""
     _check_status(reply)
     length = reply.headers.get(_HEADER_LENGTH, "")
     if not length.isdecimal():
-        raise CheckFailed(f"the answer has no {_HEADER_LENGTH}, so its outputs are not binary: {_start(reply.body)}")
+        raise CheckFailed(f"the response has no {_HEADER_LENGTH}, so its outputs are not binary: {_start(reply.body)}")
     head = _json(reply.body[: int(length)])
-    told = _outputs_told(head)
+    described = _outputs_text(head)
     sizes = [each.get("parameters", {}).get("binary_data_size", 0) for each in head["outputs"]]
     if int(length) + sum(sizes) != len(reply.body):
-        raise CheckFailed(f"{len(reply.body)} bytes, where the header of {length} promises {sum(sizes)} behind it")
-    return f"{told}, {sum(sizes)} bytes"
+        raise CheckFailed(f"{len(reply.body)} bytes, but the header of {length} bytes declares {sum(sizes)} after it")
+    return f"{described}, {sum(sizes)} bytes"
 
 
 def check_metrics(reply: Reply) -> str:
-    """The page of metrics."""
+    """Check for the page of metrics."""
     _check_status(reply)
     if _METRIC not in reply.body:
         raise CheckFailed(f"the page has no {_METRIC.decode()}: {_start(reply.body)}")
@@ -67,13 +67,15 @@ def _json(text: bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("outputs"), list) or not found["outputs"]:
-        raise CheckFailed(f"the answer has no outputs: {_start(text)}")
+        raise CheckFailed(f"the response has no outputs: {_start(text)}")
     return found
 
 
-def _outputs_told(document: dict[str, Any]) -> str:
-    told = ", ".join(f"{each.get('name')} {each.get('datatype')} {each.get('shape')}" for each in document["outputs"])
-    return f"{document.get('model_name')} {document.get('model_version')}: {told}"
+def _outputs_text(document: dict[str, Any]) -> str:
+    described = ", ".join(
+        f"{each.get('name')} {each.get('datatype')} {each.get('shape')}" for each in document["outputs"]
+    )
+    return f"{document.get('model_name')} {document.get('model_version')}: {described}"
 
 
 def _start(body: bytes) -> str:

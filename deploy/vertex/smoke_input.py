@@ -1,4 +1,4 @@
-"""What smoke calls send: one request of the v2 protocol in JSON, and the other forms of it."""
+"""The input of smoke calls: one request of the v2 protocol in JSON, and its other forms."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.settings.option import BadOption
 from core.inference.tensors import BY_NAME, element_count, pack_bytes
 
 BINARY_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size={}"
-# What a shared endpoint does not take, and the others do.
+# Too large for a shared endpoint, but not for the others.
 LARGE_BYTES = 1_600_000
 _LITTLE = "<"
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeInput:
-    """`document` is the request, `text` its JSON as it is sent. `instances` is what `predict` gets."""
+    """`document` is the request, `text` its JSON as sent; `instances` are for `predict`."""
 
     document: dict[str, Any]
     text: bytes
@@ -30,15 +30,15 @@ class SmokeInput:
 
     @property
     def output_names(self) -> list[str]:
-        """Those that the request asks for; empty for all."""
+        """The requested outputs; empty for all."""
         return [each["name"] for each in self.document.get("outputs", ())]
 
     def large(self) -> bytes:
-        """The same request, so large that it gets through a dedicated or private endpoint only."""
+        """The request padded to a size that only dedicated and private endpoints accept."""
         return self.text + b" " * (LARGE_BYTES - len(self.text))
 
     def binary(self) -> tuple[bytes, str]:
-        """The request with its tensors as bytes, that of its outputs too, and its content type."""
+        """The request with binary inputs and outputs, and its content type."""
         tensors, parts = [], []
         for each in self.document["inputs"]:
             packed = _packed(each)
@@ -52,12 +52,12 @@ class SmokeInput:
 
 
 def read_smoke_input(request: Path, instances: Path | None) -> SmokeInput:
-    """Raises BadOption. Without `instances` these are made from the request, along its first dimension."""
+    """Read the files. Without `instances` they are made from the first dimension of the request. Raises BadOption."""
     text = _read(request, "--request")
     document = _parsed(text, request, "--request")
     tensors = document.get("inputs") if isinstance(document, dict) else None
     if not isinstance(tensors, list) or not tensors:
-        raise BadOption.of("--request", f"{request} is no request of the v2 protocol: it needs 'inputs', a list")
+        raise BadOption.of("--request", f"{request} is not a request of the v2 protocol: it needs 'inputs', a list")
     for each in tensors:
         _check_tensor(each, request)
     if instances is None:
@@ -65,7 +65,7 @@ def read_smoke_input(request: Path, instances: Path | None) -> SmokeInput:
     given = _parsed(_read(instances, "--instances"), instances, "--instances")
     found = given.get("instances") if isinstance(given, dict) else None
     if not isinstance(found, list) or not found:
-        raise BadOption.of("--instances", f"{instances} needs 'instances', a list that is not empty")
+        raise BadOption.of("--instances", f"{instances} needs 'instances', a non-empty list")
     return SmokeInput(document, text, found)
 
 
@@ -80,7 +80,7 @@ def _parsed(text: bytes, path: Path, flag: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise BadOption.of(flag, f"{path} is no JSON: {error}") from None
+        raise BadOption.of(flag, f"{path} is not JSON: {error}") from None
 
 
 def _check_tensor(tensor: Any, path: Path) -> None:
@@ -94,13 +94,13 @@ def _check_tensor(tensor: Any, path: Path) -> None:
     except (ValueError, TypeError, OverflowError) as error:
         raise BadOption.of("--request", f"{path}: input '{name}': {error}") from None
     if not fits:
-        raise BadOption.of("--request", f"{path}: input '{name}': its data do not fill its shape {tensor['shape']}")
+        raise BadOption.of("--request", f"{path}: input '{name}': its data does not fill its shape {tensor['shape']}")
 
 
 def _array(tensor: dict[str, Any]) -> np.ndarray[Any, Any]:
     datatype = tensor["datatype"]
     if datatype == "BF16":
-        raise ValueError("BF16 cannot be told in JSON")
+        raise ValueError("BF16 has no form in JSON")
     return np.array(tensor["data"], BY_NAME[datatype].dtype)
 
 
@@ -115,6 +115,6 @@ def _instances(tensors: Sequence[dict[str, Any]]) -> list[Any]:
     shaped = {each["name"]: np.array(each["data"], object).reshape(each["shape"]) for each in tensors}
     counts = {array.shape[:1] for array in shaped.values()}
     if len(counts) != 1 or counts == {()}:
-        raise BadOption.of("--request", "its inputs do not agree in their first dimension: give --instances=FILE")
+        raise BadOption.of("--request", "its inputs differ in their first dimension: give --instances=FILE")
     ((count,),) = counts
     return [{name: array.tolist()[index] for name, array in shaped.items()} for index in range(count)]

@@ -1,4 +1,4 @@
-"""`upload`: a model, or a new version of one.
+"""`upload`: uploads a model, or a new version of a model.
 
 Source: docs/spec/deploy.md section 5.
 """
@@ -21,17 +21,21 @@ from deploy.vertex.plan import Steps
 def add_upload_options(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model-id", metavar="ID", help="the id of a new model")
-    which.add_argument("--parent-model", metavar="ID", help="the model of which this is a new version")
-    parser.add_argument("--display-name", default="", metavar="TEXT", help="else the id")
-    parser.add_argument("--alias", action="append", default=[], metavar="NAME", help="of the version, such as canary")
-    parser.add_argument("--no-default", action="store_true", help="the parent's default version stays what it is")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="of the model")
-    parser.add_argument("--service-account", default="", metavar="EMAIL", help="that reads image and artifacts")
+    which.add_argument("--parent-model", metavar="ID", help="the model that gets a new version")
+    parser.add_argument("--display-name", default="", metavar="TEXT", help="default: the id")
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help="alias of the version, such as canary"
+    )
+    parser.add_argument("--no-default", action="store_true", help="keep the default version of the parent")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of the model")
+    parser.add_argument(
+        "--service-account", default="", metavar="EMAIL", help="identity that reads image and artifacts"
+    )
     add_container_options(parser)
 
 
 def upload(options: Namespace, place: Place) -> Steps:
-    """Raises BadOption."""
+    """The plan that uploads a model. Raises BadOption."""
     if options.no_default and not options.parent_model:
         raise BadOption.of("--no-default", "the first version of a model is its default")
     identity = options.parent_model or new_model_id(options.model_id)
@@ -56,9 +60,9 @@ def upload(options: Namespace, place: Place) -> Steps:
         title=title,
         request=request,
         stand_in=UploadModelResponse(model=name, model_version_id="1"),
-        report=_told,
+        report=_report,
     )
 
 
-def _told(answer: Any) -> str:
+def _report(answer: Any) -> str:
     return f"--model={answer.model}@{answer.model_version_id}"

@@ -1,4 +1,4 @@
-"""Dashboard and alert rules, as far as they can be judged without a server."""
+"""Checks of the dashboard and the alert rules that need no server."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _ROWS = [
 ]
 
 
-def test_the_dashboard_is_what_its_panels_say() -> None:
+def test_dashboard_file_is_up_to_date() -> None:
     assert DASHBOARD.read_text() == text(), "run: python -m deploy.monitoring.build_dashboard"
 
 
-def test_rows_of_the_dashboard() -> None:
+def test_dashboard_has_its_rows() -> None:
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == _ROWS
 
 
-def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     places = [panel["gridPos"] for panel in PANELS]
     assert all(place["x"] + place["w"] <= COLUMNS for place in places)
@@ -50,12 +50,12 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
         assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
-def test_no_data_source_is_named() -> None:
+def test_dashboard_names_no_data_source() -> None:
     document = json.dumps(dashboard())
     assert set(re.findall(r'"uid": "([^"]*)"', document)) == {"${datasource}", "trident"}
 
 
-def test_variables_are_defined() -> None:
+def test_dashboard_variables_are_defined() -> None:
     defined = {each["name"] for each in dashboard()["templating"]["list"]}
     assert defined == {"datasource", "namespace", "release", "model", "version"}
     used = {name for expression in EXPRESSIONS for name in VARIABLE.findall(expression)} - _GRAFANAS_OWN
@@ -73,7 +73,7 @@ def test_queries_name_metrics_of_the_server() -> None:
 _PARTS = ("bucket", "sum", "count")
 
 
-def test_alerts_say_what_has_happened_and_what_to_do() -> None:
+def test_alerts_describe_the_event_and_the_cure() -> None:
     names = [alert["alert"] for alert in ALERTS]
     assert len(set(names)) == len(names)
     for alert in ALERTS:

@@ -1,4 +1,4 @@
-"""A Dockerfile as its stages and instructions, and hadolint's rules, as far as a Dockerfile like ours can break them.
+"""A Dockerfile as stages and instructions, and those rules of hadolint that apply to it.
 
 Source: hadolint's list of rules. hadolint itself is one binary from no package index, so it does not run here.
 Not checked, as there is nothing in the file that they speak of: other package tools than apt and pip, wget and curl,
@@ -28,7 +28,7 @@ class Instruction:
 
     @property
     def exec_form(self) -> list[str] | None:
-        """The words of a JSON array; None where it is not one."""
+        """The words of a JSON array; None for other forms."""
         try:
             words = json.loads(self.value.partition("CMD ")[2] if self.name == "HEALTHCHECK" else self.value)
         except ValueError:
@@ -48,7 +48,7 @@ class Stage:
 
 @dataclass
 class Dockerfile:
-    """`arguments` are the ARGs before the first stage."""
+    """The stages of a Dockerfile; `arguments` are the ARGs before the first stage."""
 
     arguments: dict[str, str]
     stages: list[Stage]
@@ -73,7 +73,7 @@ class Dockerfile:
         return next(each for each in self.stages if each.name == name)
 
     def lineage(self, name: str) -> list[Instruction]:
-        """All instructions that make an image: those of the stages it stands on first."""
+        """All instructions of an image, beginning with those of its base stages."""
         stage = self.stage(name)
         names = {each.name for each in self.stages}
         below = self.lineage(stage.base) if stage.base in names else []
@@ -81,7 +81,7 @@ class Dockerfile:
 
 
 def breaches(dockerfile: Dockerfile) -> list[str]:
-    """The rules that are broken, by hadolint's numbers."""
+    """The violated rules, by hadolint's numbers."""
     found = list(_stage_breaches(dockerfile))
     for stage in dockerfile.stages:
         lineage = dockerfile.lineage(stage.name) if stage.name else stage.instructions

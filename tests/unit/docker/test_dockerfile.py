@@ -1,4 +1,4 @@
-"""docker/Dockerfile: hadolint's rules, what the platforms want of an image, and what the command makes of it."""
+"""docker/Dockerfile: hadolint's rules, the requirements of the platforms, and the settings of its command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def variables(image: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def test_the_rules_hold() -> None:
+def test_dockerfile_follows_the_rules() -> None:
     assert breaches(DOCKERFILE) == []
 
 
@@ -78,20 +78,20 @@ def test_the_rules_hold() -> None:
         ("RUN apt-get update", "RUN a | b && apt-get update", "DL4006"),
     ],
 )
-def test_a_breach_of_a_rule_is_found(before: str, after: str, rule: str) -> None:
+def test_violation_of_a_rule_is_found(before: str, after: str, rule: str) -> None:
     assert breaches(Dockerfile.parse(GOOD)) == []
     assert before in GOOD
     assert rule in breaches(Dockerfile.parse(GOOD.replace(before, after, 1)))
 
 
-def test_every_stage_stands_on_the_pinned_base() -> None:
+def test_every_stage_is_based_on_the_pinned_image() -> None:
     base = DOCKERFILE.arguments["BASE_IMAGE"]
     assert re.fullmatch(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm", base)
     names = {stage.name for stage in DOCKERFILE.stages}
     assert {stage.base for stage in DOCKERFILE.stages} - names == {"${BASE_IMAGE}"}
 
 
-def test_a_build_without_a_target_makes_the_cpu_image() -> None:
+def test_build_without_a_target_makes_the_cpu_image() -> None:
     assert DOCKERFILE.stages[-1].name == "cpu"
 
 
@@ -141,20 +141,20 @@ class TestImage:
         assert [each.http_port for each in served] == [7000 if "--http-port=7000" in arguments else 8000]
 
 
-def test_the_gpu_image_asks_for_the_driver_and_the_cpu_image_does_not() -> None:
+def test_only_the_gpu_image_requests_the_driver() -> None:
     asked = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     assert asked.items() <= variables("gpu").items()
     assert not asked.keys() & variables("cpu").keys()
 
 
-def test_the_version_is_the_project_s() -> None:
+def test_version_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"VERSION={project['version']}" in DOCKERFILE.stage("runtime").values("ARG")
     assert labels("cpu")["org.opencontainers.image.version"] == "${VERSION}"
     assert labels("cpu")["org.opencontainers.image.licenses"] == project["license"]
 
 
-def test_all_that_is_copied_is_there_and_sent_to_the_engine() -> None:
+def test_copied_paths_exist_and_are_in_the_build_context() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in lines if line.startswith("!")}
     assert [line for line in lines if line[:1] not in "!#"] == ["*", "**/__pycache__"]

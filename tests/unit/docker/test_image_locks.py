@@ -1,4 +1,4 @@
-"""docker/requirements-*.lock: all that an image needs, in the versions of requirements.lock, with hashes."""
+"""docker/requirements-*.lock: every package of an image, in the version of requirements.lock, with hashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCKS = ("build", *IMAGES)
 
 
 def missing(target: str, pins: dict[str, str], wanted: Iterable[str]) -> list[str]:
-    """What `wanted` asks for, itself or through another, that the pins do not have or not in a version asked for."""
+    """The direct and indirect requirements of `wanted` that the pins do not satisfy."""
     left, seen, found = [Requirement(each) for each in wanted], set(), []
     while left:
         requirement = left.pop()
@@ -40,11 +40,11 @@ def missing(target: str, pins: dict[str, str], wanted: Iterable[str]) -> list[st
 
 
 @pytest.mark.parametrize("target", LOCKS)
-def test_a_lock_has_all_that_is_asked_for(target: str) -> None:
+def test_lock_file_has_every_requirement(target: str) -> None:
     assert missing(target, read_pins(lock_file(target)), requirements(target)) == []
 
 
-def test_what_a_lock_has_not_is_found() -> None:
+def test_missing_requirement_is_found() -> None:
     pins = read_pins(lock_file("cpu"))
     without = {name: version for name, version in pins.items() if name != "jinja2"}
     assert any("jinja2" in each.lower() for each in missing("cpu", without, requirements("cpu")))
@@ -52,7 +52,7 @@ def test_what_a_lock_has_not_is_found() -> None:
 
 
 @pytest.mark.parametrize("target", LOCKS)
-def test_versions_are_those_that_are_tested(target: str) -> None:
+def test_locked_versions_are_the_tested_ones(target: str) -> None:
     tested = read_pins(CONSTRAINTS)
     pins = read_pins(lock_file(target))
     shared = pins.keys() & tested.keys()
@@ -60,7 +60,7 @@ def test_versions_are_those_that_are_tested(target: str) -> None:
     assert {name: pins[name] for name in shared} == {name: tested[name] for name in shared}
 
 
-def test_an_image_has_nothing_that_is_not_tested_but_what_only_it_can_use() -> None:
+def test_image_has_only_tested_packages_except_its_own() -> None:
     tested = read_pins(CONSTRAINTS)
     assert read_pins(lock_file("cpu")).keys() <= tested.keys()
     own = read_pins(lock_file("gpu")).keys() - tested.keys()
@@ -68,13 +68,13 @@ def test_an_image_has_nothing_that_is_not_tested_but_what_only_it_can_use() -> N
     assert {name for name in own if not name.startswith("nvidia-")} == {"onnxruntime-gpu"}
 
 
-def test_the_gpu_image_runs_the_same_onnx_runtime() -> None:
+def test_gpu_image_has_the_same_onnx_runtime() -> None:
     assert read_pins(lock_file("gpu"))["onnxruntime-gpu"] == read_pins(lock_file("cpu"))["onnxruntime"]
     assert "onnxruntime" not in read_pins(lock_file("gpu"))
 
 
 @pytest.mark.parametrize("target", LOCKS)
-def test_every_pin_has_hashes_and_no_file_names_an_index(target: str) -> None:
+def test_pins_have_hashes_and_lock_files_name_no_index(target: str) -> None:
     text = lock_file(target).read_text()
     assert not re.search(r"https?:|--index|--find-links|file:", text)
     entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
@@ -84,7 +84,7 @@ def test_every_pin_has_hashes_and_no_file_names_an_index(target: str) -> None:
         assert 1 <= len(hashes) <= len(ARCHITECTURES), entry
 
 
-def test_a_file_of_pins_is_written_in_one_order() -> None:
+def test_lock_file_is_written_in_one_order() -> None:
     text = render("cpu", {"b": "2", "a": "1"}, {"b": ["y", "x", "x"], "a": ["z", "z"]})
     pins = "a==1 \\\n    --hash=sha256:z\nb==2 \\\n    --hash=sha256:x \\\n    --hash=sha256:y\n"
     assert text.endswith(f"\n{pins}")

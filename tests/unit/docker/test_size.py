@@ -1,4 +1,4 @@
-"""docker/size.py and docker/leave_out.py: what the images weigh, and what is not in them."""
+"""docker/size.py and docker/leave_out.py: the sizes of the images, and the files left out of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from docker.size import BASE_ALLOWANCE, BUDGETS, Sizes, image_size, main, read_s
 
 
 @pytest.mark.parametrize("image", BUDGETS)
-def test_everything_that_is_installed_is_added_up(image: str) -> None:
+def test_sizes_cover_every_locked_package(image: str) -> None:
     pins = {f"{name}=={version}" for name, version in read_pins(lock_file(image)).items()}
     assert read_sizes()[image].keys() == pins, "docker/size.py --measure"
     assert all(kept > 0 for kept, _ in read_sizes()[image].values())
 
 
 @pytest.mark.parametrize("image", BUDGETS)
-def test_the_image_keeps_its_budget(image: str) -> None:
+def test_image_is_within_its_budget(image: str) -> None:
     assert BASE_ALLOWANCE < image_size(read_sizes()[image]) < BUDGETS[image]
 
 
-def test_an_image_over_its_budget_is_reported(
+def test_image_over_its_budget_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes: dict[str, Sizes] = {"cpu": {"big==1": (BUDGETS["cpu"], 0)}, "gpu": {"small==1": (1, 5)}}
@@ -37,7 +37,7 @@ def test_an_image_over_its_budget_is_reported(
     assert "big==1" in printed.out
 
 
-def test_what_no_server_needs_goes_and_the_rest_stays(tmp_path: Path) -> None:
+def test_leave_out_removes_only_unneeded_files(tmp_path: Path) -> None:
     gone = [
         "numpy/linalg/tests/test_linalg.py",
         "numpy/_core/include/numpy/arrayobject.h",

@@ -1,4 +1,4 @@
-"""`python -m deploy.vertex`, with the real SDK before a server that speaks the API's messages."""
+"""`python -m deploy.vertex` with the real SDK and a server that speaks the API's messages."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_upload_sends_the_whole_container(platform: VertexPlatform) -> None:
     assert (liveness.tcp_socket.port, liveness.initial_delay_seconds) == (9000, 30)
 
 
-def test_upload_in_invoke_mode(platform: VertexPlatform) -> None:
+def test_upload_supports_invoke_mode(platform: VertexPlatform) -> None:
     found = command("upload", "--model-id=digits", *UPLOAD, "--invoke-route-prefix=/*", platform=platform)
     assert found.status == 0, found.errors
     assert platform.calls[0][1].model.container_spec.invoke_route_prefix == "/*"
 
 
 @pytest.mark.parametrize(("more", "aliases"), [([], ["canary", "default"]), (["--no-default"], ["canary"])])
-def test_a_new_version_is_the_default_unless_it_shall_not_be(
+def test_new_version_is_the_default_unless_told_otherwise(
     more: list[str], aliases: list[str], platform: VertexPlatform
 ) -> None:
     platform.models[DIGITS] = [Model()]
@@ -82,13 +82,13 @@ def test_a_new_version_is_the_default_unless_it_shall_not_be(
     assert list(request.model.version_aliases) == aliases
 
 
-def test_an_operation_is_waited_for(platform: VertexPlatform) -> None:
+def test_upload_waits_for_the_operation(platform: VertexPlatform) -> None:
     platform.pending = 1
     found = command("upload", "--model-id=digits", *UPLOAD, platform=platform)
     assert (found.status, platform.asked) == (0, ["upload_model", "get_operation"]), found.errors
 
 
-def test_deploy_to_a_new_dedicated_endpoint(platform: VertexPlatform) -> None:
+def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
     found = command(
         "deploy",
         "--model=digits@canary",
@@ -111,7 +111,7 @@ def test_deploy_to_a_new_dedicated_endpoint(platform: VertexPlatform) -> None:
         platform=platform,
     )
     assert (found.status, platform.asked) == (0, ["create_endpoint", "deploy_model"])
-    assert "delete --expired removes it from 20261122t160000z on" in found.out
+    assert "delete --expired removes it after 20261122t160000z" in found.out
     assert "the deployed model's id is 17" in found.out
     endpoint, request = platform.endpoints[f"{PLACE}/endpoints/digits"], platform.calls[1][1]
     assert endpoint.dedicated_endpoint_enabled
@@ -133,11 +133,11 @@ def test_deploy_to_a_new_dedicated_endpoint(platform: VertexPlatform) -> None:
     }
 
 
-def test_deploy_to_a_new_private_endpoint(platform: VertexPlatform) -> None:
+def test_deploy_creates_a_private_endpoint(platform: VertexPlatform) -> None:
     more = ["--new=psc", "--allow-project=one", "--allow-project=other", "--ttl=none"]
     found = command("deploy", "--model=digits", "--endpoint=digits", *more, MACHINE, platform=platform)
     assert found.status == 0, found.errors
-    assert "nothing removes it by itself" in found.out
+    assert "it stays until it is deleted" in found.out
     endpoint = platform.endpoints[f"{PLACE}/endpoints/digits"]
     assert endpoint.private_service_connect_config.enable_private_service_connect
     assert list(endpoint.private_service_connect_config.project_allowlist) == ["one", "other"]
@@ -146,7 +146,7 @@ def test_deploy_to_a_new_private_endpoint(platform: VertexPlatform) -> None:
 
 
 @pytest.mark.parametrize(("more", "split"), [([], {"1": 100}), (["--all-traffic"], {"2": 100})])
-def test_a_model_beside_another_gets_no_traffic_unless_it_shall_have_all(
+def test_additional_model_gets_no_traffic_unless_it_gets_all(
     more: list[str], split: dict[str, int], platform: VertexPlatform
 ) -> None:
     name = platform.deployed("digits", {"1": 100})
@@ -157,14 +157,14 @@ def test_a_model_beside_another_gets_no_traffic_unless_it_shall_have_all(
     assert dict(platform.endpoints[name].traffic_split) == split
 
 
-def test_from_a_canary_to_all_traffic(platform: VertexPlatform) -> None:
+def test_shift_moves_all_traffic_from_a_canary(platform: VertexPlatform) -> None:
     name = platform.deployed("digits", {"1": 100, "2": 0})
     canary = command("shift", "--endpoint=digits", "--traffic=1=90", "--traffic=2=10", platform=platform)
     assert (canary.status, canary.waits) == (0, [])
     assert dict(platform.endpoints[name].traffic_split) == {"1": 90, "2": 10}
 
     kept = command("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100", "--keep", platform=platform)
-    assert "until now: 1=90 %, 2=10 %" in kept.out
+    assert "now: 1=90 %, 2=10 %" in kept.out
     assert len(platform.endpoints[name].deployed_models) == 2
 
     full = command("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100", platform=platform)
@@ -176,11 +176,11 @@ def test_from_a_canary_to_all_traffic(platform: VertexPlatform) -> None:
 @pytest.mark.parametrize(
     ("shares", "text"),
     [
-        (["3=100", "1=0"], "3 is not deployed there; these are: 1 (model 1), 2 (model 2)"),
-        (["1=100"], "--traffic says nothing of 2, which is deployed there too: give it a share, or 0"),
+        (["3=100", "1=0"], "3 is not deployed there; deployed are: 1 (model 1), 2 (model 2)"),
+        (["1=100"], "--traffic does not name 2, which is also deployed there: give it a share or 0"),
     ],
 )
-def test_a_shift_that_does_not_fit_the_endpoint_changes_nothing(
+def test_shift_that_does_not_match_the_endpoint_changes_nothing(
     shares: list[str], text: str, platform: VertexPlatform
 ) -> None:
     platform.deployed("digits", {"1": 100, "2": 0})
@@ -190,7 +190,7 @@ def test_a_shift_that_does_not_fit_the_endpoint_changes_nothing(
     assert text in found.errors
 
 
-def test_a_refused_call_ends_the_plan_and_says_what_helps(platform: VertexPlatform) -> None:
+def test_refused_call_ends_the_plan_with_a_hint(platform: VertexPlatform) -> None:
     platform.failing = {"create_endpoint"}
     found = command(
         "deploy", "--model=digits", "--endpoint=digits", "--new=shared", "--ttl=1d", MACHINE, platform=platform
@@ -200,7 +200,7 @@ def test_a_refused_call_ends_the_plan_and_says_what_helps(platform: VertexPlatfo
     assert "roles/aiplatform.user" in found.errors
 
 
-def test_a_deployment_that_fails_says_why(platform: VertexPlatform) -> None:
+def test_failed_deployment_has_its_reason(platform: VertexPlatform) -> None:
     platform.deployed("digits", {})
     platform.pending, platform.fault = 1, "Model server exited unexpectedly"
     found = command("deploy", "--model=digits", "--endpoint=digits", MACHINE, platform=platform)
@@ -219,18 +219,18 @@ def test_delete_undeploys_everything_first(platform: VertexPlatform) -> None:
     assert platform.calls[-1][1] == f"{PLACE}/models/other@2"
 
 
-def test_delete_does_what_it_can(platform: VertexPlatform) -> None:
+def test_delete_continues_after_failures(platform: VertexPlatform) -> None:
     platform.deployed("one", {"1": 100})
     platform.models[DIGITS] = [Model()]
     platform.failing = {"undeploy_model"}
     found = command("delete", "--endpoint=gone", "--endpoint=one", "--model=digits", platform=platform)
     assert (found.status, platform.models) == (1, {})
-    assert "there is none any more" in found.out
+    assert "it no longer exists" in found.out
     assert found.out.count("FAILED") == 2  # to undeploy, and therefore to delete
     assert "has deployed models" in found.out
 
 
-def test_delete_expired_removes_endpoints_whose_time_is_over_and_no_others(platform: VertexPlatform) -> None:
+def test_delete_expired_removes_only_expired_endpoints(platform: VertexPlatform) -> None:
     platform.deployed("over", {"1": 100}, trident_expires="20261122t115959z")
     platform.deployed("later", {"1": 100}, trident_expires="20261122t120001z")
     platform.deployed("now", {}, trident_expires="20261122t120000z")
@@ -239,11 +239,11 @@ def test_delete_expired_removes_endpoints_whose_time_is_over_and_no_others(platf
     found = command("delete", "--expired", platform=platform)
     assert found.status == 0, found.out
     assert [name.rpartition("/")[2] for name in platform.endpoints] == ["later", "strange", "kept"]
-    assert "strange stays: its label trident-expires is 'tomorrow', which is no time" in found.out
+    assert "strange stays: its label trident-expires is 'tomorrow', which is not a time" in found.out
     assert platform.asked[:4] == ["list_endpoints"] * 4  # a page for each
 
 
-def test_what_a_deployment_is_labelled_with_is_what_expires(platform: VertexPlatform) -> None:
+def test_label_of_a_deployment_makes_it_expire(platform: VertexPlatform) -> None:
     command("deploy", "--model=d", "--endpoint=e", "--new=shared", "--ttl=30m", MACHINE, platform=platform)
     (endpoint,) = platform.endpoints.values()
     assert endpoint.labels["trident-expires"] == "20261122t123000z"
@@ -254,7 +254,7 @@ def job(state: int, predicted: int, failed: int, **more: object) -> BatchPredict
     return BatchPredictionJob(state=state, completion_stats=stats, **more)
 
 
-def test_a_batch_job_is_followed_to_its_end(platform: VertexPlatform) -> None:
+def test_batch_job_is_followed_to_its_end(platform: VertexPlatform) -> None:
     output = {"gcs_output_directory": "gs://zoo/out/prediction-digits"}
     platform.jobs = [
         job(JobState.JOB_STATE_RUNNING, 3, 0),
@@ -297,7 +297,7 @@ def test_a_batch_job_is_followed_to_its_end(platform: VertexPlatform) -> None:
     assert (machines.starting_replica_count, machines.max_replica_count) == (2, 4)
 
 
-def test_a_batch_job_that_fails_says_why(platform: VertexPlatform) -> None:
+def test_failed_batch_job_has_its_reason(platform: VertexPlatform) -> None:
     platform.jobs = [job(JobState.JOB_STATE_FAILED, 1, 9, error={"code": 3, "message": "no such file"})]
     arguments = ["--model=d", "--name=n", "--input=bq://p.d.t", "--output=bq://p.d", "--format=bigquery", MACHINE]
     found = command("batch", *arguments, "--wait", platform=platform)
@@ -308,14 +308,14 @@ def test_a_batch_job_that_fails_says_why(platform: VertexPlatform) -> None:
     assert sent.output_config.bigquery_destination.output_uri == "bq://p.d"
 
 
-def test_a_batch_job_is_left_alone_unless_it_is_to_be_waited_for(platform: VertexPlatform) -> None:
+def test_batch_job_is_not_awaited_without_the_option(platform: VertexPlatform) -> None:
     arguments = ["--model=d", "--name=n", "--input=gs://b/l.txt", "--output=gs://b/o", "--format=file-list", MACHINE]
     found = command("batch", *arguments, platform=platform)
     assert (found.status, platform.asked) == (0, ["create_job"])
     assert f"{PLACE}/batchPredictionJobs/7" in found.out
 
 
-def test_a_platform_that_is_not_there_is_an_error_of_one_text() -> None:
+def test_unreachable_platform_is_one_error() -> None:
     found = command("delete", "--model=digits")
     assert found.status == 1
     assert "FAILED" in found.out

@@ -1,4 +1,4 @@
-"""The commands of docs/deploy-vertex.md: each is read by the real parser, and its calls are shown."""
+"""The commands of docs/deploy-vertex.md: the real parser reads each, and a dry run prints its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START = ["python", "-m", "deploy.vertex"]
 
 
 def lines() -> list[str]:
-    """Every command of the document as one line, its variables replaced."""
+    """Every command of the document as one line, with its variables replaced."""
     text = "".join(_BLOCK.findall(DOCUMENT)).replace("\\\n", " ")
     variables = dict(_VARIABLE.findall(text))
     while _REFERENCE.search(text):
@@ -31,7 +31,7 @@ COMMANDS = [shlex.split(line)[3:] for line in lines() if line.split()[:3] == _ST
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:80])
-def test_the_command_makes_calls(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_command_makes_calls(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     action, *others = arguments
     found = command(action, "--dry-run", *others)
@@ -39,13 +39,13 @@ def test_the_command_makes_calls(arguments: list[str], monkeypatch: pytest.Monke
     assert "Service." in found.out
 
 
-def test_every_action_is_shown_in_its_place() -> None:
+def test_every_action_is_documented_in_its_section() -> None:
     assert {arguments[0] for arguments in COMMANDS} == set(ACTIONS)
     elsewhere = [arguments for arguments in COMMANDS if not set(WHERE) <= set(arguments)]
     assert [arguments[0] for arguments in elsewhere] == ["smoke"]  # of the emulator
 
 
-def test_every_kind_of_endpoint_is_shown() -> None:
+def test_every_kind_of_endpoint_is_documented() -> None:
     words = {word for arguments in COMMANDS for word in arguments}
     assert {"--new=shared", "--new=dedicated", "--new=psc"} <= words
 
@@ -61,7 +61,7 @@ def test_help_names_every_option(action: str, capsys: pytest.CaptureFixture[str]
     assert {word for word in ours if word not in text} <= {"--vertex-ai-default-model"}
 
 
-def test_options_in_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for action in ACTIONS:
         with pytest.raises(SystemExit):
             command(action, "--help")

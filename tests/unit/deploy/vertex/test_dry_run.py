@@ -1,4 +1,4 @@
-"""What the deployment commands show of calls that they do not make."""
+"""The calls that the deployment commands print without making them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _SHOWN = re.compile(r"^(\w+\.\w+) (\{.*?\})$(?=\n\n|\n?\Z)", re.MULTILINE | re.D
 
 
 def shown(action: str, *arguments: str) -> list[tuple[str, dict[str, object]]]:
-    """Each call that is shown: what is called, and the message's document."""
+    """Each printed call: the RPC and the document of the message."""
     found = command(action, "--dry-run", *arguments)
     assert (found.status, found.errors) == (0, "")
     return [(name, json.loads(text)) for name, text in _SHOWN.findall(found.out)]
 
 
 def shell(action: str, *arguments: str) -> list[str]:
-    """The lines of the commands that say the same."""
+    """The lines of the equivalent shell commands."""
     found = command(action, "--gcloud", *arguments)
     assert (found.status, found.errors) == (0, "")
     return [line for line in found.out.splitlines() if not line.startswith("#")]
 
 
-def test_the_message_is_shown_whole() -> None:
+def test_dry_run_prints_the_whole_message() -> None:
     ((name, document),) = shown(*UPLOAD, "--startup-probe=http:/health,failures=9", "--", "--strict-readiness=true")
     assert name == "ModelService.UploadModel"
     sent = UploadModelRequest.from_json(json.dumps(document))
@@ -43,13 +43,13 @@ def test_the_message_is_shown_whole() -> None:
     assert sent.model.container_spec.startup_probe.failure_threshold == 9
 
 
-def test_calls_are_shown_in_their_order() -> None:
+def test_dry_run_prints_calls_in_order() -> None:
     (created, _), (deployed, document) = shown(*DEPLOY, "--new=dedicated", "--ttl=1d")
     assert (created, deployed) == ("EndpointService.CreateEndpoint", "EndpointService.DeployModel")
     assert dict(DeployModelRequest.from_json(json.dumps(document)).traffic_split) == {"0": 100}
 
 
-def test_what_follows_from_an_answer_is_shown_with_a_stand_in() -> None:
+def test_dry_run_uses_a_stand_in_for_an_answer() -> None:
     names = [name for name, _ in shown("delete", "--expired", "--model=digits")]
     assert names == [
         "EndpointService.ListEndpoints",
@@ -60,14 +60,14 @@ def test_what_follows_from_an_answer_is_shown_with_a_stand_in() -> None:
     ]
 
 
-def test_a_job_that_is_waited_for_is_looked_at() -> None:
+def test_dry_run_shows_the_wait_for_a_job() -> None:
     arguments = ("--model=d", "--name=n", "--input=gs://b/i", "--output=gs://b/o", "--format=jsonl", *MACHINE)
     (_, document), (looked, _) = shown("batch", *arguments, "--wait")
     assert looked == "JobService.GetBatchPredictionJob"
     assert CreateBatchPredictionJobRequest.from_json(json.dumps(document)).batch_prediction_job.display_name == "n"
 
 
-def test_of_long_and_binary_bodies_only_the_start_is_shown() -> None:
+def test_dry_run_abbreviates_long_and_binary_bodies() -> None:
     found = command("smoke", "--dry-run", "--endpoint=e", f"--request={DIGIT}")
     assert found.status == 0, found.errors
     assert "<1600000 bytes in all>" in found.out
@@ -76,7 +76,7 @@ def test_of_long_and_binary_bodies_only_the_start_is_shown() -> None:
     assert len(found.out) < 10_000
 
 
-def test_gcloud_says_the_same() -> None:
+def test_gcloud_commands_match_the_calls() -> None:
     more = ("--predict-route=/predict", "--env=TRIDENT_LOG_VERBOSE=1", "--deployment-timeout=600")
     assert shell(*UPLOAD, *more, "--", "--http-restricted-api=metadata,health:key=a b") == [
         "gcloud ai models upload --display-name=digits --model-id=digits --artifact-uri=gs://zoo/digits "
@@ -112,9 +112,7 @@ def test_gcloud_says_the_same() -> None:
         ),
     ],
 )
-def test_what_gcloud_cannot_say_is_a_request_of_curl(
-    arguments: tuple[str, ...], url: str, body: dict[str, str]
-) -> None:
+def test_call_beyond_gcloud_becomes_a_curl_command(arguments: tuple[str, ...], url: str, body: dict[str, str]) -> None:
     words = shlex.split(shell(*arguments)[0])
     assert words[0] == "curl"
     assert "Authorization: Bearer $(gcloud auth print-access-token)" in words
@@ -123,6 +121,6 @@ def test_what_gcloud_cannot_say_is_a_request_of_curl(
     assert {name: sent[name] for name in body} == body
 
 
-def test_the_token_is_asked_for_by_the_shell() -> None:
+def test_shell_inserts_the_token() -> None:
     line = shell(*DEPLOY, "--new=dedicated", "--ttl=none")[0]
     assert '-H "Authorization: Bearer $(gcloud auth print-access-token)"' in line

@@ -1,4 +1,4 @@
-"""What the deployment commands refuse before anything is called, and what they say then."""
+"""The settings that the deployment commands refuse before any call, and their texts."""
 
 from __future__ import annotations
 
@@ -27,63 +27,63 @@ SHIFT = ("shift", "--dry-run", "--endpoint=digits")
         ((*UPLOAD, "--no-default"), "the first version of a model is its default"),
         ((*UPLOAD, "--artifact-uri=/models"), "it takes the gs:// address of a folder, not '/models'"),
         ((*UPLOAD, "--model-id=Digits"), "not 'Digits'"),
-        ((*UPLOAD, "--label=Team=x"), "which 'Team=x' has not"),
+        ((*UPLOAD, "--label=Team=x"), "unlike 'Team=x'"),
         ((*UPLOAD, "--env=A"), "it takes NAME=VALUE, not 'A'"),
         ((*UPLOAD, "--env=A=1", "--env=A=2"), "'A' is given twice"),
-        ((*UPLOAD, "--env=AIP_MODE=x"), "the platform keeps names that begin with AIP_"),
+        ((*UPLOAD, "--env=AIP_MODE=x"), "the platform reserves names that begin with AIP_"),
         ((*UPLOAD, "--env=TRIDENT_LOG_VERBSE=1"), "unknown variable; did you mean TRIDENT_LOG_VERBOSE?"),
         ((*UPLOAD, "--env=TRIDNET_LOG_VERBOSE=1"), "did you mean TRIDENT_LOG_VERBOSE?"),
         ((*UPLOAD, "--env=TRIDENT_LOG_VERBOSE=much"), "TRIDENT_LOG_VERBOSE"),
         ((*UPLOAD, "--", "--vertex-ai-defalt-model=x"), "did you mean --vertex-ai-default-model?"),
         ((*UPLOAD, "--", "--vertex-ai-payload=v3"), "--vertex-ai-payload"),
-        ((*UPLOAD, "--env=PORT=9001", "--", "--vertex-ai-port=$(PORT)"), "it is 8080, and the server opens 9001"),
+        ((*UPLOAD, "--env=PORT=9001", "--", "--vertex-ai-port=$(PORT)"), "it is 8080, but the server opens 9001"),
         ((*UPLOAD, "--predict-route=predict"), "AIP_PREDICT_ROUTE is 'predict'"),
-        ((*UPLOAD, "--invoke-route-prefix=/v2"), "the platform takes only /*"),
+        ((*UPLOAD, "--invoke-route-prefix=/v2"), "the platform accepts only /*"),
         ((*UPLOAD, "--invoke-route-prefix=/*", "--predict-route=/p"), "not both"),
         ((*UPLOAD, "--deployment-timeout=9000"), "the platform waits at most 7200 s"),
         ((*UPLOAD, "--startup-probe=udp:1"), "it takes http:/PATH, tcp:PORT or exec:COMMAND, not 'udp:1'"),
         ((*UPLOAD, "--startup-probe=tcp:1,often=2"), "'often' is none of period, timeout, failures, delay"),
         (UPLOAD[:-1], "--model-repository must be specified"),
-        ((*DEPLOY, "--", "--log-verbose=1"), "goes with upload"),
-        ((*DEPLOY, "--new=shared"), "say for how long, --ttl=4h, or --ttl=none to keep it"),
-        ((*DEPLOY, "--ttl=4h"), "it goes with --new"),
+        ((*DEPLOY, "--", "--log-verbose=1"), "only with upload"),
+        ((*DEPLOY, "--new=shared"), "set --ttl=4h, or --ttl=none to keep it"),
+        ((*DEPLOY, "--ttl=4h"), "it requires --new"),
         ((*DEPLOY, "--new=shared", "--ttl=soon"), "it takes 30m, 4h, 7d or the like, or none, not 'soon'"),
-        ((*NEW, "--new=shared", "--inference-timeout=90"), "that of a shared endpoint is 60 s"),
+        ((*NEW, "--new=shared", "--inference-timeout=90"), "for a shared endpoint it is always 60 s"),
         ((*NEW, "--new=dedicated", "--inference-timeout=3601"), "the platform waits at most 3600 s"),
-        ((*NEW, "--new=psc"), "a psc endpoint needs one at least"),
-        ((*NEW, "--new=dedicated", "--allow-project=x"), "no other kind has any"),
+        ((*NEW, "--new=psc"), "a psc endpoint needs at least one"),
+        ((*NEW, "--new=dedicated", "--allow-project=x"), "other kinds have none"),
         ((*NEW, "--new=dedicated", "--endpoint=0123"), "not '0123'"),
-        ((*DEPLOY, "--accelerator=NVIDIA_L5=1"), "'NVIDIA_L5' is no type of accelerator; did you mean NVIDIA_L4?"),
-        ((*DEPLOY, "--accelerator=NVIDIA_L4=none"), "'none' is no number of accelerators"),
+        ((*DEPLOY, "--accelerator=NVIDIA_L5=1"), "'NVIDIA_L5' is not a type of accelerator; did you mean NVIDIA_L4?"),
+        ((*DEPLOY, "--accelerator=NVIDIA_L4=none"), "'none' is not a number of accelerators"),
         ((*DEPLOY, "--autoscale=cpus=60"), "did you mean cpu?"),
-        ((*DEPLOY, "--autoscale=cpu=160"), "'160' is no target of cpu"),
+        ((*DEPLOY, "--autoscale=cpu=160"), "'160' is not a target for cpu"),
         ((*DEPLOY, "--autoscale=accelerator=60"), "accelerator needs --accelerator"),
         ((*DEPLOY, "--min-replicas=3", "--max-replicas=2"), "2 is less than --min-replicas=3"),
         ((*DEPLOY, "--min-replicas=0"), "it takes 1 or more"),
         ((*DEPLOY, "--model=a/b"), "it takes an id, or a name that begins with projects/my-project/"),
-        ((*DEPLOY, "--model=digits@"), "'' is no version"),
+        ((*DEPLOY, "--model=digits@"), "'' is not a version"),
         ((*DEPLOY, "--deployed-model-id=0"), "it takes up to 10 digits"),
-        ((*SHIFT, "--traffic=1=50"), "the shares are 50 % together, not 100"),
+        ((*SHIFT, "--traffic=1=50"), "the sum of the shares is 50 %, not 100"),
         ((*SHIFT, "--traffic=new=100"), "it takes DEPLOYED_ID=PERCENT, such as 1=90, not 'new=100'"),
-        ((*BATCH, "--format=jsonl", "--input=bq://a.b.c"), "jsonl comes from gs://, not from 'bq://a.b.c'"),
-        ((*BATCH, "--format=bigquery", "--input=bq://a", "--input=bq://b"), "a job reads one table"),
+        ((*BATCH, "--format=jsonl", "--input=bq://a.b.c"), "jsonl needs an address at gs://, not 'bq://a.b.c'"),
+        ((*BATCH, "--format=bigquery", "--input=bq://a", "--input=bq://b"), "a job can read only one table"),
         (
             (*BATCH, "--format=file-list", "--input=gs://a", "--key-field=k"),
             "the instances of file-list have no fields",
         ),
         (
             (*BATCH, "--format=csv", "--input=gs://a", "--included-fields=a", "--excluded-fields=b"),
-            "fields are included or excluded, not both",
+            "use either --included-fields or --excluded-fields",
         ),
         ((*BATCH, "--format=csv", "--input=gs://a", "--parameters={"), "it takes a JSON document"),
         ((*BATCH, "--format=csv", "--input=gs://a", "--output=/tmp"), "it takes a gs:// folder or a bq:// data set"),
-        (("delete",), "Nothing is named that could be deleted: --endpoint, --model or --expired"),
+        (("delete",), "Nothing to delete: give --endpoint, --model or --expired"),
         (("delete", "--expired", "--project=My Project"), "it takes a project's id or number, not 'My Project'"),
         (("delete", "--expired", "--location=US"), "it takes a location such as us-central1, not 'US'"),
         (("delete", "--expired", "--api-endpoint=host"), "it takes https://HOST, or http://HOST of an emulator"),
     ],
 )
-def test_refused_with_a_text_that_helps(arguments: tuple[str, ...], text: str) -> None:
+def test_bad_option_is_refused_with_a_hint(arguments: tuple[str, ...], text: str) -> None:
     found = command(*arguments)
     assert (found.status, found.out) == (2, "")
     assert text in found.errors
@@ -93,16 +93,16 @@ def test_refused_with_a_text_that_helps(arguments: tuple[str, ...], text: str) -
     ("content", "text"),
     [
         (None, "No such file or directory"),
-        ("[", "is no JSON"),
+        ("[", "is not JSON"),
         ('{"instances": [1]}', "it needs 'inputs', a list"),
         ('{"inputs": [{"name": "A"}]}', "an input needs name, shape, datatype and data"),
         ({"datatype": "FP23", "shape": [1], "data": [1]}, "no such datatype; did you mean FP32?"),
         ({"datatype": "INT32", "shape": [1], "data": ["one"]}, "input 'A'"),
-        ({"datatype": "INT32", "shape": [1, 2], "data": [1]}, "its data do not fill its shape [1, 2]"),
+        ({"datatype": "INT32", "shape": [1, 2], "data": [1]}, "its data does not fill its shape [1, 2]"),
         ({"datatype": "INT32", "shape": [], "data": [1]}, "give --instances=FILE"),
     ],
 )
-def test_a_smoke_request_that_is_none(content: object, text: str, tmp_path: Path) -> None:
+def test_malformed_smoke_request_is_refused(content: object, text: str, tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     if isinstance(content, dict):
         content = json.dumps({"inputs": [{"name": "A", **content}]})

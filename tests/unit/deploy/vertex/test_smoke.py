@@ -1,4 +1,4 @@
-"""What a smoke test takes for a good answer, where it asks, and what it sends."""
+"""The checks of a smoke test, the address it calls, and the requests it sends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def given(folder: Path, *inputs: Mapping[str, object], **more: object) -> SmokeI
         (check_metrics, Reply(200, {}, b"# HELP\nnv_inference_request_success 1\n"), "2 lines"),
     ],
 )
-def test_good_answers(check: Callable[[Reply], str], reply: Reply, told: str) -> None:
+def test_good_response_passes_the_check(check: Callable[[Reply], str], reply: Reply, told: str) -> None:
     assert check(reply).startswith(told)
 
 
@@ -47,22 +47,22 @@ def test_good_answers(check: Callable[[Reply], str], reply: Reply, told: str) ->
     [
         (check_two, Reply(503, {}, b'{"error": "loading"}'), 'status 503: {"error": "loading"}'),
         (check_two, Reply(200, {}, b'{"predictions": [1]}'), "1 predictions for 2 instances"),
-        (check_two, Reply(200, {}, b"<html>"), "no answer to predict"),
+        (check_two, Reply(200, {}, b"<html>"), "not one to predict"),
         (check_v2, Reply(400, {}, b"no"), "status 400: no"),
-        (check_v2, Reply(200, {}, b"[]"), "the answer has no outputs"),
-        (check_v2, Reply(200, {}, b'{"outputs": []}'), "the answer has no outputs"),
+        (check_v2, Reply(200, {}, b"[]"), "the response has no outputs"),
+        (check_v2, Reply(200, {}, b'{"outputs": []}'), "the response has no outputs"),
         (check_binary, Reply(200, {}, HEAD), "so its outputs are not binary"),
-        (check_binary, Reply(200, LENGTH, HEAD + bytes(7)), "promises 8 behind it"),
+        (check_binary, Reply(200, LENGTH, HEAD + bytes(7)), "declares 8 after it"),
         (check_metrics, Reply(200, {}, b"up 1\n"), "the page has no nv_inference_request_success"),
     ],
 )
-def test_bad_answers(check: Callable[[Reply], str], reply: Reply, fault: str) -> None:
+def test_bad_response_fails_the_check(check: Callable[[Reply], str], reply: Reply, fault: str) -> None:
     with pytest.raises(CheckFailed) as caught:
         check(reply)
     assert fault in str(caught.value)
 
 
-def test_where_an_endpoint_takes_calls() -> None:
+def test_door_depends_on_the_kind_of_endpoint() -> None:
     assert door_of(Endpoint(), API, "") == (API, False, False)
     dedicated = Endpoint(
         dedicated_endpoint_enabled=True, dedicated_endpoint_dns="e.us-central1-1.prediction.vertexai.goog"
@@ -81,7 +81,7 @@ def test_instances_are_made_along_the_first_dimension(tmp_path: Path) -> None:
     assert found.instances == [{"A": [[1, 2]], "B": "a"}, {"A": [[3, 4]], "B": "ü"}]
 
 
-def test_the_binary_form(tmp_path: Path) -> None:
+def test_binary_form_has_all_tensors(tmp_path: Path) -> None:
     numbers = {"name": "A", "datatype": "INT16", "shape": [1, 2], "data": [1, -2]}
     words = {"name": "B", "datatype": "BYTES", "shape": [1], "data": ["ü"]}
     outputs = [{"name": "OUTPUT", "parameters": {"classification": 3}}]
@@ -93,7 +93,7 @@ def test_the_binary_form(tmp_path: Path) -> None:
     assert body[length:] == b"\x01\x00\xfe\xff" + b"\x02\x00\x00\x00" + "ü".encode()
 
 
-def test_the_large_form_is_the_same_request(tmp_path: Path) -> None:
+def test_large_form_is_the_same_request(tmp_path: Path) -> None:
     found = given(tmp_path, {"name": "A", "datatype": "INT8", "shape": [1], "data": [1]})
     assert len(found.large()) == 1_600_000
     assert json.loads(found.large()) == found.document

@@ -1,4 +1,4 @@
-"""The deployment command in this process, with a clock that stands still and no waiting."""
+"""Runs the deployment command in this process, with a fixed clock and without waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHERE = ("--project=my-project", "--location=us-central1")
 
 
 class Finished(NamedTuple):
-    """What came of a run; `waits` are the seconds that it would have waited."""
+    """The result of a run; `waits` are the seconds that it would have waited."""
 
     status: int
     out: str
@@ -23,7 +23,7 @@ class Finished(NamedTuple):
 
 
 def command(action: str, *arguments: str, platform: VertexPlatform | None = None) -> Finished:
-    """Run `action`, with `platform` in Google's place; without one nothing may be called."""
+    """Run `action` with `platform` in place of Google; without one no call is allowed."""
     out, errors = io.StringIO(), io.StringIO()
     waits: list[float] = []
     where = (*WHERE, *([f"--api-endpoint={platform.address}"] if platform else ["--api-endpoint=http://127.0.0.1:9"]))

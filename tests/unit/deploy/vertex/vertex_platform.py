@@ -1,4 +1,4 @@
-"""The API of Vertex AI, as far as the deployment commands ask it: a server that reads and writes its real messages.
+"""The parts of Vertex AI's API that the deployment commands use: a server that reads and writes its real messages.
 
 It keeps the rules that the order of the calls depends on: what is deployed or has traffic cannot be taken away.
 """
@@ -40,11 +40,11 @@ _NUMBERS = {"BAD_REQUEST": 400, "PERMISSION_DENIED": 403, "NOT_FOUND": 404, "ALR
 
 
 class Refused(Exception):
-    """The arguments are the status as Google names it, and a text."""
+    """A refusal; the arguments are the status as Google names it, and a text."""
 
 
 class VertexPlatform:
-    """A context manager. `calls` is (what was asked, the message or the name) in order; `address` has a scheme.
+    """A context manager. `calls` has (RPC, message or name) in order; `address` has a scheme.
 
     `pending` is how often an operation is asked for before it is done; `fault` is why it fails then, "" where it does
     not. Calls with a name in `failing` are refused.
@@ -82,7 +82,7 @@ class VertexPlatform:
         self._thread.join()
 
     def deployed(self, endpoint: str, split: dict[str, int], **labels: str) -> str:
-        """An endpoint with a deployed model for each entry of `split`; its name."""
+        """Add an endpoint with a deployed model for each entry of `split` and return its name."""
         name = f"{PLACE}/endpoints/{endpoint}"
         models = [DeployedModel(id=each, display_name=f"model {each}") for each in split]
         labels = {key.replace("_", "-"): value for key, value in labels.items()}
@@ -90,7 +90,7 @@ class VertexPlatform:
         return name
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> dict[str, Any]:
-        """The document of the answer. Raises Refused."""
+        """The document of the response. Raises Refused."""
         for verb, pattern, asked in _ROUTES:
             found = re.fullmatch(pattern, path)
             if verb == method and found:
@@ -109,7 +109,7 @@ class VertexPlatform:
         return self.endpoints[name]
 
     def done(self, response: dict[str, Any]) -> dict[str, Any]:
-        """An operation, done at once unless `pending` says otherwise."""
+        """An operation, which is done at once unless it is `pending`."""
         end = {"error": {"code": 9, "message": self.fault}} if self.fault else {"response": response}
         self._operation = {"name": f"{PLACE}/operations/1", "done": True, **end}
         return self._operation if not self.pending else {"name": self._operation["name"]}
@@ -141,7 +141,7 @@ class VertexPlatform:
             do_GET = do_POST = do_PATCH = do_DELETE = _reply
 
             def log_message(self, format: str, *arguments: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         return Connection
 
@@ -225,7 +225,7 @@ def _get_endpoint(platform: VertexPlatform, name: str, query: dict[str, str], bo
 
 
 def _list_endpoints(platform: VertexPlatform, parent: str, query: dict[str, str], body: bytes) -> dict[str, Any]:
-    """One on a page."""
+    """One resource per page."""
     platform.seen("list_endpoints", query["filter"])
     label = query["filter"].removeprefix("labels.").removesuffix(":*")
     found = [endpoint for endpoint in platform.endpoints.values() if label in endpoint.labels]
