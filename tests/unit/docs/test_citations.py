@@ -28,6 +28,7 @@ SECTION = f"{NUMBER}{REMARK}{QUOTES}{POINTS}{REMARK}"
 SECTIONS = rf"[,;]? sections? {SECTION}(?:(?:, | and | to ){SECTION})*"
 CITATION = re.compile(rf"(docs/(?:spec/[\w-]+|architecture)\.md)((?:{SECTIONS})*)")
 PARAGRAPH_MARK = re.compile(r"\s*\n\s*(?:# )?(?=\S)")
+DOCUMENT = re.compile(r"(?<![\w/.-])docs/(?:[\w-]+/)?[\w-]+\.md\b")
 # Forms that do not say where the document lies.
 HOMELESS = re.compile(r"(?<![\w/.(-])spec/[\w-]+\.md|(?<![\w/.-])architecture,? (?:sections?|decision) ")
 
@@ -62,11 +63,11 @@ def faults(source: str) -> list[str]:
     """The faults of the citations in a text."""
     text = PARAGRAPH_MARK.sub(" ", source)
     found = [f"`{match[0].strip()}` does not say where the document lies" for match in HOMELESS.finditer(text)]
+    found += [f"{name} does not exist" for name in sorted({*DOCUMENT.findall(text)}) if not (ROOT / name).is_file()]
     for match in CITATION.finditer(text):
         document, cited = match[1], match[2]
         known = sections(document)
         if known is None:
-            found.append(f"{document} does not exist")
             continue
         outside_remarks = re.sub(r"\([^)]*\)", "", cited)
         without_quotes = re.sub(r'"[^"]*"', "", outside_remarks)
@@ -142,6 +143,7 @@ def test_the_project_cites_its_documents() -> None:
     ("text", "fault"),
     [
         ("Source: docs/spec/htp.md section 4.", "docs/spec/htp.md does not exist"),
+        ("docs/no-such-guide.md lists them", "docs/no-such-guide.md does not exist"),
         ("Source: docs/spec/http.md section 99.", "has no section 99"),
         ("Source: docs/spec/http.md sections 4, 5 and 98.", "has no section 98"),
         ("Source: docs/spec/http.md sections 4 (`id`), 97 (limit).", "has no section 97"),
