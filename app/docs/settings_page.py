@@ -7,7 +7,6 @@ from itertools import groupby
 from app.settings.option import Option
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
-from app.settings.usage import default_text, spelled
 
 _HEAD = """\
 # Settings
@@ -45,8 +44,8 @@ def settings_page() -> str:
 
 
 def _row(option: Option) -> str:
-    name = f"`{_cell(spelled(option))}`" if option.flag else ""
-    default = "repeatable" if option.repeatable else _cell(default_text(option))
+    name = f"`{_cell(option.spelling)}`" if option.flag else ""
+    default = "repeatable" if option.repeatable else _cell(option.default_text)
     return f"| {name} | `{option.variable}` | {default} | {_prose(option.help)} |\n"
 
 

@@ -57,6 +57,21 @@ class Option:
     def variables(self) -> tuple[str, ...]:
         return (self.variable, *(variable_of(alias) for alias in self.aliases))
 
+    @property
+    def spelling(self) -> str:
+        """The option as it is written: `--name=<value>`, or its variable if it has no flag."""
+        value = ""
+        if self.takes_value:
+            value = f"={self.kind.name}" if set("<|") & set(self.kind.name) else f"=<{self.kind.name}>"
+        if not self.flag:
+            return self.variable + value
+        return ", ".join(f"--{name}{value}" for name in self.names)
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person reads it; empty without a default."""
+        return self.shown_default or self.show(self.default)
+
     def show(self, value: Any) -> str:
         """`value` as a person reads it. A secret is masked after its first `=`, or completely without one."""
         if isinstance(value, tuple):

@@ -39,37 +39,37 @@ Usage: trident emulate sagemaker [--multi-model] [options] MODEL_DIR_OR_TARBALL
        trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
        trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
 
-Starts the server as the platform starts a container, and the platform's API before it, on this machine only. Holds both
-sides to the platform's limits; at the end (Ctrl-C) it prints what broke one, and ends with status 1 if anything did, 0
-if not.
+Starts the server as the platform starts a container, with the platform's API in front of it, on this machine only. It
+enforces the platform's limits on both sides. At the end (Ctrl-C) it prints the exceeded limits, and exits with status 1
+if there are any, otherwise 0.
 
 SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it.
 
-  --multi-model     a multi-model endpoint: the folder holds a .tar.gz of each model, which TargetModel names
+  --multi-model     a multi-model endpoint: the folder contains a .tar.gz of each model, which TargetModel names
   --port=integer    port of the runtime API; default 0, any free one
   --env=NAME=VALUE  a variable of the model's environment; repeatable
 
 Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
-copied; a gs:// address goes to the server as it is, and STORAGE_EMULATOR_HOST with it.
+copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR_HOST.
 
   --port=integer                    port of the API; default 0, any free one
   --env=NAME=VALUE                  a variable of the model's environment, not AIP_...; repeatable
-  --args=ARGUMENT                   an argument of the container, as those after --; repeatable
+  --args=ARGUMENT                   an argument of the container, like those after --; repeatable
   --predict-route=PATH              default the platform's, /v1/endpoints/.../deployedModels/...:predict
   --health-route=PATH               default the platform's, /v1/endpoints/.../deployedModels/...
-  --invoke-route-prefix=/*          every path of the container is open below .../invoke/, and no other call is
+  --invoke-route-prefix=/*          every path of the container is served below .../invoke/, and nothing else is
   --endpoint-type=dedicated|shared  10 MB and 600 s, or 1.5 MB and 60 s; default dedicated
   --inference-timeout=seconds       of a dedicated endpoint; at most 3600
   --deployment-timeout=seconds      until the container must be healthy; default 1800 (a batch job: 2400), at most 7200
 
-  --batch=INPUT                     run a batch prediction job in place of an endpoint; status 1 if an instance failed
-  --output=DIR                      predictions_0001.jsonl and errors_0001.jsonl are made there
+  --batch=INPUT                     run a batch prediction job instead of an endpoint; status 1 if an instance failed
+  --output=DIR                      directory for predictions_0001.jsonl and errors_0001.jsonl
   --instances-format=jsonl|csv|file-list
-                                    default by the name of the input; each line of a list names a file
-  --key-field=NAME                  is not sent, and stands in the output in the place of the instance
+                                    default by the name of the input; each line of a file-list names a file
+  --key-field=NAME                  is not sent, and replaces the instance in the output
   --instance-type=array|object      the form of an instance; default that of the input
-  --included-fields=NAME,...        the fields of an object that are sent, in their order
-  --excluded-fields=NAME,...        those that are not
+  --included-fields=NAME,...        the fields of an object that are sent, in this order
+  --excluded-fields=NAME,...        the fields of an object that are not sent
   --batch-size=integer              instances in a request; default 64
   --model-parameters=JSON           the parameters of every request
 """
@@ -101,30 +101,15 @@ def serve_usage() -> str:
     return "\n".join(parts)
 
 
-def spelled(option: Option) -> str:
-    """How an option is written: `--name=<value>`, or its variable if it has no flag."""
-    value = ""
-    if option.takes_value:
-        value = f"={option.kind.name}" if set("<|") & set(option.kind.name) else f"=<{option.kind.name}>"
-    if not option.flag:
-        return option.variable + value
-    return ", ".join(f"--{name}{value}" for name in option.names)
-
-
-def default_text(option: Option) -> str:
-    """The default of an option as a person reads it; empty without a default."""
-    return option.shown_default or option.show(option.default)
-
-
 def _entry(option: Option) -> str:
     notes = [option.variable] if option.flag else []
     if option.repeatable:
         notes.append("repeatable")
-    elif default_text(option):
-        notes.append(f"default {default_text(option)}")
+    elif option.default_text:
+        notes.append(f"default {option.default_text}")
     note = f" ({'; '.join(notes)})" if notes else ""
     indent = " " * 6
     text = textwrap.fill(
         option.help + note, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
-    return f"  {spelled(option)}\n{text}\n"
+    return f"  {option.spelling}\n{text}\n"

@@ -6,6 +6,7 @@ import pytest
 
 from app.settings.option import BadOption, Option, option, options_by_field, repeated, variable_of
 from app.settings.option_types import BOOLEAN, FLAG, TEXT
+from app.settings.server import SERVER_OPTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +53,17 @@ def test_the_error_names_an_option_or_a_variable() -> None:
 
 def test_the_variable_is_the_flag_in_capitals() -> None:
     assert variable_of("http-max-input-size") == "TRIDENT_HTTP_MAX_INPUT_SIZE"
+
+
+def test_an_option_is_spelled_as_it_is_typed() -> None:
+    assert SERVER_OPTIONS["http_port"].spelling == "--http-port=<integer>"
+    assert SERVER_OPTIONS["log_info"].spelling == "--log-info=true|false"
+    assert SERVER_OPTIONS["model_repository"].spelling == "--model-repository=<string>, --model-store=<string>"
+    assert SERVER_OPTIONS["disable_auto_complete_config"].spelling == "--disable-auto-complete-config"
+    assert SERVER_OPTIONS["delay_scheduler"].spelling == "TRITONSERVER_DELAY_SCHEDULER=<integer>"
+
+
+def test_a_default_that_depends_on_other_options_is_described() -> None:
+    assert SERVER_OPTIONS["http_port"].default_text == "8000"
+    assert SERVER_OPTIONS["metrics_address"].default_text == "that of --http-address"
+    assert SERVER_OPTIONS["model_config_name"].default_text == ""
