@@ -10,7 +10,7 @@ from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.engine_options import engine_options
 from app.sites.site import Allocate
-from app.terminal.start_report import StartReport
+from app.sites.start_watch import StartWatch
 from core.engine.in_process import InferenceEngine, make_engine
 
 
@@ -23,7 +23,7 @@ class InProcessSite:
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
         self._applications = Applications(settings, self._engine, make_bridge).by_port()
-        self._report = StartReport(settings, self._engine, self._fail)
+        self._start_watch = StartWatch(settings, self._engine, self._fail)
 
     @property
     def applications(self) -> Mapping[int, WSGIApplication]:
@@ -35,7 +35,7 @@ class InProcessSite:
 
     def start(self) -> None:
         self._engine.start()
-        self._report.start()
+        self._start_watch.start()
 
     def begin_exit(self) -> None:
         self._engine.begin_exit()

@@ -21,9 +21,9 @@ from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
+from app.sites.start_watch import StartWatch
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
-from app.terminal.start_report import StartReport
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
@@ -69,7 +69,7 @@ class EngineProcess:
         )
         server.start()
         engine.start()
-        StartReport(self._settings, engine, self._fail).start()
+        StartWatch(self._settings, engine, self._fail).start()
         threading.Thread(target=self._restore, args=(engine, load_log), name="trident-restore", daemon=True).start()
         self._wait(server)
         return self._end(engine, server)

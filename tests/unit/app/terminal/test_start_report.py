@@ -1,84 +1,32 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 
 from app.settings.reading import read_settings
-from app.terminal.console_tables import ModelRow
-from app.terminal.start_report import StartReport, default_model_problem
-from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
-from tests.waiting import until
+from app.terminal.start_report import log_services, log_settings
 
-OPTIONS = (
-    "--model-repository=/models",
-    "--http-address=127.0.0.1",
-    "--metrics-address=127.0.0.2",
-    "--allow-sagemaker=true",
-    "--sagemaker-port=8081",
-    "--allow-vertex-ai=true",
-    "--vertex-ai-port=8082",
-)
-STARTED = [
-    "Started HTTPService at 127.0.0.1:8000",
-    "Started Sagemaker HTTPService at 127.0.0.1:8081",
-    "Started Vertex AI HTTPService at 127.0.0.1:8082",
-    "Started Metrics Service at 127.0.0.2:8002",
-]
-ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
-AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}
+REPOSITORY = "--model-repository=/models"
 
 
-def started(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [message for message in caplog.messages if message.startswith("Started ")]
-
-
-def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_options_that_are_not_at_their_defaults_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    write(tmp_path, "m", 1)
-    with living(tmp_path) as bench:
-        StartReport(read_settings(OPTIONS, {}), bench.engine, pytest.fail).start()
-        until(lambda: len(started(caplog)) == len(STARTED))
-        assert started(caplog) == STARTED
-
-
-def test_a_server_that_fails_does_not_log_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    write(tmp_path, "m", BROKEN)
-    reasons: list[str] = []
-    with living(tmp_path) as bench:
-        StartReport(read_settings(OPTIONS, {}), bench.engine, reasons.append).start()
-        until(lambda: bool(reasons))
-        (reason,) = reasons
-        assert reason.startswith("Internal - failed to load all models (m: version 1 is UNAVAILABLE: Internal: the wei")
-        assert started(caplog) == []
-
-
-def problem(*arguments: str) -> str:
-    return default_model_problem(read_settings(arguments, AIP), ROWS)
-
-
-@pytest.mark.parametrize("name", ["zzz", "cow"])
-def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
-    expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
-    assert problem(f"--vertex-ai-default-model={name}") == expected
-    assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
+    log_settings(read_settings([REPOSITORY, "--http-port=9"], {"AIP_MODE": "PREDICTION"}))
+    tables = {record.message: record.__dict__["table"] for record in caplog.records}
+    assert list(tables) == ["options that are not at their defaults", "Vertex AI's settings"]
+    assert "http-port" in tables["options that are not at their defaults"]
+    assert "metrics-port" not in tables["options that are not at their defaults"]
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--vertex-ai-default-model=dog"],
-        ["--vertex-ai-default-model=zzz", "--model-control-mode=poll"],
-        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--allow-http=true"],
-        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
-    ],
+    ("has_models", "arguments", "warns"),
+    [(True, [], False), (False, [], True), (False, ["--model-control-mode=explicit"], False)],
 )
-def test_a_default_model_that_is_loaded_or_may_be_is_no_problem(arguments: list[str]) -> None:
-    assert problem(*arguments) == ""
-
-
-def test_a_server_without_vertex_ai_has_no_default_model_problem() -> None:
-    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""
+def test_a_server_without_models_warns_unless_it_loads_them_on_request(
+    has_models: bool, arguments: list[str], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    log_services(read_settings([REPOSITORY, *arguments], {}), has_models=has_models)
+    assert any("there is no model in /models" in message for message in caplog.messages) is warns
+    assert "Started HTTPService at 0.0.0.0:8000" in caplog.messages

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from app.settings.reading import read_settings
+from app.sites.start_failure import default_model_problem, start_failure
+from app.terminal.console_tables import ModelRow
+from core.lifecycle.serving_phase import Phase, ServingPhase
+
+ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
+AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}
+
+
+def problem(*arguments: str) -> str:
+    return default_model_problem(read_settings(arguments, AIP), ROWS)
+
+
+@pytest.mark.parametrize("name", ["zzz", "cow"])
+def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
+    expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
+    assert problem(f"--vertex-ai-default-model={name}") == expected
+    assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--vertex-ai-default-model=dog"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=poll"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--allow-http=true"],
+        ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
+    ],
+)
+def test_a_default_model_that_is_loaded_or_may_be_is_no_problem(arguments: list[str]) -> None:
+    assert problem(*arguments) == ""
+
+
+def test_a_server_without_vertex_ai_has_no_default_model_problem() -> None:
+    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""
+
+
+FAILED = ServingPhase(name=Phase.FAILED, failures=dict.fromkeys("dcba", "no"))
+
+
+def test_the_first_failures_are_named_with_their_reasons() -> None:
+    settings = read_settings(["--model-repository=/models"], {})
+    expected = "Internal - failed to load all models (a: no; b: no; c: no; and 1 more)"
+    assert start_failure(settings, FAILED, ROWS) == expected
+    assert start_failure(settings, ServingPhase(name=Phase.READY), ROWS) == ""
+
+
+@pytest.mark.parametrize(
+    ("phase", "arguments", "fails"),
+    [
+        (ServingPhase(name=Phase.READY), [], True),
+        (ServingPhase(name=Phase.EXITING), [], False),
+        (ServingPhase(name=Phase.READY), ["--exit-on-error=false"], False),
+        (FAILED, ["--exit-on-error=false"], False),
+    ],
+)
+def test_a_missing_default_model_is_a_failure_unless_errors_are_tolerated_or_the_server_stops(
+    phase: ServingPhase, arguments: list[str], fails: bool
+) -> None:
+    settings = read_settings(["--vertex-ai-default-model=zzz", *arguments], AIP)
+    assert start_failure(settings, phase, ROWS).startswith("Invalid argument - ") is fails
