@@ -25,7 +25,7 @@ from app.settings.precedence import DEFAULT
 from app.settings.services import Service
 
 
-# The fields of the last base come first: this is the order of the options in the help text, read from the end.
+# The help text lists the options of the last base first: Python orders the fields of dataclasses so.
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerSettings(
     SchedulingSettings,

@@ -33,7 +33,7 @@ class ListenerService:
         connections: Connections,
         allocate: Allocate | None = None,
     ) -> None:
-        """`allocate` allocates large bodies in memory that is shared with the engine; None: there is none."""
+        """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory."""
         self.application = application
         self.address = address
         self.cfg = cfg

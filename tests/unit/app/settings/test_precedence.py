@@ -54,24 +54,24 @@ def test_a_bad_variable_is_refused_even_if_the_command_line_overrides_it() -> No
 
 def test_a_platform_is_overridden_by_all_others_and_its_last_text_counts() -> None:
     port, repository = SERVER_OPTIONS["http_port"], SERVER_OPTIONS["model_repository"]
-    said = [
+    texts = [
         PlatformText(port, "1", "platform"),
         PlatformText(port, "2", "PORT"),
         PlatformText(repository, "/a", "MODELS"),
         PlatformText(repository, "/b", "MODELS"),
     ]
-    found = collect(SERVER_OPTIONS, [], {}, platform=said)
+    found = collect(SERVER_OPTIONS, [], {}, platform=texts)
     assert found.values == {"http_port": 2, "model_repository": ("/a", "/b")}
     assert found.sources == {"http_port": "PORT", "model_repository": "MODELS"}
-    found = collect(SERVER_OPTIONS, ["--model-repository=/x"], {"TRIDENT_HTTP_PORT": "3"}, platform=said)
+    found = collect(SERVER_OPTIONS, ["--model-repository=/x"], {"TRIDENT_HTTP_PORT": "3"}, platform=texts)
     assert found.values == {"http_port": 3, "model_repository": ("/x",)}
     assert found.sources == {"http_port": ENVIRONMENT, "model_repository": FLAG}
 
 
 def test_a_bad_value_of_a_platform_names_the_variable_and_the_option() -> None:
-    said = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
+    texts = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
     with pytest.raises(BadOption) as refusal:
-        collect(SERVER_OPTIONS, [], {}, platform=said)
+        collect(SERVER_OPTIONS, [], {}, platform=texts)
     assert str(refusal.value) == ('Bad variable: "PORT".\nInvalid option value. Got x; --http-port takes integer')
 
 

@@ -109,7 +109,7 @@ def test_a_child_that_ends_is_restarted(parent: Parent, caplog: Any, code: int, 
     status_of(child)
     assert child.ended(code)
     assert "and is restarted in 1 s" in caplog.text
-    child.start_if_due(lambda: None)  # its turn has not come
+    child.start_if_due(lambda: None)  # the restart is not due
     assert child.pid == 0
 
 

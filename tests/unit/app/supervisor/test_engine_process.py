@@ -91,7 +91,7 @@ def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirector
         with connected(str(directory.socket)) as remote:
             assert directory.socket.stat().st_mode & 0o777 == 0o600
             assert product(remote, "second", [1, 2]) == [1, 2]
-            # What it unpacks lies where it is found again, whatever becomes of it.
+            # The engine unpacks files into the private directory, so that they can be removed after a crash.
             assert len(list((directory.path / "files").glob("trident-override-*"))) == 1
             assert product(remote, "brought", [1, 2, 3, 4]) == [-1, -2, -3, -4]
             with pytest.raises(ModelNotFound):

@@ -156,13 +156,13 @@ def test_the_messages_are_those_of_the_server(tmp_path: Path, capsys: pytest.Cap
     for name, config in UNLOADABLE.items():
         onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
     with serving(tmp_path) as engine:
-        said = {entry.name: entry.reason.partition(": ")[2] for entry in engine.repository_index(False)}
-    assert said.keys() == UNLOADABLE.keys()
+        reasons = {entry.name: entry.reason.partition(": ")[2] for entry in engine.repository_index(False)}
+    assert reasons.keys() == UNLOADABLE.keys()
     capsys.readouterr()
     assert validate([str(tmp_path), "--format=json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert {each["model"]: each["message"] for each in problems} == said
-    assert len(problems) == len(said)
+    assert {each["model"]: each["message"] for each in problems} == reasons
+    assert len(problems) == len(reasons)
 
 
 def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_the_page_is_tritons_line_by_line() -> None:
 def test_a_parser_finds_every_series_under_tritons_name() -> None:
     found = [sample for family in text_string_to_metric_families(page(SNAPSHOT)) for sample in family.samples]
     written = [line for line in PAGE.splitlines() if not line.startswith("#")]
-    # For this parser a counter is called `_total`, whatever the page says: it adds that itself.
+    # This parser appends `_total` to the name of every counter.
     assert [sample.name.removesuffix("_total") for sample in found] == [
         line.split("{")[0].split()[0] for line in written
     ]
