@@ -1,12 +1,12 @@
-"""Train the digit classifier of `deploy/models/digits` and write the model, its labels and ten pictures to send.
+"""Trains the digit classifier of `deploy/models/digits` and writes the model, its labels and ten sample requests.
 
     python deploy/train_digits.py
 
 Needs the `train` extra. The pictures are scikit-learn's handwritten digits: 8x8 pixels, grey values from 0 to 16, 1,797
 of them. A quarter is held out; the network (64-96-48-10, ReLU) sees the rest, each picture also moved by one pixel in
-four directions, because people do not write in the middle of the box. The ONNX graph takes the raw grey values, shape
-[N,1,8,8], and answers with probabilities, shape [N,10]: scaling and softmax are inside, so no client can forget them.
-Same seed, same versions, same weights.
+four directions, because people do not write exactly in the middle. The ONNX graph takes the raw grey values, shape
+[N,1,8,8], and returns probabilities, shape [N,10]: it includes scaling and softmax, so no client can forget them. The
+same seed and versions give the same weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 
 
 def moved(pictures: Pictures, classes: Classes) -> tuple[Pictures, Classes]:
-    """The pictures (shape [N,8,8]) and their four neighbours one pixel up, down, left and right."""
+    """The pictures (shape [N,8,8]) and copies moved by one pixel up, down, left and right."""
     padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1)))
     offsets = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
     shifted = [padded[:, row : row + 8, column : column + 8] for row, column in offsets]
@@ -86,14 +86,14 @@ def to_onnx(network: MLPClassifier) -> onnx.ModelProto:
         [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["N", 10])],
         constants,
     )
-    # IR 8 and opset 17 are read by every ONNX Runtime since 1.13.
+    # Every ONNX Runtime since 1.13 reads IR 8 and opset 17.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
 def request_for(picture: Pictures) -> dict[str, object]:
-    """A v2 request for one picture (shape [8,8]) that asks for the three best classes."""
+    """A v2 request for the three best classes of one picture (shape [8,8])."""
     return {
         "inputs": [
             {"name": "INPUT", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": picture.astype(int).ravel().tolist()}
@@ -121,7 +121,7 @@ def main() -> None:
     (MODEL / "labels.txt").write_text("\n".join(LABELS) + "\n")
     REQUESTS.mkdir(exist_ok=True)
     for digit in range(10):
-        # These are to try a server with, so each is one that the network reads right: the accuracy is the figure above.
+        # The samples are for trying out a server, so the network must classify each correctly.
         picture = held_out[(held_out_classes == digit) & (read == digit)][0]
         (REQUESTS / f"{digit}.json").write_text(json.dumps(request_for(picture), separators=(",", ":")) + "\n")
     print(f"wrote {MODEL} and {REQUESTS}")

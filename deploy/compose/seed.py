@@ -1,10 +1,10 @@
-"""Fill the emulators of the compose file, and do there what a platform would.
+"""Fills the emulators of the compose file, and loads models as a platform would.
 
     python seed.py s3 ENDPOINT BUCKET/PREFIX FOLDER
     python seed.py gs ENDPOINT BUCKET/PREFIX FOLDER
     python seed.py sagemaker ADDRESS NAME=PATH [NAME=PATH ...]
 
-Waits until the other side answers. Ends with status 0 when everything is there; done twice it changes nothing.
+Waits until the service answers. The exit status is 0 when everything exists; a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THERE_ALREADY = 409
 
 
 def seed_s3(endpoint: str, place: str, folder: Path) -> None:
-    """Put the files of `folder` into `place`, a bucket and a prefix. Any credentials will do."""
+    """Put the files of `folder` into `place`, which is BUCKET/PREFIX. The emulator accepts any credentials."""
     import boto3
 
     _wait_for(f"{endpoint}/")
@@ -43,7 +43,7 @@ def seed_s3(endpoint: str, place: str, folder: Path) -> None:
 
 
 def seed_gs(endpoint: str, place: str, folder: Path) -> None:
-    """The same of Google Cloud Storage, by its JSON API: no library of Google's is needed for that."""
+    """As seed_s3, for Google Cloud Storage, through its JSON API without Google's libraries."""
     _wait_for(f"{endpoint}/")
     bucket, _, prefix = place.partition("/")
     _post(f"{endpoint}/storage/v1/b?project=emulator", json.dumps({"name": bucket}).encode(), "application/json")
@@ -53,7 +53,7 @@ def seed_gs(endpoint: str, place: str, folder: Path) -> None:
 
 
 def load_models(address: str, models: list[tuple[str, str]]) -> None:
-    """Have the container of a multi-model endpoint load what it finds at these paths."""
+    """Make the container of a multi-model endpoint load models by name and path."""
     _wait_for(f"{address}/ping")
     for name, path in models:
         body = json.dumps({"model_name": name, "url": path}).encode()
@@ -67,7 +67,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _wait_for(url: str) -> None:
-    """Until it answers, whatever it is: SystemExit after the limit."""
+    """Wait until `url` answers with any status. Raises SystemExit after the limit."""
     deadline = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline:
         try:
@@ -82,7 +82,7 @@ def _wait_for(url: str) -> None:
 
 
 def _post(url: str, body: bytes, content_type: str) -> None:
-    """Raises HTTPError for a refusal, but for that of what is there already."""
+    """Raises SystemExit for a refusal, unless the resource exists already."""
     request = urllib.request.Request(url, body, {"Content-Type": content_type}, method="POST")
     try:
         urllib.request.urlopen(request, timeout=_CALL_LIMIT_S).close()

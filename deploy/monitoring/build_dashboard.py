@@ -1,8 +1,8 @@
-"""Build `deploy/monitoring/dashboards/trident.json` from the rows of dashboard_panels.py.
+"""Builds `deploy/monitoring/dashboards/trident.json` from the rows of dashboard_panels.py.
 
     python -m deploy.monitoring.build_dashboard
 
-The dashboard names no data source: it is a variable, so that the file can be imported anywhere.
+The data source of the dashboard is a variable, so that the file can be imported anywhere.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from deploy.monitoring.dashboard_panels import ROWS, Panel
 
 DASHBOARD = Path(__file__).resolve().parent / "dashboards" / "trident.json"
-# Of Grafana 9.5; later ones read it.
+# That of Grafana 9.5, which later versions read.
 SCHEMA_VERSION = 38
 COLUMNS = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _ANY_SERVER = "nv_pinned_memory_pool_total_bytes"
 _ANY_MODEL = "nv_inference_request_success"
 _OF_SERVER = 'namespace=~"$namespace",release=~"$release"'
-# Each is asked for among what those before it leave.
+# Each query is filtered by the variables before it.
 _VARIABLES = (
     ("namespace", f"label_values({_ANY_SERVER}, namespace)"),
     ("release", f'label_values({_ANY_SERVER}{{namespace=~"$namespace"}}, release)'),
@@ -31,7 +31,7 @@ _VARIABLES = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole document, as Grafana provisions it."""
+    """The whole document for Grafana's provisioning."""
     return {
         "uid": "trident",
         "title": "Trident",
@@ -47,7 +47,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file's content."""
+    """The content of the file."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""What the dashboard shows: rows of panels, and their queries.
+"""The rows of panels of the dashboard, with their queries.
 
-`MODEL` and `SERVER` are the filters that the dashboard's variables make; a variable that stands at All matches series
-without the label, too. Series of versions on a GPU come in pairs, so that everything of models is summed up.
+`MODEL` and `SERVER` are the filters of the dashboard's variables; a variable set to All also matches series without the
+label. A version on a GPU has two series of each metric, so the queries sum the metrics of models.
 Source: docs/spec/deploy.md section 8.
 """
 
@@ -16,9 +16,9 @@ RATE = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`queries` are pairs of legend and expression; `unit` is Grafana's name of it; `width` is of 24 columns.
+    """One panel. `queries` are pairs of legend and expression; `unit` is Grafana's name; `width` is in 24ths.
 
-    `kind` is Grafana's: timeseries, stat (one number), table (the values of now). `text` is shown on demand.
+    `kind` is Grafana's: timeseries, stat (one number), table (the current values). `text` is shown on demand.
     """
 
     title: str
@@ -41,7 +41,7 @@ def _http_rate(by: str, labels: str = "", suffix: str = "count") -> str:
 
 
 def _per_request(metric: str, by: str = "") -> str:
-    """Seconds of a request in the mean."""
+    """The mean duration of a request in seconds."""
     return f"{_model_rate(metric, by)} / {_model_rate('nv_inference_request_success', by)} / 1e6"
 
 
@@ -97,14 +97,14 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Mean duration of a request", "s", ((_BY_MODEL, _per_request(_REQUEST_US, "model")),)),
             Panel(
-                "Where the time of a request goes",
+                "Duration of a request by part",
                 "s",
                 tuple(
                     (part.replace("_", " "), _per_request(f"nv_inference_{part}_duration_us"))
                     for part in ("queue", "compute_input", "compute_infer", "compute_output")
                 ),
                 stacked=True,
-                text="Means. What is missing to the duration of a request is the way to the queue and back.",
+                text="Means. The rest of the duration is the time before the queue and after the execution.",
             ),
             Panel(
                 "Quantiles of the other routes",
@@ -113,7 +113,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     (f"p{percent}", f"histogram_quantile(0.{percent}, {_http_rate('le', suffix='bucket')})")
                     for percent in (50, 95, 99)
                 ),
-                text="Health, metadata, repository control. There is no histogram of infer requests.",
+                text="Health, metadata, repository control. Infer requests have no histogram.",
             ),
         ),
     ),
@@ -129,7 +129,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Requests pending", "short", ((_BY_MODEL, f"sum by (model) ({_PENDING}{{{MODEL}}})"),), width=6),
             Panel("Mean time in the queue", "s", ((_BY_MODEL, _per_request(_QUEUE_US, "model")),), width=6),
             Panel(
-                "Part of the time that is waiting",
+                "Share of the time in the queue",
                 "percentunit",
                 ((_BY_MODEL, f"{_model_rate(_QUEUE_US, 'model')} / {_model_rate(_REQUEST_US, 'model')}"),),
                 width=6,
@@ -144,7 +144,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Failed requests by model", "reqps", ((_BY_MODEL, _model_rate(_FAILURE, "model")),), stacked=True),
             Panel(
-                "Other routes: answers that are no success",
+                "Other routes: unsuccessful responses",
                 "reqps",
                 (("{{status}} {{method}} {{route}}", _http_rate("method, route, status", 'status!~"2.."')),),
                 stacked=True,
@@ -162,10 +162,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "table",
             ),
             Panel(
-                "Loads in an hour",
+                "Reloads per hour",
                 "short",
                 ((_BY_VERSION, f"max by (model, version) (changes({_LOAD_SECS}{{{MODEL}}}[1h]))"),),
-                text="Beside the first one.",
+                text="Without the first load.",
             ),
             Panel(
                 "Repository control",
@@ -183,7 +183,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (
                     ("fetched", f"sum(trident_repository_downloaded_objects_total{{{SERVER}}})"),
                     ("found in the cache", f"sum(trident_repository_cache_hits_total{{{SERVER}}})"),
-                    ("read again", f"sum(trident_repository_download_retries_total{{{SERVER}}})"),
+                    ("retries", f"sum(trident_repository_download_retries_total{{{SERVER}}})"),
                 ),
                 width=4,
             ),
@@ -241,7 +241,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
         ),
     ),
-    # What Vertex AI asks is counted with the models alone.
+    # Requests of Vertex AI are counted only with the models.
     (
         "Cloud adapters",
         (
