@@ -271,6 +271,6 @@ def open_files(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))
 
 
-def arenas_of(process: int) -> int:
+def shared_memory_of(process: int) -> int:
     """The number of shared memory blocks that a process has mapped."""
     return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-shared-memory")

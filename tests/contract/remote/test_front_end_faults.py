@@ -22,12 +22,12 @@ from tests.contract.remote.remote_server import (
     Client,
     RemoteServer,
     Traffic,
-    arenas_of,
     failures,
     long_request,
     open_files,
     pending,
     resident_kb,
+    shared_memory_of,
 )
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
@@ -78,7 +78,7 @@ def test_killed_front_end_is_replaced_and_its_memory_is_freed(server: RemoteServ
         large_echo(server)
     engine = server.engine
     files = open_files(engine)
-    assert arenas_of(engine) == 2
+    assert shared_memory_of(engine) == 2
     shared = resident_kb(engine, "RssShmem")
     assert shared >= LARGE >> 10
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_killed_front_end_is_replaced_and_its_memory_is_freed(server: RemoteServ
         assert set(others) < set(server.front_ends)
         assert server.engine == engine
         # The replacement has not touched its memory yet.
-        until(lambda: arenas_of(engine) == 2, f"{arenas_of(engine)} arenas")
+        until(lambda: shared_memory_of(engine) == 2, f"{shared_memory_of(engine)} blocks")
         until(lambda: open_files(engine) <= files, f"{open_files(engine)} files, {files} before")
     until(lambda: resident_kb(engine, "RssShmem") < shared, "its memory is still there")
     large_echo(server)

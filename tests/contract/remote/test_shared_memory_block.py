@@ -37,7 +37,7 @@ HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
-    folder = tmp_path_factory.mktemp("arena")
+    folder = tmp_path_factory.mktemp("shared-memory")
     repository = link_models(folder / "models", "simple", "identity_fp32")
     write_version(identity(), repository, "held", HELD_CONFIG)
     with RemoteServer(repository, folder, f"--http-worker-memory-bytes={MEMORY}", workers=1) as running:

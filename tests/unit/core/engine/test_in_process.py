@@ -189,7 +189,7 @@ def test_warmup_runs_before_the_model_is_ready_and_is_counted(tmp_path: Path) ->
 
 
 def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
-    """Cycles would keep every body until the collector comes round, and make the collector the tail of the latency."""
+    """Cycles would keep every body until the garbage collector runs, and each run would delay requests."""
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     document = {
         "inputs": [{"name": f"INPUT{n}", "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for n in range(2)]
@@ -216,7 +216,7 @@ def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
         try:
             for _ in range(50):
                 send()
-            # What the interpreter itself leaves in that time, not something for each request.
+            # Fewer than one per request: only what the interpreter leaves by itself.
             assert gc.collect() < 50
         finally:
             gc.enable()

@@ -1,4 +1,4 @@
-"""What a front end loads to talk to an engine in another process."""
+"""The Engine protocol: what a front end imports for it, and that the engine implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an unloaded model had is free when it is unloaded, and not when the collector of cycles comes round."""
+"""The memory of a model is free when it is unloaded, without the garbage collector."""
 
 from __future__ import annotations
 

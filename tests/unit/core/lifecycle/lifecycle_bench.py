@@ -1,4 +1,4 @@
-"""An engine over model repositories, for tests of the lifecycle: real threads and folders, a backend that can be held.
+"""An engine over model repositories for tests of the lifecycle: real threads and folders, a backend that can be held.
 
 A model of the `fake` backend is a text file with a number, its weight: that is what it answers to every request.
 """
@@ -36,7 +36,7 @@ from core.repository.sources.source import Source
 from tests.waiting import until
 
 LIMIT_S = 20.0
-"""How long a test waits for what must happen before it fails."""
+"""How long a test waits for an event before it fails."""
 
 CONFIG = """
 backend: "fake"
@@ -69,7 +69,7 @@ class FakeInstance:
 
 
 class FakeModel:
-    """While `gate` is clear, executions begin but do not end. It makes no more instances than `limit`."""
+    """While `gate` is clear, executions begin but do not end. It makes at most `limit` instances."""
 
     def __init__(self, weight: int) -> None:
         self.instances: list[FakeInstance] = []
@@ -97,7 +97,7 @@ class FakeModel:
 
 
 class FakeBackend:
-    """`loads` lists the loads that began, as `model:version=content`; `models` those that ended well."""
+    """`loads` lists the loads that began, as `model:version=content`; `models` those that succeeded."""
 
     supports_gpus = False
 
@@ -211,7 +211,7 @@ def weight_of(responses: queue.SimpleQueue[InferenceResponse]) -> int:
 
 @contextmanager
 def living(*repositories: Path, open_source: OpenSource = open_folder, **options: object) -> Iterator[Bench]:
-    """A server's life: loaded at the beginning, at the end finished with no thread left and every model closed."""
+    """A started server; at the end it is finished, no thread is left and every model is closed."""
     bench = Bench(repositories, open_source, **options)
     bench.engine.start()
     try:
@@ -225,12 +225,12 @@ def living(*repositories: Path, open_source: OpenSource = open_folder, **options
 
 
 def threads() -> list[str]:
-    """The names of the server's threads that there are."""
+    """The names of the server's threads that exist."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Write a file in place of the one that may be there: another inode, so that the change is always seen."""
+    """Write a file, with a new inode if it exists, so that every change is noticed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,4 +1,4 @@
-"""Golden requests run on real ONNX models, and what is said of a response that differs."""
+"""Golden requests run on real ONNX models, and the error of a response that differs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEGINNING = "golden request 'cat.json' of model 'model' version 1"
 
 
 def tensor(name: str, datatype: str, values: Any) -> GoldenTensor:
-    """`values` are a numpy array where they are BYTES or bit patterns."""
+    """`values` are a numpy array if they are BYTES or bit patterns."""
     row = BY_NAME[datatype]
     return GoldenTensor(name, row, values if isinstance(values, np.ndarray) else np.array(values, dtype=row.dtype))
 
@@ -43,7 +43,7 @@ def golden(
 
 
 def difference(model: onnx.ModelProto, config: str, folder: Path, request: GoldenRequest) -> str:
-    """What `check_golden` says after the beginning that is always the same; empty if it is content."""
+    """The error of `check_golden` without its fixed beginning; empty without an error."""
     message = BEGINNING
     with serving(model, config, folder) as served:
         try:
@@ -55,7 +55,7 @@ def difference(model: onnx.ModelProto, config: str, folder: Path, request: Golde
 
 
 def echoed(folder: Path, datatype: str, sent: Any, expected: Any, tolerance: Tolerance = FLOATING) -> str:
-    """The difference between what a model that answers its input gives for `sent`, and `expected`."""
+    """The difference between `expected` and the answer of an identity model to `sent`."""
     request = golden([tensor("INPUT0", datatype, sent)], [tensor("OUTPUT0", datatype, expected)], tolerance)
     return difference(onnx_models.identity(datatype), identity_config(datatype, [-1]), folder, request)
 
@@ -214,7 +214,7 @@ def test_a_request_that_the_model_refuses_gives_the_reason(tmp_path: Path) -> No
 
 
 class Echo:
-    """A backend instance that answers with its inputs, or with `error`, and notes what it was asked."""
+    """A backend instance that answers with its inputs, or with `error`, and notes its requests."""
 
     placement = ON_CPU
     poisoned = False

@@ -1,4 +1,4 @@
-"""What is loaded at start in each control mode, and what load and unload requests do afterwards."""
+"""Loading at start in each control mode, and load and unload requests afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ explicit = partial(living, control_mode="explicit")
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the files of load requests are written: it must be empty at the end."""
+    """The folder for files of load requests, which must be empty at the end."""
     path = tmp_path_factory.mktemp("temporary")
     before, tempfile.tempdir = tempfile.tempdir, str(path)
     yield path
@@ -138,7 +138,7 @@ def test_load_requests_are_refused_during_the_start_and_after_the_exit(tmp_path:
 
 
 def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
-    """A platform that pings a container of many models, and finds it alive, loads the first one at once."""
+    """A platform that finds a multi-model container alive loads the first model at once."""
     (tmp_path / "repository").mkdir()
     write(tmp_path / "elsewhere", "m", 1)
     may_open = threading.Event()
@@ -272,7 +272,7 @@ NOT_JSON = "Invalid argument: Invalid config override: "
 
 @pytest.mark.parametrize("content", [None, 1, BROKEN])
 def test_the_index_shows_the_reason_of_the_last_failure(tmp_path: Path, content: int | str | None) -> None:
-    """Of a model that was never loaded, one that serves, and one whose version has failed."""
+    """For a model that was never loaded, one that serves, and one whose version has failed."""
     write(tmp_path, "m", content or 1)
     state = {None: "m UNAVAILABLE", 1: "m 1 READY", BROKEN: "m 1 UNAVAILABLE"}[content]
     with explicit(tmp_path) as bench:
@@ -304,7 +304,7 @@ def test_files_of_a_load_request_replace_the_whole_directory(tmp_path: Path, tem
         bench.load("m", JSON, {"7/model.fake": b"70"})
         bench.until_index("m 2 UNAVAILABLE unloaded", "m 7 READY")
         assert bench.ask("m") == 70
-        # The repository is read again: it is another model than that of the request.
+        # The repository is read again, which has another model than the request.
         bench.load("m")
         assert bench.ask("m") == 2
         until(lambda: list(temporary.iterdir()) == [])

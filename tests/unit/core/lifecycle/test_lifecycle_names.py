@@ -1,4 +1,4 @@
-"""Models by name: the same one in two repositories, names that are no text, and a model that brings a bug to light."""
+"""Model names in two repositories, names that are not text, and a model that triggers a bug."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_directory_names_that_are_not_text_are_no_models(tmp_path: Path) -> None
 
 
 class Faulty(LocalSource):
-    """A source with a bug that one model brings to light."""
+    """A source with a bug that one model triggers."""
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if model == "bad":

@@ -1,4 +1,4 @@
-"""Requests while models are loaded, replaced and unloaded: none fails, and each is answered by one version alone."""
+"""Requests while models are loaded, replaced and unloaded: none fails, and one version answers each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def weighted(weight: int) -> bytes:
 
 
 class Caller:
-    """Sends requests without a pause, on a thread of its own; `answers` counts the weights that answered."""
+    """Sends requests without a pause on its own thread; `answers` counts the weights that answered."""
 
     def __init__(self, bench: Bench) -> None:
         self.answers: Counter[int] = Counter()
@@ -90,7 +90,7 @@ class Caller:
 
 
 class Noticed(InputTensor):
-    """An input for the fake backend. Whenever it is checked, the next of `changes` is made first."""
+    """An input for the fake backend. Each check of it first makes the next of `changes`."""
 
     __slots__ = ("_changes",)
 
@@ -121,7 +121,7 @@ def test_no_request_fails_while_the_model_is_replaced(tmp_path: Path) -> None:
         for weight in range(2, RELOADS + 2):
             put(model, weighted(weight))
             bench.load("m")
-            # Whoever asks from now on is answered by the new weights.
+            # From now on the new weights answer every request.
             until(lambda weight=weight: any(caller.answers[weight] for caller in callers))  # type: ignore[misc]
     assert sum((caller.answers for caller in callers), Counter()).keys() == set(range(1, RELOADS + 2))
 
@@ -241,7 +241,7 @@ def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
         assert bench.engine.finish(LIMIT_S)
         assert bench.engine.phase().name == Phase.EXITING
         assert set(threads()) == {"trident-lifecycle", "trident-load"}
-    # What was held ends by itself and leaves nothing behind; what waited for a thread is not begun.
+    # The held load ends and leaves nothing behind; a load that waited for a thread does not begin.
     until(lambda: threads() == [])
     assert all(model.is_closed for model in bench.backend.models)
     assert len(bench.backend.loads) == 2

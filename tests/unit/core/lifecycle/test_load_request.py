@@ -14,7 +14,7 @@ CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path) -> Iterator[Path]:
-    """Where files are written: it must be empty at the end."""
+    """The folder for files, which must be empty at the end."""
     before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
     yield tmp_path
     tempfile.tempdir = before
@@ -52,7 +52,7 @@ def test_a_request_may_have_a_configuration_only() -> None:
 
 
 def test_the_configuration_is_not_parsed_yet() -> None:
-    """What is wrong with it is the failure of the model's load, which the index shows."""
+    """An error in it is a failure of the model's load, which the index shows."""
     with LoadRequest.read("m", {"config": ""}) as request:
         assert request.config == ""
 

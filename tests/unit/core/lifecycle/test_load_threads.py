@@ -11,7 +11,7 @@ from tests.waiting import until
 
 
 class Work:
-    """Work that begins and does not end before `gate` is set."""
+    """Work that does not end before `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -1,4 +1,4 @@
-"""One version's load: retries, bugs of a backend, how many at once, and what is closed when it fails."""
+"""The load of one version: retries, bugs of a backend, the limit of loads at once, and closing after a failure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.waiting import until
 
 
 class CountingSource(LocalSource):
-    """`held` is how often the model was fetched and not released."""
+    """`held` is the number of fetches that were not released."""
 
     held = 0
 
@@ -50,7 +50,7 @@ class CountingSource(LocalSource):
 
 
 class Flaky(FakeBackend):
-    """Fails with one of `failures` at each load, as long as there are any."""
+    """Each load fails with the next of `failures` until none is left."""
 
     def __init__(self, *failures: Exception) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Flaky(FakeBackend):
 
 
 class OneInstance(FakeBackend):
-    """Its models make one instance and no more."""
+    """Its models make only one instance."""
 
     def load(self, context: LoadContext) -> FakeModel:
         model = super().load(context)
@@ -90,7 +90,7 @@ def located(source: LocalSource, name: str = "m") -> Located:
 
 
 def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
-    """The version after the load; unloaded again if it was ready."""
+    """The version after the load; it is unloaded again if it was ready."""
     version = ModelVersion("m", 1, "a test")
     loader.load(prepared, version)
     if version.is_ready:
@@ -105,7 +105,7 @@ def test_prepare_reads_the_configuration_and_the_versions(source: CountingSource
     prepared = loader.prepare(located(source))
     assert prepared.available == (1, 2)
     assert prepared.config.backend == "fake"
-    # As it is written: nothing is filled in.
+    # As it is written, without auto-completion.
     assert not prepared.config.HasField("version_policy")
 
 

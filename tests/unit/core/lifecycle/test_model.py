@@ -1,4 +1,4 @@
-"""One model: what a load makes of its versions, and what is left when a load fails."""
+"""The versions of one model after a load, a reload and a failed load."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_latest_policy_moves_on_and_the_old_version_stays_in_the_index(repos
     repository.load()
     assert repository.settled() == {1: "UNAVAILABLE unloaded", 2: "READY"}
     assert repository.backend.loads == ["m:1=1", "m:2=2"]
-    # There is no moment without a version.
+    # At no moment is there no version.
     assert repository.published == [[1], [2]]
     assert repository.model.is_ready
 
@@ -133,7 +133,7 @@ def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(reposit
     assert repository.settled() == {1: "READY Internal: the weights are broken"}
     assert repository.model.has_failed
     assert repository.model.is_ready
-    # It is tried again, although the files are those of the failure.
+    # It is loaded again, although the files are those that failed.
     assert repository.failure().message == error.message
     repository.put("1/model.fake", "2")
     repository.load()
@@ -150,7 +150,7 @@ def test_a_new_version_that_fails_stands_beside_the_one_that_serves(repository: 
     assert not repository.model.is_ready
     (repository.path / "m" / "2" / "model.fake").unlink()
     (repository.path / "m" / "2").rmdir()
-    # The files are those that serve: there is nothing to load, and nothing that failed any more.
+    # The files are those that serve, so nothing is loaded, and the failure is forgotten.
     repository.load()
     assert repository.settled() == {1: "READY"}
     assert repository.model.is_ready
@@ -163,7 +163,7 @@ def test_a_failed_version_that_is_no_longer_selected_leaves_the_index(repository
     repository.put("3/model.fake", "3")
     repository.load()
     assert repository.settled() == {3: "READY"}
-    # The file that serves comes back, and with it something new.
+    # The file that serves returns, together with a new one.
     repository.put("config.pbtxt", CONFIG + "version_policy { specific { versions: [ 3, 4 ] } }")
     file = repository.path / "m" / "3" / "model.fake"
     file.rename(repository.path / "kept")
@@ -185,7 +185,7 @@ def test_a_reload_of_several_versions_is_all_or_nothing(repository: Repository) 
     assert "version 2 is at UNAVAILABLE state" in repository.failure().message
     assert repository.model.serving == old
     assert repository.settled() == {1: "READY", 2: "READY Internal: the weights are broken"}
-    # What was loaded in vain is freed.
+    # The discarded version is freed.
     assert [model.is_closed for model in repository.backend.models] == [False, False, True]
     repository.put("2/model.fake", "20")
     repository.load()
@@ -288,7 +288,7 @@ def test_an_override_that_changes_only_instances_is_applied_in_place(repository:
 
 @pytest.mark.parametrize("weight", ["2", BROKEN])
 def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, weight: str) -> None:
-    """Also where it was to drop or to change what serves, which has left by then."""
+    """Even if it was to drop or change the serving versions, which have left by then."""
     repository.write(1, 2, config=ALL)
     repository.load()
     repository.put("3/model.fake", weight)

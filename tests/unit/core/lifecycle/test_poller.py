@@ -1,4 +1,4 @@
-"""Poll mode: what the repositories hold becomes what is served, and what is wrong in them keeps what is served."""
+"""Poll mode: the server follows changes in the repositories, and keeps the old models when the new ones are broken."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_name_that_another_repository_has_too_is_neither_loaded_nor_unloaded(t
         assert bench.index() == [f"m 1 READY {NOT_UNIQUE}"]
         assert bench.ask("m") == 1
         assert bench.backend.loads == ["m:1=1"]
-        # Also for one that is removed from the repository that it came from.
+        # Even if it is removed from the repository that it was loaded from.
         shutil.rmtree(second / "m")
         bench.poll()
         assert bench.index() == ["m 1 READY"]
@@ -207,7 +207,7 @@ def test_a_slow_load_delays_no_other(bench: Bench, tmp_path: Path) -> None:
         bench.lifecycle.poll()
         until(lambda: bench.ask("other") == 2)
         assert bench.ask("m") == 1
-        # While it is being loaded it is left alone.
+        # A model that is being loaded is left alone.
         put(tmp_path / "m" / "1" / "model.fake", "3")
         bench.lifecycle.poll()
         assert bench.backend.loads.count("m:1=3") == 0

@@ -15,7 +15,7 @@ FILES = ("config.pbtxt", "labels.txt", "1/model.onnx", "2/model.onnx")
 
 
 def content(config: str = CONFIG, *changed: str, without: str = "") -> Content:
-    """A model with two versions; the files `changed` are new or newer than those of the model that was loaded."""
+    """A model with two versions; the files `changed` are new, or newer than those of the loaded model."""
     tags = {**dict.fromkeys(FILES, "a"), **dict.fromkeys(changed, "b")}
     files = tuple(SourceFile(path, 1, tag) for path, tag in sorted(tags.items()) if path != without)
     return Content(files, parse_model_config(config, "config.pbtxt"))

@@ -1,4 +1,4 @@
-"""Versions that leave while requests run; a version is made as the loader makes it, on a backend that can be held."""
+"""Versions that leave while requests run, made as the loader makes them, on a backend that can be held."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 @contextmanager
 def serving(repository: Path) -> Iterator[tuple[Bench, ModelVersion, Retirement]]:
-    """A model with a version that the server itself will not unload at its end, since the test did."""
+    """A model whose version the test unloads, so that the server does not at its exit."""
     write(repository, "m", 1)
     with living(repository) as bench:
         version = bench.version("m")
@@ -54,7 +54,7 @@ def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
             ):
                 bench.ask("m")
             assert queued.empty()
-            # The time is over: what waits is told so, what runs goes on.
+            # The time is over: queued requests are refused, running ones continue.
             assert not retirement.wait(0)
             with pytest.raises(ServerStopping):
                 weight_of(queued)

@@ -21,7 +21,7 @@ HALF = MEMORY // 2
 
 
 class Ends:
-    """A connection, and the engine's end of it. Everything happens on the test's thread."""
+    """A connection, and the engine's end of it. Everything runs on the test's thread."""
 
     def __init__(self, folder: Path, memory_bytes: int = MEMORY) -> None:
         path = str(folder / "engine.sock")
@@ -38,33 +38,35 @@ class Ends:
         ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
         self.shared_memory = SharedMemoryBlock.attach(descriptor)
         self._frames: list[Frame] = []
-        self._requests = RequestReader(lambda place, size: self.shared_memory.view(place, size).data)
+        self._requests = RequestReader(lambda offset, size: self.shared_memory.view(offset, size).data)
 
     def _wake(self) -> None:
         self.wakes += 1
 
     def next(self) -> Frame:
-        """What the connection has sent."""
+        """The next frame that the connection has sent."""
         self.connection.flush()
         while not self._frames:
             self._frames = self._reader.feed(self.sock.recv(1 << 20))
         return self._frames.pop(0)
 
     def next_request(self) -> tuple[int, InferenceRequest, int]:
-        """Its number, itself, and how many of its inputs lie in the arena."""
+        """The next request: its number, the request, and how many of its inputs are in shared memory."""
         kind, _, shared, number, content = self.next()
         assert kind == REQUEST
         return number, self._requests.read(content, shared), shared
 
     def give(self, content: bytes) -> None:
-        """What the engine sends, read by the connection."""
+        """Send `content` as the engine, and let the connection read it."""
         self.sock.sendall(content)
         self.connection.read()
 
-    def answer(self, number: int, values: Array | None = None, place: int | None = None, *, final: bool = True) -> None:
+    def answer(
+        self, number: int, values: Array | None = None, offset: int | None = None, *, final: bool = True
+    ) -> None:
         outputs = [] if values is None else [OutputTensor("OUT", "INT32", values.shape, values)]
         response = InferenceResponse("simple", 1, outputs, final=final)
-        self.give(ResponseWriter(lambda content: place).write(response, number))
+        self.give(ResponseWriter(lambda content: offset).write(response, number))
 
     def submit(self, request: InferenceRequest) -> Answer:
         answer = Answer(request)

@@ -1,4 +1,4 @@
-"""Both ends of the socket between front ends and the engine, for tests: a served engine, and a client made by hand."""
+"""Both ends of the socket between front ends and the engine, for tests: a served engine, and a client by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbers(values: Array, name: str = "IN", datatype: str = "INT32", **fields: 
 
 
 def echo(request: InferenceRequest) -> InferenceResponse:
-    """Each input as an output, copied, as a model's outputs are not its inputs."""
+    """Each input as an output, copied, because the outputs of a model are not its inputs."""
     outputs = []
     for tensor in request.inputs:
         array = np.frombuffer(tensor.data, BY_NAME[tensor.datatype].dtype).reshape(tensor.shape).copy()
@@ -48,7 +48,7 @@ def echo(request: InferenceRequest) -> InferenceResponse:
 
 
 class ServedEngine(FakeEngine):
-    """What a server asks of its engine besides the protocol."""
+    """A fake engine with the attributes that the server reads besides the protocol."""
 
     def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = echo) -> None:
         super().__init__(respond)
@@ -61,7 +61,7 @@ class ServedEngine(FakeEngine):
 
 @contextmanager
 def served(folder: Path, engine: Any, **options: Any) -> Iterator[tuple[str, EngineServer]]:
-    """Where `engine` is served, and the server."""
+    """The path of the socket that serves `engine`, and the server."""
     path = str(folder / "engine.sock")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
@@ -77,7 +77,7 @@ def served(folder: Path, engine: Any, **options: Any) -> Iterator[tuple[str, Eng
 
 @contextmanager
 def connected(path: str, memory_bytes: int = SHARED) -> Iterator[RemoteEngine]:
-    """A front end's engine, connected."""
+    """The client of a front end, connected."""
     engine = RemoteEngine(path, ThreadLink(), memory_bytes)
     engine.start()
     try:
@@ -105,7 +105,7 @@ class Answer:
         return self._is_whole.is_set()
 
     def get(self) -> InferenceResponse:
-        """The last of them."""
+        """The last response. Blocks until it arrives."""
         assert self._is_whole.wait(LIMIT_S), "no answer"
         return self.responses[-1]
 
@@ -117,7 +117,7 @@ def ask(engine: Any, request: InferenceRequest) -> Answer:
 
 
 def sealed_memory(size: int = SHARED, seals: int = fcntl.F_SEAL_SHRINK) -> int:
-    """The descriptor of memory to share."""
+    """The descriptor of new shared memory."""
     descriptor = os.memfd_create("test-shared-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -125,7 +125,7 @@ def sealed_memory(size: int = SHARED, seals: int = fcntl.F_SEAL_SHRINK) -> int:
 
 
 class ByHand:
-    """A front end that sends whatever the test says; a context manager. `sock` blocks, with a limit."""
+    """A front end that sends whatever the test wants; a context manager. `sock` blocks, with a limit."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -149,7 +149,7 @@ class ByHand:
         self.sock.sendall(content)
 
     def send_hello(self, fields: object = (VERSION, SHARED // 2), descriptors: Iterable[int] = ()) -> None:
-        """Say who it is, with these descriptors, which are closed here."""
+        """Send a greeting with these descriptors, which this closes."""
         handed = list(descriptors)
         try:
             socket.send_fds(self.sock, [frame(HELLO, 1, (orjson.dumps(fields),))], handed)
@@ -158,12 +158,12 @@ class ByHand:
                 os.close(descriptor)
 
     def greet(self) -> ByHand:
-        """As a front end does."""
+        """Greet as a front end does."""
         self.send_hello(descriptors=[sealed_memory()])
         return self
 
     def next(self) -> Frame:
-        """The next frame that comes."""
+        """The next frame. Blocks until it arrives."""
         while not self._frames:
             chunk = self.sock.recv(1 << 16)
             assert chunk, "the connection has ended"
@@ -171,13 +171,13 @@ class ByHand:
         return self._frames.pop(0)
 
     def next_of(self, kind: int) -> Frame:
-        """The next one of that type; others are left out."""
+        """The next frame of that type; others are skipped."""
         while (found := self.next())[0] != kind:
             pass
         return found
 
     def is_cut_off(self) -> bool:
-        """Whether the engine ends the connection; what still comes before is taken."""
+        """Whether the engine ends the connection; reads what it sends before."""
         try:
             while self.sock.recv(1 << 16):
                 pass
@@ -189,12 +189,11 @@ class ByHand:
 
 
 def descriptors() -> int:
-    """How many this process has: without those that a link makes for each wait, and those of what only the collector
-    will find."""
+    """The number of this process's descriptors, without those of garbage and those that a link makes for each wait."""
     gc.collect()
     links = []
     for path in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them, and those of other threads
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself, and those of other threads
             links.append(os.readlink(path))
     return len([link for link in links if "eventpoll" not in link and "/fd" not in link])
 

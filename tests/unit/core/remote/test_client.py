@@ -1,4 +1,4 @@
-"""The Engine protocol over a socket, between a real client and a real server: mostly of an engine that is none."""
+"""The Engine protocol over a socket, between a real client and a real server, usually of a fake engine."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> Non
 
 @pytest.mark.parametrize("size", [0, 4, LARGE - 4, LARGE, HALF, HALF + 4, 8 * SHARED])
 def test_tensors_of_any_size_are_echoed(remote: RemoteEngine, size: int) -> None:
-    """In a frame, in the arena, and what has no room there."""
+    """In a frame, in shared memory, and too large for shared memory."""
     values = np.arange(size // 4, dtype=np.int32)
     for _ in range(3):
         response = ask(remote, numbers(values, id="an id")).get()
@@ -169,7 +169,7 @@ def test_a_request_that_cannot_be_sent_is_answered_with_an_error(remote: RemoteE
     assert isinstance(ask(remote, request).get().error, InvalidRequest)
 
 
-# --- room in the arena
+# --- room in shared memory
 
 
 def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
@@ -178,7 +178,7 @@ def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
     assert remote.allocate(1) is None
     answers = [ask(remote, numbers(filled(HALF // 2, value))) for value in range(4)]
     small = ask(remote, numbers(SMALL))
-    assert small.get().error is None  # it needs none
+    assert small.get().error is None  # it needs no shared memory
     assert not any(answer.is_there for answer in answers)
     del memory
     for value, answer in enumerate(answers):
@@ -223,7 +223,7 @@ def test_a_request_that_waits_for_room_is_answered_when_the_engine_ends(engine: 
 
 
 def test_real_models_answer_through_the_client(tmp_path: Path) -> None:
-    """Batched requests of many clients, a large tensor, text, and what changes which models there are."""
+    """Batched requests, large tensors, text, and loads and unloads."""
     repository = tmp_path / "models"
     onnx_models.write_version(onnx_models.add_sub(), repository, "sums", "max_batch_size: 8 dynamic_batching {}")
     onnx_models.write_version(onnx_models.identity("FP32"), repository, "echo", "max_batch_size: 8")

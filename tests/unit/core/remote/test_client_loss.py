@@ -1,4 +1,4 @@
-"""The engine over a socket, when there is none, or when it ends."""
+"""The client of an engine that has not started yet, or that ends."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: 
         with served(tmp_path, following):
             until(remote.is_ready)
             assert remote.model_spec("simple").version == 7
-            # What was received for the last one lies in memory that the next does not see.
+            # The next engine does not see the memory that was allocated for the last one.
             response = ask(remote, numbers(body, datatype="UINT8")).get()
             assert response.error is None
             assert response.outputs[0].array.tolist() == body.tolist()
@@ -120,7 +120,7 @@ def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: 
 
 
 def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: ServedEngine, tmp_path: Path) -> None:
-    """A client must not take it for one that there is not: it would not come back."""
+    """A client that is told that the model does not exist would not ask again."""
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         with pytest.raises(ModelNotFound):
             remote.model_spec("other")
@@ -146,7 +146,7 @@ def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: 
 def test_a_call_fails_when_the_engine_does_not_answer(
     engine: ServedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread of the engine that is stuck must not take the front end's threads with it."""
+    """A stuck thread of the engine must not block the front end's threads."""
     monkeypatch.setattr(engine_client, "_CALL_SECONDS", 0.05)
     may_go_on = threading.Event()
     engine.metrics = lambda: may_go_on.wait(LIMIT_S) and MetricsSnapshot()  # type: ignore[method-assign,return-value]
@@ -202,7 +202,7 @@ def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Pat
             until(lambda: len(engine._pending) == 1)
         for answer in answers:
             assert isinstance(answer.get().error, EngineGone)
-        del memory  # nobody is there to be told
+        del memory  # the engine that it belonged to is gone
         until(lambda: engine.calls == [("cancel", "simple")])
     assert threading.active_count() == threads
     assert caplog.text == ""

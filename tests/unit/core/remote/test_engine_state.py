@@ -1,4 +1,4 @@
-"""What every front end knows of the engine without asking."""
+"""The state that the engine sends to every front end."""
 
 from __future__ import annotations
 

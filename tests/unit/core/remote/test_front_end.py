@@ -37,7 +37,7 @@ from tests.unit.core.remote.remote_parts import PAGE, SHARED, ByHand, ServedEngi
 
 
 class Pair:
-    """A front end in the engine's hands, and the other end of its socket. Everything happens on the test's thread."""
+    """The engine's view of a front end, and the other end of its socket. Everything runs on the test's thread."""
 
     def __init__(self, engine: ServedEngine | None = None) -> None:
         ours, theirs = socket.socketpair()
@@ -59,7 +59,7 @@ class Pair:
         return self
 
     def give(self, content: Buffer) -> None:
-        """What the other end sends, read here."""
+        """Send from the other end, and read it here."""
         self.hand.send(content)
         assert self.front_end.read()
 
@@ -198,8 +198,8 @@ def test_a_large_response_is_in_the_half_for_responses(pair: Pair) -> None:
     pair.ask(1, [0])
     *_, shared, _, content = pair.hand.next()
     assert shared == 1
-    place = int.from_bytes(content[8:16], "little")
-    assert SHARED // 2 <= place <= SHARED - LARGE
+    offset = int.from_bytes(content[8:16], "little")
+    assert SHARED // 2 <= offset <= SHARED - LARGE
 
 
 def test_responses_go_through_the_socket_when_their_half_is_full(pair: Pair) -> None:
@@ -254,7 +254,7 @@ def test_cancel_reaches_the_engine(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
-    pair.give(frame(CANCEL, 2))  # answered already, or never asked: nobody's fault
+    pair.give(frame(CANCEL, 2))  # already answered, or never submitted: no error
     assert pair.engine.calls == []
     pair.give(frame(CANCEL, 1))
     assert pair.engine.calls == [("cancel", "simple")]
@@ -295,31 +295,31 @@ def test_deferred_calls_are_made_after_all_requests_of_a_read_even_if_it_fails(p
     assert events == ["submitted", "called"]
 
 
-@pytest.mark.parametrize("place", [0, PAGE, SHARED // 2, SHARED, 2**64 - 1])
-def test_a_release_of_unused_memory_is_refused(pair: Pair, place: int) -> None:
+@pytest.mark.parametrize("offset", [0, PAGE, SHARED // 2, SHARED, 2**64 - 1])
+def test_a_release_of_unused_memory_is_refused(pair: Pair, offset: int) -> None:
     pair.greet()
     with pytest.raises(BadFrame):
-        pair.give(frame(RELEASE, place))
+        pair.give(frame(RELEASE, offset))
 
 
 def test_a_second_release_is_refused(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     pair.ask(1, [0])
-    place = int.from_bytes(pair.hand.next()[4][8:16], "little")
-    pair.give(frame(RELEASE, place))
+    offset = int.from_bytes(pair.hand.next()[4][8:16], "little")
+    pair.give(frame(RELEASE, offset))
     with pytest.raises(BadFrame):
-        pair.give(frame(RELEASE, place))
+        pair.give(frame(RELEASE, offset))
 
 
 @pytest.mark.parametrize(
-    ("place", "size"), [(SHARED, 4), (SHARED - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
+    ("offset", "size"), [(SHARED, 4), (SHARED - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
 )
-def test_a_tensor_outside_the_shared_memory_is_refused(pair: Pair, place: int, size: int) -> None:
+def test_a_tensor_outside_the_shared_memory_is_refused(pair: Pair, offset: int, size: int) -> None:
     pair.greet()
     meta = orjson.dumps(["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [1], size, True]]])
     with pytest.raises(BadFrame):
-        pair.give(write_block(REQUEST, 1, block_head(meta, b"", (place,)), (), shared=1))
+        pair.give(write_block(REQUEST, 1, block_head(meta, b"", (offset,)), (), shared=1))
 
 
 # --- a front end that does not read

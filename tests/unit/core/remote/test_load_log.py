@@ -1,4 +1,4 @@
-"""What was loaded and unloaded by request, as an engine that is started again finds it."""
+"""The loads and unloads that a restarted engine finds in the log."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_half_written_note_is_ignored(folder: Path) -> None:
 def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     load_log = LoadLog(folder)
     note(load_log, "load_model", "a", {})
-    (folder / "2").mkdir()  # nothing can be put in its place
+    (folder / "2").mkdir()  # nothing can replace it
     (folder / "2" / "x").touch()
     note(load_log, "load_model", "b", {})
     assert "'b' was changed" in caplog.text

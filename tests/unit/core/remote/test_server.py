@@ -1,4 +1,4 @@
-"""The engine's side of the socket: real connections, some of them hostile.
+"""The engine's end of the socket: real connections, some of them hostile.
 
 While one of them does its worst another one, that of a real front end, must be served as if nothing were.
 """
@@ -59,7 +59,7 @@ def path(engine: ServedEngine, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def neighbour(path: str) -> Iterator[RemoteEngine]:
-    """A front end that does nothing wrong, and is served well before and after each test."""
+    """A front end without faults, which must be served before and after each test."""
     with connected(path) as remote:
         assert_served(remote)
         yield remote
@@ -126,8 +126,8 @@ HOSTILE: dict[str, Callable[[str], ByHand]] = {
     "other JSON": welcome(request_of({"inputs": []})),
     "deep JSON": welcome(write_block(REQUEST, 1, block_head(b"[" * 100_000 + b"]" * 100_000), ())),
     "too few bytes": welcome(request_of([*META[:9], [["IN", "INT32", [400], 1600, False]]])),
-    "a place outside": welcome(request_of([*META[:9], [["IN", "INT32", [4], 16, True]]], (), (2**40,))),
-    "a place too many": welcome(request_of(META, (SMALL.tobytes(),), (0,))),
+    "a offset outside": welcome(request_of([*META[:9], [["IN", "INT32", [4], 16, True]]], (), (2**40,))),
+    "a offset too many": welcome(request_of(META, (SMALL.tobytes(),), (0,))),
     "an unknown call": welcome(frame(CALL, 1, (b'["__init__",[]]',))),
     "a call of something else": welcome(frame(CALL, 1, (b'["submit",[1,2]]',))),
     "a call with wrong arguments": welcome(frame(CALL, 1, (b'["load_model",[1,2,3]]',))),
@@ -160,7 +160,7 @@ def test_half_a_frame_affects_no_other_front_end(path: str, neighbour: RemoteEng
 def test_an_unexpected_error_disconnects_one_front_end(
     path: str, neighbour: RemoteEngine, engine: ServedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of the engine's own must not end the thread that serves all of them."""
+    """A bug of the engine must not end the thread that serves all front ends."""
 
     def respond(request: InferenceRequest) -> InferenceResponse:
         if request.id == "poison":
@@ -175,7 +175,7 @@ def test_an_unexpected_error_disconnects_one_front_end(
 
 
 def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour: RemoteEngine) -> None:
-    """Whatever they make of a frame: it is served or its sender is cut off."""
+    """Each changed frame is served, or its sender is disconnected."""
     choice = random.Random(3)
     good = [
         RequestWriter().write(numbers(SMALL, id="an id"), 1, lambda content: None),
@@ -222,7 +222,7 @@ def test_a_front_end_that_does_not_read_is_no_longer_read_and_then_disconnected(
                 for number in range(100_000):
                     hand.send(RequestWriter().write(numbers(SMALL, id="greedy"), number, lambda content: None))
                     sent += 1
-            # What was read before it was blocked is all that is answered.
+            # Only the requests that were read before the socket was full are answered.
             assert sent < 100_000
             assert served_requests.count("greedy") < 5000
             hand.sock.settimeout(30)
@@ -253,7 +253,7 @@ def test_a_front_end_that_reads_late_gets_everything(engine: ServedEngine, tmp_p
 
 
 def test_answers_from_many_threads_reach_a_slow_front_end(engine: ServedEngine, tmp_path: Path) -> None:
-    """Whoever finds the socket full leaves the rest to the server's thread, which sends while others find it full."""
+    """A thread that finds the socket full leaves the rest to the server's thread."""
     array = np.arange(2500, dtype=np.int32)
 
     def submit(pending: PendingRequest) -> None:

@@ -1,4 +1,4 @@
-"""What the engine tells all of its front ends, and how it ends with them."""
+"""The state that the engine sends to all front ends, and the end of the server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path(engine: ServedEngine, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def neighbour(path: str) -> Iterator[RemoteEngine]:
-    """A front end that does nothing wrong, and is served well before and after each test."""
+    """A front end without faults, which must be served before and after each test."""
     with connected(path) as remote:
         assert_served(remote)
         yield remote
@@ -59,7 +59,7 @@ def state_in(found: Frame) -> EngineState:
     return state
 
 
-# --- what front ends are told
+# --- states
 
 
 def test_all_front_ends_learn_of_a_change(path: str, engine: ServedEngine, tmp_path: Path) -> None:
@@ -124,18 +124,18 @@ def test_the_server_is_not_ready_while_models_are_restored(engine: ServedEngine,
 
 
 def test_the_server_is_not_ready_until_all_front_ends_have_connected(engine: ServedEngine, tmp_path: Path) -> None:
-    """A client that hears of one front end that the server is ready may reach another with its request."""
+    """A client that one front end told that the server is ready may send its request to another."""
     with served(tmp_path, engine, expected=2) as (path, _), ByHand.at(path).greet() as first:
         state = state_in(first.next())
         assert (state.live, state.ready, state.phase.name) == (True, False, Phase.LOADING)
-        with ByHand.at(path):  # it says nothing
+        with ByHand.at(path):  # it does not greet
             engine.generation += 1
             assert not state_in(first.next()).ready
         with ByHand.at(path).greet() as second:
             for hand in (first, second):
                 while not (state := state_in(hand.next())).ready:
                     assert state.phase.name == Phase.LOADING
-        with ByHand.at(path).greet() as third:  # one that was started again in place of another
+        with ByHand.at(path).greet() as third:  # a restarted one
             assert state_in(third.next()).ready
 
 
@@ -146,7 +146,7 @@ def test_a_missing_front_end_delays_readiness_for_a_limited_time(engine: ServedE
 
 
 def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path: Path) -> None:
-    """Several threads look at the engine and tell; here one of them is slow between the two."""
+    """Several threads read the state and send it; here one of them is slow in between."""
     with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
         state_in(hand.next())
         is_looking, may_tell = threading.Event(), threading.Event()
@@ -176,7 +176,7 @@ def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path
         assert seen[-1].ready
 
 
-# --- its end
+# --- the end
 
 
 def test_stop_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> None:

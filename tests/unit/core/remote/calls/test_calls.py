@@ -42,7 +42,7 @@ from tests.unit import onnx_models
 from tests.waiting import until
 
 LIMIT_S = 60.0
-# These go their own ways: requests and cancellations as frames, the others are pushed.
+# Requests and cancellations are frames of their own; the engine sends the others with its state.
 NO_CALLS = {"submit", "cancel", "is_live", "is_ready", "phase"}
 CONFIG = """
 max_batch_size: 8
@@ -77,7 +77,7 @@ def engine_of(repository: Path) -> Iterator[InferenceEngine]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
-    """With a model that has served one request."""
+    """An engine with a model that has served one request."""
     repository = tmp_path_factory.mktemp("models")
     onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
     (repository / "simple" / "labels.txt").write_text("\n".join(f"label {n}" for n in range(16)))
@@ -88,13 +88,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n in range(2)]
         engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
         assert responses.get(timeout=LIMIT_S).error is None
-        # Counted for the whole batch, after its requests were answered.
+        # The batch is counted after its requests were answered.
         until(lambda: engine.model_statistics("simple")[0].statistics.inference_count == 2)
         yield engine
 
 
 def ask(engine: Engine, name: str, *arguments: object) -> Any:
-    """As a front end and the engine do it: two documents, and nothing else, cross."""
+    """Make the call as a front end and the engine do: only two documents cross."""
     call, sent = decode_call(padded(encode_call(name, arguments)))
     try:
         answer = encode_result(call, call.ask(engine, sent))
@@ -104,7 +104,7 @@ def ask(engine: Engine, name: str, *arguments: object) -> Any:
 
 
 def padded(content: bytes) -> memoryview:
-    """As it lies in a frame."""
+    """`content` with the padding of a frame."""
     return memoryview(content + bytes(-len(content) % 16))
 
 

@@ -24,7 +24,7 @@ def over_the_wire(error: BaseException) -> ServerError:
 
 
 def engine_errors() -> Iterator[type[ServerError]]:
-    """Every class of error that the engine's parts of core define."""
+    """Every error class that the rooms of the engine define."""
     for module in pkgutil.walk_packages(core.__path__, "core."):
         if module.name.split(".")[1] in ("frontend", "http", "grpc", "remote"):
             continue

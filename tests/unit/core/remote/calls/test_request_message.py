@@ -18,13 +18,13 @@ from tests.unit.packed_tensors import packed_request
 SHARED = bytearray(1 << 20)
 
 
-def view_of(place: int, size: int) -> memoryview:
-    if not 0 <= place <= place + size <= len(SHARED):
+def view_of(offset: int, size: int) -> memoryview:
+    if not 0 <= offset <= offset + size <= len(SHARED):
         raise BadFrame("outside")
-    return memoryview(SHARED)[place : place + size]
+    return memoryview(SHARED)[offset : offset + size]
 
 
-def no_place(content: Buffer) -> int | None:
+def no_offset(content: Buffer) -> int | None:
     return None
 
 
@@ -62,7 +62,7 @@ def test_every_field_arrives() -> None:
     request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
     request.correlation_id = "sequence"
     request.sequence_start = True
-    found = read(RequestWriter().write(request, 1, no_place))
+    found = read(RequestWriter().write(request, 1, no_offset))
     assert as_tuple(found) == as_tuple(request)
     (tensor,) = found.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
@@ -70,7 +70,7 @@ def test_every_field_arrives() -> None:
 
 
 def test_defaults_arrive_as_defaults() -> None:
-    found = read(RequestWriter().write(InferenceRequest("m", []), 1, no_place))
+    found = read(RequestWriter().write(InferenceRequest("m", []), 1, no_offset))
     assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
     assert list(found.inputs) == []
 
@@ -82,7 +82,7 @@ def test_arrays_of_every_datatype_arrive(datatype: str, elements: int) -> None:
     for content in (array, array.tobytes(), array[::-1][::-1]):
         given = memoryview(content) if isinstance(content, bytes) else content
         request = InferenceRequest("m", [InputTensor("IN", datatype, (elements,), given)])
-        assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == array.tobytes()
+        assert bytes(read(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == array.tobytes()
 
 
 def test_elements_of_bytes_arrive() -> None:
@@ -90,16 +90,16 @@ def test_elements_of_bytes_arrive() -> None:
     array = np.empty(4, object)
     array[:] = elements
     request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
-    assert bytes(read(RequestWriter().write(request, 1, no_place)).inputs[0].data) == pack_bytes(elements)
+    assert bytes(read(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == pack_bytes(elements)
 
 
 def test_large_inputs_are_read_from_shared_memory() -> None:
-    places = iter((4096, 524288))
+    offsets = iter((4096, 524288))
 
     def put(content: Buffer) -> int:
-        place = next(places)
-        SHARED[place : place + len(content)] = content
-        return place
+        offset = next(offsets)
+        SHARED[offset : offset + len(content)] = content
+        return offset
 
     large = np.arange(LARGE // 4, dtype=np.int32)
     inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
@@ -131,7 +131,7 @@ def test_each_request_has_its_own_parameters() -> None:
     request = InferenceRequest("m", [])
     request.parameters = {"a": 1}
     reader = RequestReader(view_of)
-    first, second = (read(RequestWriter().write(request, number, no_place), reader) for number in (1, 2))
+    first, second = (read(RequestWriter().write(request, number, no_offset), reader) for number in (1, 2))
     assert first.parameters is not None
     first.parameters["b"] = 2
     assert second.parameters == {"a": 1}
@@ -188,11 +188,11 @@ def test_reading_refuses_malformed_requests(meta: Any) -> None:
     read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD)), [bytes(16)]))
 
 
-@pytest.mark.parametrize("places", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
-def test_reading_refuses_invalid_offsets(places: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("offsets", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
+def test_reading_refuses_invalid_offsets(offsets: tuple[int, ...]) -> None:
     meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(meta, b"", places), (), shared=len(places)))
+        read(write_block(REQUEST, 1, block_head(meta, b"", offsets), (), shared=len(offsets)))
     with pytest.raises(BadFrame):
         read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], shared=1))
 
@@ -200,7 +200,7 @@ def test_reading_refuses_invalid_offsets(places: tuple[int, ...]) -> None:
 def test_reading_refuses_every_truncation() -> None:
     value = np.arange(100, dtype=np.int32)
     whole = RequestWriter().write(
-        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_place
+        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_offset
     )
     content = memoryview(whole)[HEADER.size :]
     for size in range(0, len(content) - 16, 16):
@@ -209,12 +209,12 @@ def test_reading_refuses_every_truncation() -> None:
 
 
 def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
-    writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
+    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
     layouts = set()
     for number, request_id in enumerate(("", "", "an id", "")):
         request = packed_request([number, 2, 3], number / 2)
         request.id = request_id
-        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, number, no_place))
+        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, number, no_offset))
         found = reader.read(content, placed)
         assert isinstance(found.inputs, PackedInputs)
         layouts.add(found.inputs.layout)
@@ -224,7 +224,7 @@ def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
 
 
 def test_the_options_of_a_request_arrive() -> None:
-    writer, reader = RequestWriter(), RequestReader(lambda place, size: memoryview(b""))
+    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
     plain = packed_request([1, 2, 3], 0.5)
     special = packed_request([1, 2, 3], 0.5)
     special.parameters, special.correlation_id, special.sequence_end = {"p": 1}, 7, True
@@ -232,7 +232,7 @@ def test_the_options_of_a_request_arrive() -> None:
     other.priority, other.outputs, other.timeout_us = 2, ("A",), 9
     seen = []
     for request in (plain, special, other, plain):
-        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, 1, no_place))
+        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, 1, no_offset))
         found = reader.read(content, placed)
         seen.append(
             (

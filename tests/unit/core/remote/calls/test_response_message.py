@@ -19,11 +19,11 @@ from tests.unit.packed_tensors import packed_responses
 SHARED = np.zeros(1 << 20, np.uint8)
 
 
-def borrow(place: int, size: int) -> Array:
-    return SHARED[place : place + size]
+def borrow(offset: int, size: int) -> Array:
+    return SHARED[offset : offset + size]
 
 
-def no_place(content: Buffer) -> int | None:
+def no_offset(content: Buffer) -> int | None:
     return None
 
 
@@ -34,7 +34,7 @@ def read(block: bytes, reader: ResponseReader | None = None) -> InferenceRespons
 
 
 def sent(response: InferenceResponse) -> InferenceResponse:
-    return read(ResponseWriter(no_place).write(response, 1))
+    return read(ResponseWriter(no_offset).write(response, 1))
 
 
 def output(name: str, datatype: str, array: Array) -> OutputTensor:
@@ -80,13 +80,13 @@ def test_a_tensor_without_dimensions_arrives() -> None:
 
 
 def test_large_outputs_are_read_from_shared_memory() -> None:
-    places = iter((4096, None, 524288))
+    offsets = iter((4096, None, 524288))
 
     def put(content: Buffer) -> int | None:
-        place = next(places)
-        if place is not None:
-            SHARED[place : place + len(content)] = content
-        return place
+        offset = next(offsets)
+        if offset is not None:
+            SHARED[offset : offset + len(content)] = content
+        return offset
 
     arrays = [np.full(LARGE // 4, number, np.int32) for number in (1, 2, 3)]
     outputs = [output(f"O{number}", "INT32", array) for number, array in enumerate(arrays)]
@@ -116,8 +116,8 @@ def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_similar_responses_are_told_apart() -> None:
-    """What stands before the tensors is written once for all that are alike."""
-    writer, reader = ResponseWriter(no_place), ResponseReader(borrow)
+    """The head of the block is written once for all similar responses."""
+    writer, reader = ResponseWriter(no_offset), ResponseReader(borrow)
     for name, array, parameters in (
         ("A", np.arange(3), None),
         ("A", np.arange(4), None),
@@ -135,7 +135,7 @@ def test_similar_responses_are_told_apart() -> None:
 
 
 def test_the_memory_of_known_documents_is_bounded() -> None:
-    writer = ResponseWriter(no_place)
+    writer = ResponseWriter(no_offset)
     for size in range(3000):
         writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
         assert len(writer._heads) <= 1024
@@ -162,11 +162,11 @@ def test_reading_refuses_malformed_responses(meta: Any) -> None:
 def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
     response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
     with pytest.raises(TypeError):
-        ResponseWriter(no_place).write(response, 1)
+        ResponseWriter(no_offset).write(response, 1)
 
 
 def test_packed_responses_arrive_unchanged() -> None:
-    writer, reader = ResponseWriter(no_place), ResponseReader(lambda place, size: np.zeros(0))
+    writer, reader = ResponseWriter(no_offset), ResponseReader(lambda offset, size: np.zeros(0))
     for number, response in enumerate(packed_responses(3)):
         ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(writer.write(response, number))
         found = reader.read(content, flags, placed, "id")

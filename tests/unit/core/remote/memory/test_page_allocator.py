@@ -1,4 +1,4 @@
-"""Pages of a memory block: where they lie, that they never overlap, and that everything comes back."""
+"""Pages of a memory block: their offsets, that they never overlap, and that all are freed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 60.0
 
 
 class Model:
-    """What first fit must answer, found by looking at every page."""
+    """The offsets that first fit must return, found by looking at every page."""
 
     def __init__(self) -> None:
         self.in_use: dict[int, int] = {}
@@ -38,7 +38,7 @@ class Model:
         return None
 
 
-# Sizes to allocate; a negative number frees one of the pages in use instead.
+# Sizes to allocate; a negative number frees one of the allocations instead.
 steps = st.lists(st.integers(-8, -1) | st.integers(0, 7 * PAGE) | st.sampled_from([END - START, END]), max_size=60)
 
 
@@ -63,8 +63,8 @@ def test_allocate_returns_the_lowest_offset_that_fits(numbers: list[int]) -> Non
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_free_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
     pages = PageAllocator(0, 3 * PAGE)
-    places = [pages.allocate(PAGE) for _ in range(3)]
-    assert places == [0, PAGE, 2 * PAGE]
+    offsets = [pages.allocate(PAGE) for _ in range(3)]
+    assert offsets == [0, PAGE, 2 * PAGE]
     assert pages.allocate(1) is None
     for index in order:
         pages.free(index * PAGE)
@@ -166,9 +166,9 @@ class Interrupted:
 
 
 def free_at_every_line(act: Callable[[PageAllocator], int | None]) -> int:
-    """Runs `act` on an allocator of 8 pages with 0, 1, 2 and 4 in use, and frees 1 at each of its lines in turn.
+    """Run `act` on an allocator of 8 pages with 0, 1, 2 and 4 in use, and free 1 at each of its lines in turn.
 
-    Returns how many lines there were.
+    Returns the number of lines.
     """
     at = 0
     while True:
@@ -204,6 +204,6 @@ def test_free_works_in_the_middle_of_any_other_call(act: Callable[[PageAllocator
         except BaseException as error:
             lines.set_exception(error)
 
-    # A call that waits for itself must fail this test, not stop it.
+    # A deadlock must fail this test and not stop it.
     threading.Thread(target=work, daemon=True).start()
     assert lines.result(LIMIT) > 5

@@ -1,4 +1,4 @@
-"""Shared memory between processes: its bounds, its seals, when borrowed memory is given back."""
+"""Shared memory between processes: its bounds, its seals, and the end of borrows."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def is_open(descriptor: int) -> bool:
 
 
 def descriptors() -> int:
-    """How many of this process are arenas; a mapping has one too."""
+    """The number of this process's descriptors and mappings of shared memory."""
     links = []
     for path in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them, and those of other threads
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself, and those of other threads
             links.append(os.readlink(path))
     return sum(NAME in link for link in links)
 
@@ -57,7 +57,7 @@ def memfd(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
     return descriptor
 
 
-# --- its life
+# --- life
 
 
 def test_another_process_sees_the_same_bytes(block: SharedMemoryBlock) -> None:
@@ -154,7 +154,7 @@ def test_create_names_the_option_when_the_system_refuses() -> None:
 
 
 def refused(descriptor: int, match: str, maximum: int = 1 << 20) -> None:
-    """Checks that it is refused, and closed."""
+    """Assert that `attach` refuses and closes it."""
     with pytest.raises(ValueError, match=match):
         SharedMemoryBlock.attach(descriptor, maximum)
     assert not is_open(descriptor)
@@ -220,7 +220,7 @@ def test_a_view_outside_the_block_is_refused(block: SharedMemoryBlock, offset: i
 
 
 def shapes_of(array: Any) -> list[Any]:
-    """What people make of a borrowed array, and what goes on using its memory."""
+    """A view that was made of a borrowed array and still uses its memory."""
     return [
         array,
         array[3:9],

@@ -13,21 +13,21 @@ META = b'["m",1]'
 
 
 def read(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
-    """What a reader finds in a whole frame, and the frame's content."""
+    """What a reader returns for a whole frame, and the frame's content."""
     ((_, _, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
     return (*BlockReader(parse).read(content, shared), content)
 
 
-@pytest.mark.parametrize("places", [(), (0,), (4096, 2**64 - 1)])
+@pytest.mark.parametrize("offsets", [(), (0,), (4096, 2**64 - 1)])
 @pytest.mark.parametrize("text", [b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000])
 @pytest.mark.parametrize("sizes", [(), (0,), (1,), (16, 17, 5), (40_000,)])
-def test_a_block_is_read_as_it_was_written(places: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
+def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
     tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    block = write_block(REQUEST, 9, block_head(META, text, places), tensors, flags=1, shared=len(places))
-    assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(places), 9)
+    block = write_block(REQUEST, 9, block_head(META, text, offsets), tensors, flags=1, shared=len(offsets))
+    assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(offsets), 9)
     assert len(block) % ALIGNMENT == 0
-    meta, found_text, found_places, at, content = read(block)
-    assert (meta, found_text, found_places) == (["m", 1], text.decode("utf-8", "surrogatepass"), places)
+    meta, found_text, found_offsets, at, content = read(block)
+    assert (meta, found_text, found_offsets) == (["m", 1], text.decode("utf-8", "surrogatepass"), offsets)
     assert at % ALIGNMENT == 0
     together = b"".join(tensors)
     assert content[at:] == together + bytes(-len(together) % ALIGNMENT)
@@ -71,7 +71,7 @@ def test_equal_documents_are_parsed_once() -> None:
 
 
 def test_the_memory_of_known_documents_is_bounded() -> None:
-    """Names and shapes are the clients': there may be ever more of them."""
+    """Clients choose names and shapes, so their number has no limit."""
     reader = BlockReader(list)
     known = reader._known
     for number in range(5000):

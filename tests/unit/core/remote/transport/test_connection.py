@@ -1,4 +1,4 @@
-"""One connection of a front end, to an engine that the test plays by hand."""
+"""One connection of a front end to an engine that the test plays by hand."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_connecting_fails_when_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
-    """The hub, and so every request, would wait with it."""
+    """It would block the hub, and so every request."""
     path = str(tmp_path / "busy")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -91,8 +91,8 @@ def test_connecting_fails_without_memory(tmp_path: Path) -> None:
 def test_memory_for_requests_is_in_their_half_and_is_freed(ends: Ends) -> None:
     held = [ends.connection.allocate(HALF // 4) for _ in range(4)]
     assert all(each is not None for each in held)
-    places = [ends.connection._shared_memory.offset_of(each) for each in held if each is not None]
-    assert sorted(place for place in places if place is not None) == [0, HALF // 4, HALF // 2, HALF * 3 // 4]
+    offsets = [ends.connection._shared_memory.offset_of(each) for each in held if each is not None]
+    assert sorted(offset for offset in offsets if offset is not None) == [0, HALF // 4, HALF // 2, HALF * 3 // 4]
     assert ends.connection.allocate(1) is None
     view = memoryview(held.pop())  # type: ignore[arg-type]
     assert ends.connection.allocate(1) is None
@@ -160,7 +160,7 @@ def test_submit_raises_when_there_is_no_room(ends: Ends) -> None:
     with pytest.raises(NoRoom):
         ends.submit(InferenceRequest("simple", inputs))
     del memory
-    assert ends.connection.allocate(HALF) is not None  # nor does it keep what it had found
+    assert ends.connection.allocate(HALF) is not None  # it freed what it had allocated
 
 
 def test_submit_refuses_a_parameter_that_json_cannot_hold(ends: Ends) -> None:
@@ -179,7 +179,7 @@ def test_cancel_names_the_request(ends: Ends) -> None:
     ends.connection.cancel(pending)
     assert ends.next()[::3] == (CANCEL, number)
     ends.answer(number)
-    ends.connection.cancel(pending)  # it is answered
+    ends.connection.cancel(pending)  # it was answered
     ends.connection.call(b"[]", lambda content: None)
     assert ends.next()[0] == CALL
 
@@ -212,13 +212,13 @@ def test_many_requests_for_a_lost_engine_do_not_raise(ends: Ends) -> None:
     ends.sock.close()
     answers = [ends.submit(numbers(SMALL)) for _ in range(ENOUGH)]
     assert not any(answer.responses for answer in answers)
-    with pytest.raises(OSError):  # noqa: PT011 - whichever of them comes first
+    with pytest.raises(OSError):  # noqa: PT011 - whichever error is first
         ends.connection.read()
     ends.connection.lose("it ended")
     assert all(isinstance(answer.get().error, EngineGone) for answer in answers)
 
 
-# --- what comes
+# --- from the engine
 
 
 def test_each_answer_reaches_its_request(ends: Ends) -> None:
@@ -279,7 +279,7 @@ def test_a_forgotten_call_ignores_its_result(ends: Ends) -> None:
 
 @pytest.mark.parametrize("content", [b"x" * 16, frame(REQUEST, 1), frame(STATE, 0, (b"{}",)), frame(17, 99)])
 def test_malformed_frames_of_the_engine_are_refused(ends: Ends, content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - BadFrame, or what reads the content
+    with pytest.raises(ValueError):  # noqa: PT011 - BadFrame, or an error of the parser
         ends.give(content)
 
 
@@ -330,9 +330,9 @@ def test_the_memory_of_a_lost_connection_is_freed_with_its_last_view(tmp_path: P
     body[:] = 5
     wakes = ends.wakes
     ends.close()
-    assert (body == 5).all()  # whoever still reads it may
+    assert (body == 5).all()  # it can still be read
     del body
-    assert ends.wakes == wakes  # the engine that it could be told to is gone
+    assert ends.wakes == wakes  # there is no engine to release it to
     assert descriptors() == before
 
 

@@ -1,4 +1,4 @@
-"""The link with a native thread of its own."""
+"""The link with its own native thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 
 
 class Driven:
-    """What the link drives: notes what it is called for, and on which thread."""
+    """Driven by the link; notes its calls and their threads."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -107,7 +107,7 @@ def test_nothing_is_called_after_the_end(driven: Driven) -> None:
     link.close()
     calls = len(driven.calls)
     for _ in range(3):
-        link.wake()  # memory that is given back later still says so
+        link.wake()  # memory may be released after `close`
     driven.theirs.sendall(b"word")
     assert len(driven.calls) == calls
     assert driven.received == b""
