@@ -80,7 +80,7 @@ class RemoteEngine:
         self._link.start(self)
 
     def begin_exit(self) -> None:
-        """Neither live nor ready from now on; requests are still served."""
+        """Become neither live nor ready; requests are still served."""
         self._is_exiting = True
 
     def close(self) -> None:

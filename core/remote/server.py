@@ -175,9 +175,8 @@ class EngineServer:
         try:
             goes_on = front_end.read()
         except BadFrame as error:
-            _log.error(
-                "a front end was cut off, it sent %s", str(error)
-            )  # not the error, which refers to the shared memory
+            # A text and not the error, which refers to the shared memory through its traceback.
+            _log.error("a front end was cut off, it sent %s", str(error))
             goes_on = False
         except Exception:  # the request boundary: the other front ends are still served
             _log.exception("a front end was cut off, what it sent led to an unexpected error")

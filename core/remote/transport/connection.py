@@ -49,7 +49,6 @@ _PAGE = 4096
 OnState = Callable[[EngineState], None]
 OnResult = Callable[[object], None]
 
-
 LOST = object()
 """The result of a call whose engine ended before it answered."""
 
@@ -65,7 +64,7 @@ class Connection:
     """The link's thread calls `read` and `lose`; any thread calls the other methods."""
 
     def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
-        """Connect to the engine's socket at `path`. Raises OSError where nobody listens."""
+        """Connect to the engine's socket at `path`. Raises OSError if nobody listens there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._middle = memory_bytes // 2 // _PAGE * _PAGE
         self.sock.setblocking(False)  # already for the connect, which blocks while many others connect
