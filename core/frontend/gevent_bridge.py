@@ -111,18 +111,21 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
 class _WaitingForResponse(GreenletWaiter):
     """A greenlet that waits for the response to `pending`, which is None after the wait.
 
-    `since` counts the looks of the client watch.
+    The client watch sets `since`, the number of its look at which the wait began.
     """
 
     __slots__ = ("_responses", "client_gone", "engine", "pending", "since")
+    since: int
 
     def __init__(self, waiters: HubWaiters, engine: Engine, client_gone: ClientGone | None) -> None:
-        super().__init__(waiters)
+        # Not super().__init__(), which would be one more call for each request.
+        self._waiters = waiters
+        self.greenlet = None
+        self.outcome = None
         self._responses: SingleResponse | None = None
         self.engine = engine
         self.pending: PendingRequest | None = None
         self.client_gone = client_gone
-        self.since = 0
 
     def is_given_up(self) -> bool:
         """Whether `client_gone` says that nobody wants the response; then the request is cancelled. On the hub."""
