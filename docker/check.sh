@@ -32,7 +32,7 @@ if [ ! -e "$folder/base.tar" ]; then
   root="$store/debian"
   debootstrap --variant=minbase --include=ca-certificates,python3,python3-dev,python3-venv bookworm "$root" \
     > "$folder/debootstrap.log" || { tail "$folder/debootstrap.log" >&2; exit 1; }
-  # The interpreter's path in the official image; and remove what that image does not have.
+  # Give the interpreter its path in the official image, and remove files that this image does not have.
   ln -s /usr/bin/python3 "$root/usr/local/bin/python"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc
   tar --create --file "$folder/base.tar.part" --directory "$root" --one-file-system .

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.config.platforms import default_cpu_instances, is_ensemble
+from core.config.platforms import TENSORRT, default_cpu_instances, is_ensemble
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
 # The GPUs that instances may use; None if the server does not support GPUs, whatever the machine has.
 GpuIds = Sequence[int] | None
+
+_KINDS = frozenset(ModelInstanceGroup.Kind.values())
 
 
 def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
@@ -51,16 +53,13 @@ def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuId
             problems.append(
                 Problem(f"{path}.gpus", f"{prefix} has kind {kind} but specifies one or more GPUs", "remove 'gpus'")
             )
-        if group.profile and config.platform != "tensorrt_plan":
+        if group.profile and config.platform != TENSORRT:
             text = f"{prefix} and platform {config.platform}specifies profile field which is only supported for "
             problems.append(Problem(f"{path}.profile", text + "TensorRT models"))
     if all(group.passive for group in groups):
         text = f"every instance group of model {model_name} is passive, so no instance would execute requests"
         problems.append(Problem("instance_group", text, "make one group active"))
     return problems
-
-
-_KINDS = frozenset(ModelInstanceGroup.Kind.values())
 
 
 def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: GpuIds) -> list[Problem]:

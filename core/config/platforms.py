@@ -12,6 +12,7 @@ from core.config.problem import Problem
 from core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
+TENSORRT = "tensorrt_plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Platform:
 PLATFORMS: tuple[Platform, ...] = (
     Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
     Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
-    Platform("tensorrt_plan", "tensorrt", "model.plan"),
+    Platform(TENSORRT, "tensorrt", "model.plan"),
     Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2),
     Platform("", "openvino", "model.xml"),
     Platform("pytorch_libtorch", "pytorch", "model.pt"),

@@ -22,8 +22,8 @@ _MOST_BYTES_TOGETHER = 32 << 10
 _OF_THE_PLATFORM = {
     MULTI_MODEL: "it is set for --kind multi-model",
     BATCH: "it is set for --kind batch",
-    BIND_TO_PORT: "it is set where containers share a host",
-    SAFE_PORT_RANGE: "it is set where containers share a host",
+    BIND_TO_PORT: "it is set if containers share a host",
+    SAFE_PORT_RANGE: "it is set if containers share a host",
 }
 # Only an asynchronous endpoint accepts bodies of up to 1 GiB and calls of up to an hour.
 _ASYNC = {"SAGEMAKER_MAX_REQUEST_SIZE": str(1 << 30), "SAGEMAKER_MODEL_SERVER_TIMEOUT": "3600"}

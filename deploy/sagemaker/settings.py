@@ -125,7 +125,7 @@ def _capture(given: argparse.Namespace) -> Capture | None:
 
 def _queue(given: argparse.Namespace) -> Queue:
     return Queue(
-        output=_needed(given, "output", "s3://BUCKET/PREFIX, where the answers go"),
+        output=_needed(given, "output", "s3://BUCKET/PREFIX for the responses"),
         failures=given.failures,
         success_topic=given.success_topic,
         error_topic=given.error_topic,
@@ -186,7 +186,7 @@ def _transform(given: argparse.Namespace, waiting: Waiting, now: datetime) -> Pl
         model_name=model.name,
         source=_needed(given, "input", "s3://BUCKET/PREFIX with the objects to transform"),
         source_type=given.input_type,
-        output=_needed(given, "output", "s3://BUCKET/PREFIX, where the answers go"),
+        output=_needed(given, "output", "s3://BUCKET/PREFIX for the responses"),
         instance_type=_needed(given, "instance_type", "such as ml.c6i.xlarge"),
         instance_count=given.instance_count,
         records=records,

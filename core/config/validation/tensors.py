@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from core.config.platforms import TENSORRT
 from core.config.problem import Problem
 from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
 from core.inference.tensors import element_count
 
-_TENSORRT = "tensorrt_plan"
 _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"
 
 
@@ -68,10 +68,10 @@ def _entry_problems(
     if datatype_of(entry.data_type) is None:
         yield Problem(f"{path}.data_type", f"{label} must specify 'data_type'{suffix}", _DATA_TYPE_HINT)
     yield from _shape_problems(entry, path, label, suffix, batching)
-    if entry.is_shape_tensor and config.platform != _TENSORRT:
+    if entry.is_shape_tensor and config.platform != TENSORRT:
         text = f"shape tensors are only supported for TensorRT platform{suffix}"
         yield Problem(f"{path}.is_shape_tensor", text)
-    if entry.is_non_linear_format_io and config.platform != _TENSORRT:
+    if entry.is_non_linear_format_io and config.platform != TENSORRT:
         text = f"Non-linear IO format is only supported for the TensorRT platform{suffix}"
         yield Problem(f"{path}.is_non_linear_format_io", text)
 

@@ -29,7 +29,7 @@ def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject])
 
 
 class Snapshot:
-    """A folder in `models/` that eviction spares until `release`; `holds` tells whether its files are there."""
+    """A folder in `models/` that eviction spares until `release`; `holds` says whether its files exist."""
 
     def __init__(self, models: Path, identity: str, model: str) -> None:
         """Wait until no process is removing the folder. Raises OSError."""

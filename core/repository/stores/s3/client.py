@@ -34,7 +34,7 @@ from core.repository.stores.cloud_credentials import S3Credential
 from core.repository.stores.object_store import TransientError
 from core.repository.stores.s3.call import S3Call, safe_text
 
-# At DEBUG botocore logs session tokens, which nobody wants who only turns on verbose logs.
+# At DEBUG botocore logs session tokens, which do not belong in the server's verbose log.
 logging.getLogger("botocore").setLevel(logging.WARNING)
 
 _DEFAULT_REGION = "us-east-1"
