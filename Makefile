@@ -32,7 +32,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 check: lint
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit -m 'not slow'
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -72,6 +72,7 @@ def _fill_tensor(entry: ModelInput | ModelOutput, tensor: TensorSignature, batch
     row = BY_NAME.get(tensor.datatype)
     entry.data_type = row.config_number if row else 0
     dims = tensor.shape[1:] if batching else tensor.shape
-    entry.dims.extend(dims or (1,))
+    # A configuration cannot express a dimension of 0, so that it becomes variable. The graph still checks it.
+    entry.dims.extend([dim or -1 for dim in dims] or (1,))
     if batching and not dims:
         entry.reshape.SetInParent()

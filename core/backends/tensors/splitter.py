@@ -98,7 +98,7 @@ class Splitter:
         described: list[tuple[str, str, Shape, int]] = []
         for (_, name, datatype), result in zip(self._outputs, results, strict=True):
             shape = result.shape
-            if not shape or (self._batching and shape[0] != total):
+            if not shape or (self._batching and shape[0] != total) or (count > 1 and not result.size):
                 return None
             if not wanted or name in wanted:
                 described.append((name, datatype, shape if count == 1 else (1, *shape[1:]), result.nbytes // count))

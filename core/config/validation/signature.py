@@ -116,14 +116,20 @@ def _dims_problems(
         text += f"the explicit tensor shape, making complete shape {shape_text(full)})"
     else:
         text += f"specifies {len(full)} dimensions (shape {shape_text(full)})"
-    yield Problem(f"{path}.dims", text, f"dims of the model: {shape_text(tensor.shape[batching:])}")
+    fitting = shape_text(dim or -1 for dim in tensor.shape[batching:])
+    yield Problem(f"{path}.dims", text, f"dims of the model: {fitting}")
 
 
 def _fits(full: Shape, provided: Shape, exact: bool) -> bool:
-    """Whether configured dimensions match the graph's; with `exact` False they may be stricter than the graph's."""
+    """Whether configured dimensions match the graph's; with `exact` False they may be stricter than the graph's.
+
+    A configuration cannot express the dimension 0 of a graph; it has -1 in its place.
+    """
     if len(full) != len(provided):
         return False
-    return all(mine == theirs or (theirs == -1 and not exact) for mine, theirs in zip(full, provided, strict=True))
+    return all(
+        mine == (theirs or -1) or (theirs == -1 and not exact) for mine, theirs in zip(full, provided, strict=True)
+    )
 
 
 def _scattered_outputs(config: ModelConfig) -> set[str]:

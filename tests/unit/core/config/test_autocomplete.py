@@ -96,6 +96,13 @@ def test_tensor_without_dimensions_gets_one() -> None:
     assert not scalar.HasField("reshape")
 
 
+def test_dimension_of_zero_becomes_variable_and_is_no_batch_dimension() -> None:
+    config = completed("", signature((0, 3), (0,)))
+    assert (list(config.input[0].dims), list(config.output[0].dims)) == ([-1, 3], [-1])
+    assert config.max_batch_size == 0
+    assert list(completed("", signature((-1, 0))).input[0].dims) == [-1]
+
+
 def test_unsupported_datatype_becomes_invalid() -> None:
     graph = ModelSignature((TensorSignature("IN", "", (-1, 2)),), ())
     assert completed("", graph).input[0].data_type == DataType.TYPE_INVALID

@@ -130,3 +130,11 @@ def test_large_results_are_not_copied() -> None:
 def test_results_without_elements_are_split() -> None:
     answers = Splitter(spec(A=("INT32", (-1,))), {}).split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32)], 2)
     assert [InferenceResponse("m", 1, answer).outputs[0].shape for answer in answers] == [(1, 0), (1, 0)]
+
+
+def test_an_output_without_elements_is_split_beside_others() -> None:
+    splitter = Splitter(spec(A=("INT32", (-1,)), B=("FP64", (1,))), {})
+    answers = splitter.split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32), np.array([[1.0], [2.0]])], 2)
+    tensors = [InferenceResponse("m", 1, answer).outputs for answer in answers]
+    assert [[tensor.shape for tensor in row] for row in tensors] == [[(1, 0), (1, 1)]] * 2
+    assert [row[1].array.tolist() for row in tensors] == [[[1.0]], [[2.0]]]

@@ -61,6 +61,12 @@ def test_wrong_dims_without_batching_are_a_problem() -> None:
     ]
 
 
+def test_dimension_of_zero_in_the_graph_is_variable_in_the_configuration() -> None:
+    assert messages(config_text("-1, 3", "-1", batch=0), graph((0, 3), (0,))) == []
+    [problem] = messages(config_text("2, 3", "-1", batch=0), graph((0, 3), (0,)))
+    assert problem.startswith("model 'm', tensor 'IN': the model expects 2 dimensions (shape [0,3]) but ")
+
+
 def test_graph_that_cannot_batch_is_a_problem() -> None:
     assert messages(config_text(), graph((2, 16), ())) == [
         f"model 'm', tensor '{name}': for the model to support batching the shape should have at least 1 dimension and "

@@ -1,0 +1,181 @@
+"""The node tests of the `onnx` package: the engine answers what ONNX Runtime answers, in binary and in JSON."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gevent
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.backend.test.case import node
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from werkzeug.test import Client
+
+from core.engine.in_process import InferenceEngine, make_engine
+from core.frontend.gevent_bridge import GeventBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from core.inference.tensors import BY_ONNX_NAME, Array
+from core.lifecycle.options import EngineOptions
+
+LIMIT_S = 300.0
+IR_VERSION = 10
+OPSET = 25
+# Modules of the package with dimensions of 0, scalars, strings and empty strings among their cases.
+CHOSEN = ("concat", "expand", "reduce_log_sum_exp", "reshape", "slice", "string_concat", "string_split", "where")
+NOT_IN_JSON = {"FP16", "BF16"}
+# The reasons for which a case is left out. All other cases must be served.
+LEFT_OUT = {
+    "ONNX Runtime cannot load the model",
+    "ONNX Runtime cannot run the model",
+    "an input or output is not a tensor",
+    "the v2 protocol does not have a datatype",
+    "numpy does not have a datatype",
+}
+
+
+@dataclass
+class Case:
+    """A model with arrays for its inputs, and what ONNX Runtime answers. The tuples are (name, v2 datatype, array)."""
+
+    name: str
+    content: bytes
+    inputs: list[tuple[str, str, Array]]
+    outputs: list[tuple[str, str, Array]]
+
+
+def node_cases(modules: Sequence[str]) -> list[Any]:
+    """The cases of `modules`, or of all modules. The package makes them when the modules are imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not modules:
+            return list(node.collect_testcases(""))
+        for name in modules:
+            importlib.import_module(f"{node.__name__}.{name}")
+        return list(node._NodeTestCases)
+
+
+def case_of(given: Any) -> Case | str:
+    """The case with ONNX Runtime's answers, or the reason for which it is left out."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    # The package writes its newest versions, which ONNX Runtime may not know. Nearly all models mean the same in these.
+    given.model.ir_version = min(given.model.ir_version, IR_VERSION)
+    for entry in given.model.opset_import:
+        entry.version = min(entry.version, OPSET) if not entry.domain else entry.version
+    content = given.model.SerializeToString()
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception:  # each operator fails in its own way
+        return "ONNX Runtime cannot load the model"
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    types = [argument.type for argument in (*inputs, *outputs)]
+    if not all(kind.startswith("tensor(") for kind in types):
+        return "an input or output is not a tensor"
+    if not all(kind in BY_ONNX_NAME for kind in types):
+        return "the v2 protocol does not have a datatype"
+    if "tensor(bfloat16)" in types:
+        return "numpy does not have a datatype"
+    arrays = [np.asarray(value) for value in given.data_sets[0][0]]
+    try:
+        results = session.run(None, dict(zip([argument.name for argument in inputs], arrays, strict=False)))
+    except Exception:
+        return "ONNX Runtime cannot run the model"
+
+    def tensors(arguments: Sequence[Any], values: Sequence[Any]) -> list[tuple[str, str, Array]]:
+        pairs = zip(arguments, values, strict=True)
+        return [(argument.name, BY_ONNX_NAME[argument.type].name, np.asarray(value)) for argument, value in pairs]
+
+    return Case(given.name, content, tensors(inputs, arrays), tensors(outputs, results))
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[Any]:
+    started: list[tuple[InferenceEngine, GeventBridge]] = []
+
+    def start() -> tuple[InferenceEngine, Client]:
+        engine = make_engine(EngineOptions(repositories=(str(tmp_path),), cpu_metrics=False, gpu_metrics=False))
+        bridge = GeventBridge(gevent.get_hub())
+        started.append((engine, bridge))
+        engine.start()
+        assert engine.wait_loaded(LIMIT_S)
+        return engine, Client(V2Application(engine, HttpOptions(), bridge))
+
+    yield start
+    for engine, bridge in started:
+        engine.begin_exit()
+        assert engine.finish(LIMIT_S)
+        bridge.close()
+
+
+def difference(client: Client, case: Case, *, binary: bool) -> str:
+    """The first difference between the server's answer and ONNX Runtime's; "" for none."""
+    inputs = []
+    for name, datatype, array in case.inputs:
+        # A scalar is a tensor of one element, as in Triton.
+        given = InferInput(name, list(array.shape) or [1], datatype)
+        inputs.append(given.set_data_from_numpy(array.reshape(array.shape or (1,)), binary_data=binary))
+    wanted = [InferRequestedOutput(name, binary_data=binary) for name, _, _ in case.outputs]
+    body, length = InferenceServerClient.generate_request_body(inputs, outputs=wanted)
+    headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
+    answer = client.post(f"/v2/models/{case.name}/infer", data=body, headers=headers)
+    if answer.status_code != 200:
+        return f"{answer.status_code} {answer.text}"
+    header_length = answer.headers.get("Inference-Header-Content-Length")
+    result = InferenceServerClient.parse_response_body(
+        answer.data, header_length=int(header_length) if header_length else None
+    )
+    for name, datatype, expected in case.outputs:
+        output = result.get_output(name)
+        shape = list(expected.shape) or [1]
+        if (output["datatype"], output["shape"]) != (datatype, shape):
+            return f"{name} is {output['datatype']} {output['shape']}, not {datatype} {shape}"
+        if not _same(result.as_numpy(name) if expected.size else np.empty(0), expected.reshape(-1), datatype):
+            return f"{name} has other elements"
+        if not expected.size and output.get("data", []) != []:
+            return f"{name} is not empty"
+    return ""
+
+
+def _same(got: Array, expected: Array, datatype: str) -> bool:
+    flat = got.reshape(-1)
+    if datatype == "BYTES":
+        return [e.decode() if isinstance(e, bytes) else e for e in flat.tolist()] == expected.tolist()
+    if expected.dtype.kind == "f":
+        return np.allclose(flat, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return np.array_equal(flat, expected)
+
+
+@pytest.mark.parametrize("modules", [CHOSEN, pytest.param((), marks=pytest.mark.slow)], ids=["chosen", "all"])
+def test_the_engine_answers_what_onnx_runtime_answers(
+    engines: Any, tmp_path: Path, modules: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    found = [case_of(given) for given in node_cases(modules)]
+    cases = [case for case in found if isinstance(case, Case)]
+    left_out = Counter(reason for reason in found if isinstance(reason, str))
+    assert left_out.keys() <= LEFT_OUT
+    # Of the 1,884 cases of onnx 1.23, ONNX Runtime 1.31 runs 1,684. The v2 protocol can express 1,498 of these.
+    assert len(cases) > (50 if modules else 1300), left_out
+    for case in cases:
+        version = tmp_path / case.name / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").write_bytes(case.content)
+
+    engine, client = engines()
+    assert {entry.name: entry.reason for entry in engine.repository_index(ready_only=False) if entry.reason} == {}
+    differences = {}
+    for case in cases:
+        in_json = not NOT_IN_JSON & {datatype for _, datatype, _ in (*case.inputs, *case.outputs)}
+        for binary in (True, False) if in_json else (True,):
+            if found_difference := difference(client, case, binary=binary):
+                differences[case.name, binary] = found_difference
+    assert differences == {}
