@@ -45,7 +45,7 @@ def plan_reload(
 ) -> Plan:
     """`wanted` are the versions that the policy selects of `new`; `serving` those that are ready, of `old`.
 
-    `force` reloads although nothing changed (a load with a configuration of its own), unless the configurations
+    `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
     differ in what can be changed in place only.
     """
     reload_all = old is None or _shared_files(old) != _shared_files(new) or _core(old.config) != _core(new.config)

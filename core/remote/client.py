@@ -111,7 +111,7 @@ class RemoteEngine:
         try:
             connection.read()
         except ValueError as error:  # BadFrame, or a malformed state or error
-            _log.error("the engine was cut off, it sent %s", error)
+            _log.error("the engine was disconnected, it sent %s", error)
             self._lose("it could not be understood")
         except OSError:
             self._lose("it has ended")

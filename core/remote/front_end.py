@@ -193,8 +193,7 @@ class FrontEnd:
         self._outbox.append(content)
 
     def _share(self, content: Buffer) -> int | None:
-        """Copy a large output into shared memory; its offset, or None if there is no room: then it goes through the
-        socket."""
+        """Copy a large output into shared memory. Returns its offset; None without room: then the socket carries it."""
         if self._pages is None or self._shared_memory is None:
             return None
         size = len(content)

@@ -1,4 +1,4 @@
-"""The load log: what was loaded and unloaded by request, so that a restarted engine has the same models.
+"""The load log: the loads and unloads that clients requested, so that a restarted engine has the same models.
 
 Source: docs/spec/repository.md section 1.3 (control mode explicit).
 """

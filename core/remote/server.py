@@ -176,10 +176,10 @@ class EngineServer:
             goes_on = front_end.read()
         except BadFrame as error:
             # A text and not the error, which refers to the shared memory through its traceback.
-            _log.error("a front end was cut off, it sent %s", str(error))
+            _log.error("a front end was disconnected, it sent %s", str(error))
             goes_on = False
         except Exception:  # the request boundary: the other front ends are still served
-            _log.exception("a front end was cut off, what it sent led to an unexpected error")
+            _log.exception("a front end was disconnected, its message caused an unexpected error")
             goes_on = False
         if not goes_on:
             self._end(front_end)
@@ -203,10 +203,10 @@ class EngineServer:
         """End the connections of front ends that do not greet, or that take nothing of what is sent to them."""
         for front_end in list(self._front_ends.values()):
             if not front_end.has_greeted and now - front_end.since > self._greeting_s:
-                _log.error("a front end was cut off, it did not say within %g s who it is", self._greeting_s)
+                _log.error("a front end was disconnected, it did not greet within %g s", self._greeting_s)
                 self._end(front_end)
             elif front_end.is_blocked and now - front_end.since > self._patience_s:
-                _log.error("a front end was cut off, it took nothing of what was sent for %g s", self._patience_s)
+                _log.error("a front end was disconnected, it took nothing of what was sent for %g s", self._patience_s)
                 self._end(front_end)
 
     def _watch(self, front_end: FrontEnd, blocked: bool) -> None:

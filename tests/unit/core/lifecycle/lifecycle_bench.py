@@ -156,14 +156,14 @@ class Bench:
         self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds)
 
     def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
-        """Load as a client does, perhaps with a configuration as JSON and with files of its own."""
+        """Load as a client does, perhaps with a configuration as JSON and with files."""
         parameters: dict[str, str | bytes] = {f"file:{path}": content for path, content in (files or {}).items()}
         if config is not None:
             parameters["config"] = config
         self.engine.load_model(name, parameters)
 
     def poll(self) -> None:
-        """Look at the repositories as poll mode does, and wait until what was begun is done."""
+        """Poll the repositories as poll mode does, and wait until the loads are done."""
         self.lifecycle.poll()
         assert self.lifecycle._threads.wait_idle(LIMIT_S)
 

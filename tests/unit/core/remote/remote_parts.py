@@ -88,7 +88,7 @@ def connected(path: str, memory_bytes: int = SHARED) -> Iterator[RemoteEngine]:
 
 
 class Answer:
-    """What a request is answered with."""
+    """The responses to one request."""
 
     def __init__(self, request: InferenceRequest) -> None:
         self.pending = PendingRequest(request, self.take)

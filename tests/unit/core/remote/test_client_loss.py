@@ -172,7 +172,7 @@ def test_an_engine_that_sends_malformed_frames_is_disconnected(
                 sock, _ = listener.accept()
                 with sock:
                     sock.sendall(nonsense)
-                    until(lambda: caplog.text.count("the engine was cut off, it sent") == count)  # noqa: B023
+                    until(lambda: caplog.text.count("the engine was disconnected, it sent") == count)  # noqa: B023
                     until(lambda: remote.phase().failures == {"engine": "it could not be understood"})
         finally:
             remote.close()

@@ -70,7 +70,7 @@ def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), sh
     return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", shared), tensors, shared=len(shared))
 
 
-# --- what is refused
+# --- refusals
 
 
 def unwelcome(content: bytes) -> Callable[[str], ByHand]:
@@ -142,7 +142,7 @@ def test_a_malformed_front_end_is_disconnected_and_the_others_are_served(
     before = descriptors()
     with HOSTILE[name](path) as hand:
         assert hand.is_cut_off()
-        until(lambda: "a front end was cut off, it sent" in caplog.text)
+        until(lambda: "a front end was disconnected, it sent" in caplog.text)
     until(lambda: descriptors() == before)
     assert "Traceback" not in caplog.text
 
@@ -200,7 +200,7 @@ def test_a_front_end_that_does_not_greet_is_disconnected(
             assert silent.is_cut_off()
             assert slow.is_cut_off()
         assert_served(neighbour)
-    assert caplog.text.count("did not say within 0.05 s who it is") == 2
+    assert caplog.text.count("did not greet within 0.05 s") == 2
 
 
 def test_a_front_end_that_does_not_read_is_no_longer_read_and_then_disconnected(

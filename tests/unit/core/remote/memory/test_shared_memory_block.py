@@ -150,7 +150,7 @@ def test_create_names_the_option_when_the_system_refuses() -> None:
     assert descriptors() == before
 
 
-# --- what is refused
+# --- refusals
 
 
 def refused(descriptor: int, match: str, maximum: int = 1 << 20) -> None:
