@@ -22,19 +22,34 @@ class ModelChange(Enum):
     UNLOAD = "unload"
 
 
+class HoldChange(Enum):
+    """What a call does to the holds of its caller. A hold is a model's name and a number.
+
+    TAKE has the name as its first argument and returns the number; RELEASE has both as arguments.
+    """
+
+    TAKE = "take"
+    RELEASE = "release"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark:
-    """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks."""
+    """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
+    `hold`: None if it has nothing to do with holds.
+    """
 
     blocks: bool = False
     change: ModelChange | None = None
+    hold: HoldChange | None = None
 
 
-def call(*, blocks: bool = False, change: ModelChange | None = None) -> Callable[[M], M]:
+def call(
+    *, blocks: bool = False, change: ModelChange | None = None, hold: HoldChange | None = None
+) -> Callable[[M], M]:
     """Mark a method of the protocol. All of its parameters and its result need annotations."""
 
     def mark(method: M) -> M:
-        setattr(method, _ATTRIBUTE, CallMark(blocks=blocks, change=change))
+        setattr(method, _ATTRIBUTE, CallMark(blocks=blocks, change=change, hold=hold))
         return method
 
     return mark

@@ -108,6 +108,12 @@ class InferenceEngine:
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec
 
+    def hold_version(self, name: str, version: int = -1) -> int:
+        return self._models.hold(name, version)
+
+    def release_version(self, name: str, number: int) -> None:
+        self._models.release(name, number)
+
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name=self._options.server_id, version=self._options.server_version)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
-from core.engine.call import ModelChange, call
+from core.engine.call import HoldChange, ModelChange, call
 from core.engine.config_message import ConfigMessage
 from core.engine.metadata import ModelMetadata, ServerMetadata
 from core.inference.pending_request import PendingRequest
@@ -40,6 +40,21 @@ class Engine(Protocol):
     @call()
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         """What a codec needs to know about the model. Raises ModelNotFound or ModelNotReady with Triton's text."""
+        ...
+
+    @call(hold=HoldChange.TAKE)
+    def hold_version(self, name: str, version: int = -1) -> int:
+        """Hold a version for requests that belong together: until `release_version` it answers them, though it is
+        unloaded or replaced meanwhile.
+
+        Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model_spec`. A
+        front end that goes away releases all that it holds.
+        """
+        ...
+
+    @call(hold=HoldChange.RELEASE)
+    def release_version(self, name: str, number: int) -> None:
+        """End a hold, after the last of its requests was submitted. Does nothing if it has ended."""
         ...
 
     @call()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -28,8 +29,10 @@ _Answers = SimpleQueue[tuple[int, InferenceResponse]]
 def infer_many(
     engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
 ) -> list[InferenceResponse]:
-    """The responses to `requests`, in their order. Blocks: call it on a native thread.
+    """The responses to `requests`, all for one model and version, in their order. Blocks: call it on a native thread.
 
+    One version answers all of them: the version that serves now is held until the last is answered, though it is
+    unloaded or replaced meanwhile. If none serves, no request is submitted.
     At most 16 requests are in the engine at a time, so that one caller does not fill a model's queue. Raises the first
     error, or RequestCancelled when `client_gone` returns true; the requests in flight are then cancelled and awaited.
     An error that `client_gone` raises is raised at once: the requests in flight are cancelled and not awaited.
@@ -48,6 +51,7 @@ class _FanOut:
         self._under_way: dict[int, PendingRequest] = {}
         self._responses: dict[int, InferenceResponse] = {}
         self._error: ServerError | None = None
+        self._hold: tuple[str, int] | None = None
 
     def run(self, requests: Iterable[InferenceRequest]) -> list[InferenceResponse]:
         try:
@@ -62,11 +66,22 @@ class _FanOut:
         finally:
             # No request is in flight here unless this was interrupted, or `requests` raised.
             self._cancel_all()
+            self._release()
         if self._error is not None:
             raise self._error
         return [self._responses[index] for index in range(len(self._responses))]
 
+    def _release(self) -> None:
+        if self._hold is not None:
+            # An engine that has ended holds nothing.
+            with suppress(ServerError):
+                self._engine.release_version(*self._hold)
+
     def _submit(self, index: int, request: InferenceRequest) -> None:
+        if self._hold is None:
+            number = self._engine.hold_version(request.model_name, request.model_version)
+            self._hold = request.model_name, number
+        request.model_version = self._hold[1]
         pending = PendingRequest(request, partial(_gather, index, SingleResponse(), self._answers))
         self._under_way[index] = pending
         self._engine.submit(pending)

@@ -53,8 +53,9 @@ Inputs = list[InputTensor] | PackedInputs
 class InferenceRequest:
     """A request for one model, made by a front end.
 
-    `model_version` -1 means the latest ready version. `outputs` empty means all. `timeout_us` is microseconds, 0 for
-    none. `correlation_id` 0 or "" means that the request belongs to no sequence.
+    `model_version` -1 means the latest ready version, a lower number the result of `Engine.hold_version`. `outputs`
+    empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
+    to no sequence.
     """
 
     __slots__ = (

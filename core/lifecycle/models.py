@@ -16,6 +16,7 @@ from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
 _UNKNOWN = "Request for unknown model: "
+_FIRST_HOLD = -2
 
 
 class Models:
@@ -32,6 +33,8 @@ class Models:
         self._models: dict[ModelKey, Model] = {}
         # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        # The versions that callers hold, by name and number. Changed under the lock, read without it.
+        self._held: dict[tuple[str, int], ModelVersion] = {}
         # Changes with every `publish`, for callers that remember what they found.
         self.generation = 0
 
@@ -62,11 +65,46 @@ class Models:
             self.generation += 1
 
     def find(self, name: str, version: int) -> ModelVersion:
-        """The ready version asked for, or the latest for -1. Raises ModelNotFound, ModelNotReady or InvalidRequest."""
+        """The ready version asked for, the latest for -1, the held one for the number of a hold.
+
+        Raises ModelNotFound, ModelNotReady or InvalidRequest.
+        """
         found = self._ready.get((name, version))
         if found is None:
-            raise self._lookup_error(name, version)
+            found = self._held.get((name, version))
+            if found is None:
+                raise self._lookup_error(name, version)
         return found
+
+    def hold(self, name: str, version: int) -> int:
+        """Hold the version that `find` finds. Returns the number under which `find` finds it until `release`.
+
+        No client can name such a number: it is below -1. It is used again after the release, as front ends remember
+        what they have written for each number.
+        """
+        found = self.find(name, version)
+        while True:
+            try:
+                found.hold()
+                break
+            except ModelNotReady:
+                # It may just have been replaced, as in `InferenceEngine.submit`.
+                refusing, found = found, self.find(name, version)
+                if found is refusing:
+                    raise
+        with self._lock:
+            number = _FIRST_HOLD
+            while (name, number) in self._held:
+                number -= 1
+            self._held[name, number] = found
+        return number
+
+    def release(self, name: str, number: int) -> None:
+        """End a hold. Does nothing if it has ended."""
+        with self._lock:
+            held = self._held.pop((name, number), None)
+        if held is not None:
+            held.release()
 
     def all(self) -> list[Model]:
         """All models by name, as a copy that is safe to iterate while models load."""

@@ -25,9 +25,9 @@ class ModelVersion:
     """Made when loading begins; ends as failed (`fail`), or serves (`serve`) until `begin_unload` and `finish_unload`.
     A reload makes a new one.
 
-    Any thread may call `submit`; only loader threads call the other methods. `configure` sets `config` and `spec`
-    before the version is ready. `reload_failure` is why a newer version did not replace it. `gone` is set when it is
-    unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory.
+    Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
+    `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it. `gone`
+    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory.
     """
 
     config: ModelConfig
@@ -49,6 +49,11 @@ class ModelVersion:
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
         self._fetched: Fetched | None = None
+        # Notified when the last hold is released, and when the wait for it is abandoned.
+        self._released = threading.Condition()
+        self._holds = 0
+        self._is_leaving = False
+        self._is_abandoned = False
         self._started = time.monotonic()
 
     @property
@@ -145,12 +150,28 @@ class ModelVersion:
         """Check and queue a request. Raises a ServerError if it is refused."""
         scheduler, validator = self._scheduler, self._validator
         if scheduler is None or validator is None:
-            raise ModelNotReady(
-                f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
-            )
+            raise self._not_ready()
         pending.batch_size, pending.batch_key = validator.check(pending.request)
         pending.start_ns = time.monotonic_ns()
         scheduler.submit(pending)
+
+    def _not_ready(self) -> ModelNotReady:
+        return ModelNotReady(f"Request for unknown model: '{self.name}' version {self.version} is not at ready state")
+
+    def hold(self) -> None:
+        """Accept requests until `release`, also after an unload has begun. Raises ModelNotReady if one has begun."""
+        with self._released:
+            if self._is_leaving:
+                raise self._not_ready()
+            self._holds += 1
+
+    def release(self) -> None:
+        """End one hold. The last one lets an unload go on."""
+        with self._released:
+            self._holds -= 1
+            if self._is_leaving and not self._holds:
+                self.stop()
+                self._released.notify_all()
 
     def stop(self) -> None:
         """Accept no more requests; accepted ones are still answered."""
@@ -158,12 +179,18 @@ class ModelVersion:
             self._scheduler.stop()
 
     def begin_unload(self, cause: str) -> None:
-        """READY -> UNLOADING: accept no more requests."""
+        """READY -> UNLOADING: accept no more requests, except from those who hold it."""
         self.state.move(ModelState.UNLOADING, cause=cause)
-        self.stop()
+        with self._released:
+            self._is_leaving = True
+            if not self._holds:
+                self.stop()
 
     def finish_unload(self) -> None:
-        """UNLOADING -> UNAVAILABLE: wait until accepted requests are answered, then free sessions, memory and files."""
+        """UNLOADING -> UNAVAILABLE: wait until all holds are released and accepted requests are answered, then free
+        sessions, memory and files."""
+        with self._released:
+            self._released.wait_for(lambda: self._is_abandoned or not self._holds)
         if self._scheduler is not None:
             self._scheduler.drain()
             self._scheduler.close()
@@ -180,7 +207,10 @@ class ModelVersion:
         self.gone.set()
 
     def abandon(self) -> None:
-        """Answer the queued requests that the server is stopping, while `finish_unload` waits for them."""
+        """Let `finish_unload` wait for nothing more: queued requests are answered that the server is stopping."""
+        with self._released:
+            self._is_abandoned = True
+            self._released.notify_all()
         scheduler = self._scheduler
         if scheduler is not None:
             scheduler.close(timeout_s=0)

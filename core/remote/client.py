@@ -211,6 +211,8 @@ class RemoteEngine:
         return found
 
     _ask_model_spec = _asked(Engine.model_spec)
+    hold_version = _asked(Engine.hold_version)
+    release_version = _asked(Engine.release_version)
     server_metadata = _asked(Engine.server_metadata)
     model_metadata = _asked(Engine.model_metadata)
     model_config = _asked(Engine.model_config)

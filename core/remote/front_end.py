@@ -62,6 +62,8 @@ class FrontEnd:
     def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked) -> None:
         self.sock = sock
         self.is_closed = False
+        # The versions that it holds, as (name, number). The server's thread.
+        self.holds: set[tuple[str, int]] = set()
         self._engine = engine
         self._on_call = on_call
         self._reader = FrameReader(TO_ENGINE)
@@ -225,12 +227,15 @@ class FrontEnd:
         return self._outbox.is_blocked
 
     def close(self) -> None:
-        """Cancel its requests, and close its memory and its socket. The server's thread."""
+        """Cancel its requests, release what it holds, and close its memory and its socket. The server's thread."""
         self.is_closed = True
         self._outbox.close()
         for pending in list(self._pending.values()):
             self._engine.cancel(pending)
         self._pending.clear()
+        for name, number in self.holds:
+            self._engine.release_version(name, number)
+        self.holds.clear()
         _close(self._descriptors)
         self._descriptors = []
         if self._shared_memory is not None:

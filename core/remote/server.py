@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from core.engine.call import HoldChange
 from core.engine.in_process import InferenceEngine
 from core.lifecycle.serving_phase import Phase
 from core.remote.calls.calls import Call, decode_call, encode_failure, encode_result
@@ -232,6 +233,10 @@ class EngineServer:
     def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
         try:
             value = call.ask(self._engine, arguments)
+            if call.mark.hold is HoldChange.TAKE:
+                front_end.holds.add((arguments[0], value))
+            elif call.mark.hold is HoldChange.RELEASE:
+                front_end.holds.discard((arguments[0], arguments[1]))
             if call.mark.change is not None:
                 # The other front ends must know of the change before the caller does.
                 if self._on_change is not None:

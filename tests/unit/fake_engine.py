@@ -41,6 +41,8 @@ def empty_response(request: InferenceRequest) -> InferenceResponse:
 class FakeEngine:
     """Has the models `simple` (versions 1 and 3) and `a%2Fb`; `calls` lists the calls that change something.
 
+    `holds` lists the names and versions that were asked to be held; the numbers of the holds are -2, -3 and so on.
+    `released` lists the names and numbers of those that ended.
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """
 
@@ -56,6 +58,8 @@ class FakeEngine:
         self.refusal: ServerError | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.cancelled: list[InferenceRequest] = []
+        self.holds: list[tuple[str, int]] = []
+        self.released: list[tuple[str, int]] = []
         self._pending: dict[int, OnResponse] = {}
 
     def submit(self, pending: PendingRequest) -> None:
@@ -84,6 +88,15 @@ class FakeEngine:
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return identity_spec(name, self._version(name, version))
+
+    def hold_version(self, name: str, version: int = -1) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        self.holds.append((name, version))
+        return -1 - len(self.holds)
+
+    def release_version(self, name: str, number: int) -> None:
+        self.released.append((name, number))
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name="triton", version="2", extensions=("statistics",))

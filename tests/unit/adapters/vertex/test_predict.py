@@ -198,7 +198,8 @@ def test_every_request_of_a_payload_has_the_same_target() -> None:
     bench = VertexBench()
     body = {"instances": [[1], [2], [3]], "parameters": {"version": 3, "id": "r7", "a": "b"}}
     assert bench.post(body).json == {"predictions": [[1], [2], [3]]}
-    assert {(each.model_version, each.id, str(each.parameters)) for each in bench.seen} == {(3, "r7", "{'a': 'b'}")}
+    assert bench.engine.holds == [("simple", 3)]
+    assert {(each.model_version, each.id, str(each.parameters)) for each in bench.seen} == {(-2, "r7", "{'a': 'b'}")}
 
 
 @pytest.mark.parametrize(

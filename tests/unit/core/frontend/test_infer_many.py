@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
+from core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, RequestCancelled
 from core.frontend.infer_many import AT_ONCE, infer_many
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -134,3 +134,27 @@ def test_a_failing_iterator_cancels_the_requests_in_flight() -> None:
     with pytest.raises(ValueError, match="no more"):
         infer_many(engine, make())
     assert engine.cancelled == [first]
+
+
+def test_all_requests_name_the_held_version_which_is_released_afterwards() -> None:
+    engine = FakeEngine()
+    given = requests(3)
+    infer_many(engine, given)
+    assert [request.model_version for request in given] == [-2, -2, -2]
+    assert (engine.holds, engine.released) == ([("simple", -1)], [("simple", -2)])
+
+
+def test_the_version_is_released_after_an_error() -> None:
+    engine = FakeEngine(lambda request: InferenceResponse("simple", 1, [], error=InvalidRequest("no")))
+    with pytest.raises(InvalidRequest):
+        infer_many(engine, requests(3))
+    assert engine.released == [("simple", -2)]
+
+
+def test_no_request_is_submitted_when_no_version_serves() -> None:
+    submitted: list[InferenceRequest] = []
+    engine = FakeEngine(submitted.append)
+    engine.refusal = ModelNotFound("no")
+    with pytest.raises(ModelNotFound):
+        infer_many(engine, requests(2))
+    assert (submitted, engine.released) == ([], [])
