@@ -30,3 +30,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name binary values by their argument: an archive may contain the time at which it was made, and the workers of
+    pytest-xdist must collect the same ids."""
+    return argname if isinstance(val, bytes) and (not val.isascii() or b"\0" in val) else None

@@ -1,4 +1,4 @@
-"""Models in cloud storage as a test sees them: put there, served by the real server, and asked for their weights."""
+"""Models in cloud storage, the servers that serve them, and checks of their weights."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def cloud_server(
     variables: Mapping[str, str] = KEYS,
     **more: str,
 ) -> ServerProcess:
-    """A server whose log, cache and home are in `folder`; two may have the cache in common.
+    """A server whose log, cache and home are in `folder`, by which two servers may share a cache.
 
-    Of the environment it has what the machine has configured for no cloud, and `variables`, and `more`.
+    Its environment has nothing that this machine configures for a cloud, and `variables` and `more`.
     """
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def cloud_server(
 
 @dataclass(frozen=True)
 class CloudRepository:
-    """A model repository under `prefix` of a bucket, which exists as soon as anything is put into it."""
+    """A model repository under `prefix` of a bucket, which the first `put` makes."""
 
     emulator: S3Emulator | GcsEmulator
     bucket: str
@@ -88,12 +88,12 @@ class CloudRepository:
 
 
 def listings(requests: Iterable[str]) -> int:
-    """How many of the request lines that a proxy saw ask for a page of a listing."""
+    """The number of request lines that ask for a page of a listing."""
     return sum("list-type=2" in line or "/o?" in line for line in requests)
 
 
 def fetched(requests: Iterable[str]) -> Counter[str]:
-    """The objects that request lines ask for, as `model/path`, with how often; what is before `models/` is left out."""
+    """The objects in request lines as `model/path` behind `models/`, with the number of their requests."""
     found: Counter[str] = Counter()
     for line in requests:
         method, target, _ = line.split(" ")
@@ -104,7 +104,7 @@ def fetched(requests: Iterable[str]) -> Counter[str]:
 
 
 def assert_serves(server: ServerProcess, name: str, factor: float, version: int | None = None) -> None:
-    """The model, or one of its versions, answers with what numpy makes of the same weights."""
+    """The model or a version of it must answer as NumPy computes with `factor`."""
     sent = np.arange(1, 2 * WIDTH + 1, dtype=np.float32).reshape(2, WIDTH) / np.float32(3)
     item = {"name": "INPUT0", "datatype": "FP32", "shape": list(sent.shape), "data": sent.tolist()}
     path = f"/v2/models/{name}" + ("" if version is None else f"/versions/{version}")
@@ -116,7 +116,7 @@ def assert_serves(server: ServerProcess, name: str, factor: float, version: int 
 
 
 def readiness(server: ServerProcess) -> dict[str, Any]:
-    """What an unready server says of itself; empty before it listens."""
+    """The readiness body of an unready server; empty before it listens."""
     try:
         status, _, body = server.request("GET", "/v2/health/ready")
     except OSError:
@@ -127,12 +127,12 @@ def readiness(server: ServerProcess) -> dict[str, Any]:
 
 
 def repository_metric(server: ServerProcess, name: str) -> float:
-    """The value of `trident_repository_<name>`; 0 before anything was asked of the cache."""
+    """The value of `trident_repository_<name>`; 0 if there is no such series yet."""
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
     return sum(map(float, re.findall(rf"^trident_repository_{name} (.+)$", page, re.MULTILINE)))
 
 
 def reasons(server: ServerProcess, name: str) -> str:
-    """Why a model is not what its repository holds, as the index has it, over all its versions."""
+    """The reasons of all versions of a model in the index."""
     entries = server.json("POST", "/v2/repository/index")
     return "\n".join(entry.get("reason", "") for entry in entries if entry["name"] == name)

@@ -1,4 +1,4 @@
-"""A process that fetches one object through the cache and then holds it until its standard input ends.
+"""A process that fetches an object through the cache and holds it until its standard input ends.
 
 Started by test_download_processes.py:
 `python -m tests.contract.repository.download_child CACHE CONTENT LOG GATE HOLD_AT`.
@@ -28,7 +28,7 @@ _PIECE = 1 << 20
 
 
 class FileStore:
-    """One file as an object store of one object."""
+    """An object store of one file."""
 
     location = "file://storage"
 

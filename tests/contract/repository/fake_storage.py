@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as a test tells it, for what an emulator does not do."""
+"""An HTTP server whose answers a test defines, for cases that an emulator does not have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reply:
 
 
 class FakeStorage:
-    """A context manager: listening on entry; on exit no thread and no socket of it is left.
+    """A context manager: listens on entry. On exit it leaves no thread and no socket.
 
     Every request gets what `answer` makes of it, which may be exchanged at any time; `requests` are those that came,
     `thread` is the one that accepts connections.
@@ -44,7 +44,7 @@ class FakeStorage:
 
     def __enter__(self) -> FakeStorage:
         self._server = ThreadingHTTPServer((HOST, 0), partial(_Connection, self))
-        self._server.daemon_threads = False  # so that closing it waits for them
+        self._server.daemon_threads = False  # closing waits for its threads
         self.thread = threading.Thread(target=self._server.serve_forever, args=[0.01])
         self.thread.start()
         return self

@@ -1,4 +1,4 @@
-"""A proxy on loopback between an HTTP client and an emulator, which breaks what a test tells it to break.
+"""A proxy between an HTTP client and an emulator, into which a test injects faults.
 
     with FaultProxy(emulator.endpoint) as proxy:
         proxy.inject(Reset(after=1000), where="model.onnx")        # the next request whose first line has this text
@@ -83,7 +83,7 @@ Fault = Reset | Truncate | Drip | Answer | Corrupt
 
 
 class FaultProxy:
-    """A context manager: listening on entry; on exit no thread and no socket of it is left, and all drips are released.
+    """A context manager: listens on entry. On exit it releases all drips and leaves no thread and no socket.
 
     Any thread may call its methods. `requests` are the first lines of all requests in the order of their arrival,
     `passed_bytes` is the length of all bodies passed to clients so far.
@@ -168,7 +168,7 @@ class FaultProxy:
                     self._sockets.discard(connection)
 
     def _serve(self, client: socket.socket) -> None:
-        # Whoever goes away, client or upstream, ends the connection and nothing else.
+        # A client or an upstream that disconnects ends this connection only.
         with contextlib.suppress(OSError), self._open(client):
             head, body = _read_head(client)
             if not head:
@@ -235,7 +235,7 @@ class FaultProxy:
 
 
 def _read_head(connection: socket.socket) -> tuple[bytes, bytes]:
-    """The head, with the empty line at its end, and what came after it; nothing where the peer closed before."""
+    """The head with its empty line, and the bytes after it. Both are empty if the peer has closed the connection."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = connection.recv(_PIECE_BYTES)
@@ -256,7 +256,7 @@ def _header(head: bytes, name: str) -> str:
 
 
 def _one_exchange(head: bytes) -> bytes:
-    """The head of a connection that ends with its response."""
+    """The head, changed so that the connection ends with the response."""
     dropped = (b"connection:", b"keep-alive:", b"expect:")
     lines = [line for line in head.removesuffix(b"\r\n\r\n").split(b"\r\n") if not line.lower().startswith(dropped)]
     return b"\r\n".join([*lines, b"Connection: close", b"", b""])
@@ -282,7 +282,7 @@ def _answer(status: int) -> bytes:
 
 
 def _reset(client: socket.socket) -> None:
-    """Close with an RST, which throws away what is still to be sent: so not before the client's kernel has it all."""
+    """Close with RST after the client's kernel has received everything, because RST discards unsent bytes."""
     deadline = time.monotonic() + _LIMIT_S
     while struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, b"\0" * 4))[0] and time.monotonic() < deadline:
         time.sleep(0.001)

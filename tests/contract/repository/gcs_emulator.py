@@ -1,4 +1,4 @@
-"""`gcp-storage-emulator` as a process of its own.
+"""`gcp-storage-emulator` in its own process.
 
 What it does not do, and a test must get elsewhere: pages (a listing is always whole), `fields`, generations and
 preconditions (an object's content is always the newest), objects without an MD5, `Content-Encoding` in responses,
@@ -29,7 +29,7 @@ _BOUNDARY = "two-parts"
 
 
 class GcsEmulator:
-    """A context manager: answering and empty on entry, gone on exit. It holds everything in memory.
+    """A context manager: empty and ready on entry, ended on exit. It keeps objects in memory.
 
     Let a client find it with STORAGE_EMULATOR_HOST=`endpoint`.
     """
@@ -42,7 +42,7 @@ class GcsEmulator:
         return f"http://{HOST}:{self._port}"
 
     def __enter__(self) -> GcsEmulator:
-        # It keeps nothing on the disk, but looks for an earlier state in the folder that it is started in.
+        # It reads an earlier state from its working directory.
         self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gcp_storage_emulator", "start", f"--host={HOST}", f"--port={self._port}", "-qM"],
@@ -111,7 +111,7 @@ class GcsEmulator:
 
 
 def store_at(uri: str = "gs://models/repo", credential: GcsCredential | None = None) -> GcsStore:
-    """The store of a location, as the environment and `credential` have it."""
+    """The store of a location, configured by the environment and `credential`."""
     return GcsStore(parse_location(uri), credential)
 
 

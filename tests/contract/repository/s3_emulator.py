@@ -1,4 +1,4 @@
-"""`moto_server`, which speaks S3's protocol, as a process of its own.
+"""`moto_server`, which implements S3's protocol, in its own process.
 
 What it does not do, and a test must get elsewhere: refusals (any credentials and none are good), throttling, encryption
 that changes an etag, and the whole object's etag in the answer for one part of it.
@@ -43,7 +43,7 @@ AWS_VARIABLES = (
 
 
 def leave_aws(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Take from boto3's default chain all that the tests' machine has for it; `folder` may be given a `config` file."""
+    """Hide this machine's configuration from boto3's default chain. `folder` may contain a `config` file."""
     for name in AWS_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -52,7 +52,7 @@ def leave_aws(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 class S3Emulator:
-    """A context manager: answering and empty on entry, gone on exit. It holds everything in memory.
+    """A context manager: empty and ready on entry, ended on exit. It keeps objects in memory.
 
     `s3://{address}/bucket/prefix` leads to it, and so does AWS_ENDPOINT_URL_S3=`endpoint`.
     """
@@ -79,7 +79,7 @@ class S3Emulator:
         try:
             self._wait_until_it_answers()
             session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
-            # Also for a class that is entered before `leave_aws`: what the machine has configured is not looked at.
+            # Ignores this machine's configuration even before `leave_aws`.
             config = Config(ignore_configured_endpoint_urls=True)
             self.client: Any = session.client("s3", endpoint_url=self.endpoint, config=config)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Models that change in S3 and Google Cloud Storage while the real server serves them, on request and by polling.
+"""Models that change in S3 and Google Cloud Storage while a server serves them: load requests and polling.
 
 Source: docs/spec/repository.md sections 1.3, 1.6 and 1.10.
 """
@@ -29,13 +29,13 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-# Taken as it is written, so that it is missed when it is not there.
+# Without auto-completion a missing configuration is noticed.
 FULL = (
     'backend: "onnxruntime" max_batch_size: 8 '
     'input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ] '
     'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]'
 )
-# More than one look at the storage has attempts, so that one fails and a later one does not.
+# More failures than one poll has attempts, so that one poll fails and a later one succeeds.
 UNREACHABLE = 14
 
 
@@ -53,20 +53,20 @@ def gcs() -> Iterator[GcsEmulator]:
 
 @dataclass
 class Seen:
-    """What is asked of the storage behind `proxy`, from one look to the next."""
+    """The requests of the storage behind `proxy` since the last call."""
 
     proxy: FaultProxy
     before: int = 0
 
     def fetched(self) -> Counter[str]:
-        """The objects since the last call, of which there was one that listed."""
+        """The objects that were requested since the last call. There must have been one listing."""
         lines = self.proxy.requests[self.before :]
         self.before += len(lines)
         assert listings(lines) == 1, lines
         return fetched(lines)
 
 
-def test_a_request_fetches_what_has_changed_and_nothing_else(s3: S3Emulator, tmp_path: Path) -> None:
+def test_load_request_fetches_changed_objects_only(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "asked", "models")
     repository.put_model("other", 9.0)
     repository.put_model("m", 2.0)
@@ -76,7 +76,7 @@ def test_a_request_fetches_what_has_changed_and_nothing_else(s3: S3Emulator, tmp
         cloud_server(tmp_path, "log", repository.uri(proxy.endpoint), "--model-control-mode=explicit") as server,
     ):
         seen = Seen(proxy)
-        assert seen.fetched() == {}  # the start looks whether the repository is there
+        assert seen.fetched() == {}  # the start checks that the repository exists
         assert load(server, "m") == (200, "")
         assert seen.fetched() == {"m/config.pbtxt": 1, "m/1/model.onnx": 1, "m/labels.txt": 1}
         assert_serves(server, "m", 2.0)
@@ -101,7 +101,7 @@ def test_a_request_fetches_what_has_changed_and_nothing_else(s3: S3Emulator, tmp
 
         unload_and_wait(server, "m")
         assert server.request("POST", "/v2/models/m/infer", b"{}")[0] == 404
-        seen.before = len(proxy.requests)  # the index lists the repository as well
+        seen.before = len(proxy.requests)  # the index lists the repository too
         assert load(server, "m") == (200, "")
         assert seen.fetched() == {}
         assert_serves(server, "m", 3.0)
@@ -118,7 +118,7 @@ def test_a_request_fetches_what_has_changed_and_nothing_else(s3: S3Emulator, tmp
 
 @dataclass(frozen=True)
 class Polling:
-    """A server that looks every second at a repository in S3, behind `proxy`, and at one of Google's."""
+    """A server that polls a repository in S3, behind `proxy`, and one of Google's every second."""
 
     server: ServerProcess
     repositories: dict[str, CloudRepository]
@@ -148,12 +148,12 @@ def polling(s3: S3Emulator, gcs: GcsEmulator, tmp_path_factory: pytest.TempPathF
 
 
 def serves(server: ServerProcess, name: str, factor: float) -> bool:
-    """Whether the model serves by now, and with these weights."""
+    """Whether the model serves with these weights."""
     return server.request("GET", f"/v2/models/{name}/ready")[0] == 200 and factor_of(server, name) == factor
 
 
 @pytest.mark.parametrize("storage", ["s3", "gs"])
-def test_polling_takes_up_what_is_new_and_lets_go_of_what_is_gone(polling: Polling, storage: str) -> None:
+def test_polling_loads_new_models_and_unloads_removed_ones(polling: Polling, storage: str) -> None:
     server, repository, name = polling.server, polling.repositories[storage], f"grows-{storage}"
     repository.put_model(name, 2.0, config=FULL)
     until(lambda: serves(server, name, 2.0), "the new model does not serve")
@@ -175,7 +175,7 @@ def test_half_uploaded_model_leaves_the_old_one_serving(polling: Polling) -> Non
     until(lambda: serves(server, name, 2.0), "the model does not serve")
 
     def expect_reason(version: str, part: str, factor: float) -> None:
-        """That the index says at `version` why it is not what it should be, while `factor` is served."""
+        """The index must have a reason for `version` while `factor` is served."""
         until(lambda: part in reason_of(server, name, version), f"the reason is not {part!r}")
         assert_serves(server, name, factor)
 
@@ -212,17 +212,17 @@ def reason_of(server: ServerProcess, name: str, version: str) -> str:
     return "".join(entry.get("reason", "") for entry in index(server, name) if entry.get("version") == version)
 
 
-def test_a_storage_that_cannot_be_reached_takes_no_model_away(polling: Polling) -> None:
+def test_unreachable_storage_leaves_models_serving(polling: Polling) -> None:
     server, repository = polling.server, polling.repositories["s3"]
     before = server.log_text().count("failed to poll model repository s3://")
     polling.proxy.inject(Reset(), times=UNREACHABLE, where="list-type=2")
     until(
         lambda: server.log_text().count("failed to poll model repository s3://") > before,
-        "nothing is said of the storage that cannot be reached",
+        "the unreachable storage is not logged",
     )
     assert "; its models stay as they are" in server.log_text()
     assert serves(server, "first-s3", 1.0)
     assert serves(server, "first-gs", 1.0)
     repository.put_version("first-s3", 2.0, version=2)
-    until(lambda: serves(server, "first-s3", 2.0), "the storage is not looked at again")
+    until(lambda: serves(server, "first-s3", 2.0), "the storage is not polled again")
     assert polling.proxy.waiting == 0

@@ -1,4 +1,4 @@
-"""Storage that breaks while the real server loads from it: it loads the right weights in the end, or says why not.
+"""Storage that fails while a server loads from it: the right weights are loaded in the end, or the reason is reported.
 
 Source: docs/spec/repository.md sections 1.6 and 1.10.
 """
@@ -37,7 +37,7 @@ READY = {"version": "1", "state": "READY"}
 
 
 def weights(name: str, factor: float) -> bytes:
-    """SIZE bytes that no other model has: what is in the cache under one name is not fetched for another."""
+    """SIZE bytes that no other model has, because the cache shares equal objects."""
     MODELS[factor].doc_string = name.ljust(20)
     return bytes(MODELS[factor].SerializeToString())
 
@@ -47,7 +47,7 @@ SIZE = len(weights("", 2.0))
 
 @dataclass
 class Broken:
-    """A server in explicit mode, one of its repositories, and the proxy before that."""
+    """A server in explicit mode, one of its repositories, and the proxy of its storage."""
 
     server: ServerProcess
     repository: CloudRepository
@@ -92,7 +92,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Broken]
 
 @pytest.fixture(params=["s3", "gs"])
 def broken(both: dict[str, Broken], request: pytest.FixtureRequest) -> Iterator[Broken]:
-    """Faults wait for objects' requests only: a listing goes to both storages."""
+    """Faults are for requests of objects only, because a listing goes to both storages."""
     one = both[request.param]
     yield one
     assert one.proxy.waiting == 0
@@ -101,7 +101,7 @@ def broken(both: dict[str, Broken], request: pytest.FixtureRequest) -> Iterator[
 @pytest.mark.parametrize(
     ("kind", "faults", "bytes_more"),
     [
-        # Up to 1 MiB of a response that breaks is not handed out by the SDK; what was before that is not fetched again.
+        # The SDK withholds up to 1 MiB of a response that breaks. The bytes before it are not fetched again.
         ("reset", [Reset(after=3 * MIB)], MIB),
         ("truncated", [Truncate(after=4 * MIB)], MIB),
         ("unavailable", [Answer(503), Answer(503), Answer(500), Answer(500)], 0),
@@ -109,7 +109,7 @@ def broken(both: dict[str, Broken], request: pytest.FixtureRequest) -> Iterator[
         ("damaged", [Corrupt(at=MIB)], SIZE),
     ],
 )
-def test_what_breaks_on_the_way_is_whole_in_the_end(
+def test_broken_download_is_complete_in_the_end(
     broken: Broken, kind: str, faults: Sequence[Fault], bytes_more: int
 ) -> None:
     server, proxy, name = broken.server, broken.proxy, broken.name(kind)
@@ -119,20 +119,20 @@ def test_what_breaks_on_the_way_is_whole_in_the_end(
     bytes_before, objects_before = proxy.passed_bytes, repository_metric(server, "downloaded_objects_total")
     assert load(server, name) == (200, "")
     assert_serves(server, name, 2.0)
-    # Beside the weights: what lists the storage, and the configuration.
+    # Besides the weights: the listing and the configuration.
     assert SIZE <= proxy.passed_bytes - bytes_before <= SIZE + bytes_more + 100_000
     assert repository_metric(server, "downloaded_objects_total") - objects_before == 2
     assert (f"'{name}/1/model.onnx' arrived damaged" in server.log_text()) == (kind == "damaged")
 
 
-def test_the_listing_survives_a_burst(broken: Broken) -> None:
+def test_listing_survives_a_burst(broken: Broken) -> None:
     broken.put(broken.name("listed"))
     broken.proxy.inject(Answer(503), times=3, where="prefix=models%2Flisted")
     assert load(broken.server, broken.name("listed")) == (200, "")
     assert_serves(broken.server, broken.name("listed"), 2.0)
 
 
-def test_damaged_twice_is_not_loaded(broken: Broken) -> None:
+def test_weights_damaged_twice_are_not_loaded(broken: Broken) -> None:
     server, name = broken.server, broken.name("twice")
     where = broken.put(name)
     broken.proxy.inject(Corrupt(at=SIZE - 100), times=2, where=where)
@@ -144,12 +144,12 @@ def test_damaged_twice_is_not_loaded(broken: Broken) -> None:
     assert reason in reasons(server, name)
     assert reason in server.log_text()
     assert server.request("POST", f"/v2/models/{name}/infer", b"{}")[0] == 404
-    assert load(server, name) == (200, "")  # nothing of the damage was kept
+    assert load(server, name) == (200, "")  # the damaged bytes were not kept
     assert_serves(server, name, 2.0)
     assert index(server, name) == [READY]
 
 
-def test_a_reload_that_fails_leaves_what_serves_and_what_came(broken: Broken) -> None:
+def test_failed_reload_leaves_the_old_weights_and_the_fetched_parts(broken: Broken) -> None:
     server, proxy, name = broken.server, broken.proxy, broken.name("kept")
     where = broken.put(name, 2.0)
     assert load(server, name) == (200, "")
@@ -167,7 +167,7 @@ def test_a_reload_that_fails_leaves_what_serves_and_what_came(broken: Broken) ->
     assert index(server, name) == [READY]
 
 
-def test_a_storage_that_only_drips_delays_nobody_else(broken: Broken) -> None:
+def test_slow_storage_delays_no_other_load(broken: Broken) -> None:
     server, name = broken.server, broken.name("slow")
     where = broken.put(name)
     drip = Drip(after=MIB)

@@ -1,6 +1,6 @@
-"""Downloads that the real server does not get to the end of: killed, told to stop, or out of space on its disk.
+"""Interrupted downloads: the server is killed or stopped, or its disk is full.
 
-What has come by then is used the next time, and nothing half-written is ever loaded.
+The next start uses the bytes that were fetched, and no partial file is ever loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 WEIGHTS = "large/1/model.onnx"
-# Below it no read from the storage times out: a server that waits for one is late.
+# Shorter than the read timeout of the storage, so a server that waits for a read fails the test.
 END_LIMIT_S = 20.0
 
 
@@ -44,7 +44,7 @@ def s3() -> Iterator[S3Emulator]:
 
 @dataclass(frozen=True)
 class Journal:
-    """What has come of the object that is being downloaded, as its journal in the cache has it; zeros without one."""
+    """The progress of a download in the journal of the cache; zeros without a journal."""
 
     part_bytes: int = 0
     parts: int = 0
@@ -63,7 +63,7 @@ class Journal:
         return self.parts > 2 and self.finished == self.parts - 1
 
 
-def test_killed_and_stopped_in_the_middle_the_next_start_goes_on(s3: S3Emulator, tmp_path: Path) -> None:
+def test_next_start_continues_an_interrupted_download(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "interrupted", "models")
     repository.put_model("large", 2.0)
     weights = heavy(2.0, 40).SerializeToString()
@@ -76,7 +76,7 @@ def test_killed_and_stopped_in_the_middle_the_next_start_goes_on(s3: S3Emulator,
         first = Drip(after=1000)
         proxy.inject(first, where=WEIGHTS)
         with server("killed") as running:
-            until(lambda: Journal.read(tmp_path / "cache").lacks_one, "the other parts do not come")
+            until(lambda: Journal.read(tmp_path / "cache").lacks_one, "the other parts are not fetched")
             running.kill()
         first.release()
         left = Journal.read(tmp_path / "cache")
@@ -104,7 +104,7 @@ def test_killed_and_stopped_in_the_middle_the_next_start_goes_on(s3: S3Emulator,
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MB on which the model cache is."""
+    """A disk of 8 MB for the model cache."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     mounted = subprocess.run(
@@ -118,7 +118,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(cache)], check=True)
 
 
-def test_a_full_disk_is_told_and_the_others_serve(s3: S3Emulator, small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_fails_the_load_and_other_models_serve(s3: S3Emulator, small_disk: Path, tmp_path: Path) -> None:
     local = tmp_path / "local"
     add_scaled(local, "here", 5.0)
     repository = CloudRepository(s3, "disk", "models")
@@ -140,7 +140,7 @@ def test_a_full_disk_is_told_and_the_others_serve(s3: S3Emulator, small_disk: Pa
     ):
 
         def refused(name: str, reason: str) -> None:
-            """That the load fails for want of space, and that nobody else minds."""
+            """The load must fail for lack of space, and the other models must serve."""
             status, said = load(server, name)
             assert status == 400, said
             for text in (said, reasons(server, name), server.log_text()):
@@ -168,7 +168,7 @@ def test_a_full_disk_is_told_and_the_others_serve(s3: S3Emulator, small_disk: Pa
 
 
 def fill(path: Path) -> None:
-    """Use up what is left of a disk."""
+    """Fill the disk."""
     with path.open("wb", buffering=0) as file:
         try:
             while True:

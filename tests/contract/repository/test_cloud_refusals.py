@@ -1,4 +1,4 @@
-"""Storage that refuses: what the real server says of it, in its log, its index and its answers, and what it never says.
+"""Storage that refuses access: the texts of the log, the index and the answers, which never contain a secret.
 
 Source: docs/spec/repository.md sections 1.3, 1.6 and 1.10.
 """
@@ -30,7 +30,7 @@ OBJECTS = {"models/m/config.pbtxt": BATCHED.encode(), "models/m/1/model.onnx": W
 
 
 class StrictS3:
-    """A bucket with OBJECTS, of which `refused` gives the code of a refusal for what a request needs.
+    """A bucket of OBJECTS. `refused` maps the permission that a request needs to the code of its refusal.
 
     That is `s3:ListBucket`, or `s3:GetObject` and the key; any request that it is a beginning of is refused. `expired`
     are key ids. A refusal repeats the secrets of the credentials, as a careless storage might.
@@ -86,14 +86,14 @@ def storage(rules: StrictS3) -> Iterator[FakeStorage]:
 
 
 def write_credentials(path: Path, storage: FakeStorage, key_id: str = KEY_ID) -> None:
-    """A credential file with an entry for the bucket, and one for all others."""
+    """Write a credential file with an entry for the bucket and one for all others."""
     entry = {"key_id": key_id, "secret_key": SECRET, "session_token": TOKEN}
     other = {"key_id": "AKIAIOSFODNN7ANOTHER", "secret_key": OTHER_SECRET}
     path.write_text(json.dumps({"s3": {"": other, f"s3://{storage.endpoint}/bucket": entry}}))
 
 
 def start(folder: Path, storage: FakeStorage, *options: str, ready: bool = True) -> ServerProcess:
-    """A server of a local repository, with the model `here`, and of the bucket."""
+    """A server of the bucket and of a local repository with the model `here`."""
     local = folder / "local"
     add_scaled(local, "here", 5.0)
     write_credentials(folder / "credentials", storage)
@@ -111,7 +111,7 @@ def start(folder: Path, storage: FakeStorage, *options: str, ready: bool = True)
 
 
 def assert_refusal(text: str, storage: FakeStorage, code: str, action: str, key: str = "", who: str = KEY_ID) -> None:
-    """`text` tells who asked, for what, and what it takes; and it has no secret."""
+    """`text` must name the identity, the request and the missing permission, and contain no secret."""
     host = storage.endpoint.removeprefix("http://")
     place = f"{host}/bucket/{key or 'models'}"
     assert f"{action} on s3://{place} as access key …{who[-4:]} from the credential file" in text
@@ -124,7 +124,7 @@ def assert_no_secret(text: str) -> None:
     assert all(secret not in text for secret in (SECRET, TOKEN, OTHER_SECRET))
 
 
-def test_an_object_that_is_refused_and_credentials_that_expire(
+def test_refused_object_and_expired_credentials_are_reported(
     rules: StrictS3, storage: FakeStorage, tmp_path: Path
 ) -> None:
     refused = "models/m/1/model.onnx"
@@ -154,18 +154,18 @@ def test_an_object_that_is_refused_and_credentials_that_expire(
     assert_no_secret(server.log_text())
 
 
-def test_a_start_without_access_says_so_and_stays(
+def test_start_without_access_is_reported_and_stays_up(
     rules: StrictS3, storage: FakeStorage, tmp_path: Path, http_workers: str
 ) -> None:
     rules.refused = {"s3:ListBucket": "AccessDenied"}
     with start(tmp_path, storage, "--exit-on-error=false", ready=False) as server:
         until(lambda: connected_front_ends(server) == int(http_workers), "a front end does not find the engine")
-        # Of each front end: the engine tells them one after the other.
+        # Every front end must be asked: the engine informs them one after the other.
         until(lambda: all(readiness(server).get("phase") == "failed" for _ in range(20)), "the start does not end")
         (reason,) = readiness(server)["failures"].values()
         assert "Unable to create S3 filesystem client. Check account credentials." in reason
         for text in (reason, server.log_text()):
             assert_refusal(text, storage, "AccessDenied", "s3:ListBucket")
-        assert server.request("GET", "/v2/health/live")[0] == 400  # as where a local one is no directory
+        assert server.request("GET", "/v2/health/live")[0] == 400  # as for a local repository that is not a directory
         assert server.json("GET", "/v2")["name"] == "triton"
     assert_no_secret(server.log_text())

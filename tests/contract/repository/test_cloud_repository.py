@@ -1,6 +1,6 @@
-"""Serving from S3 and Google Cloud Storage: what a start fetches, what the next one does not, several at once.
+"""Serving from S3 and Google Cloud Storage: the downloads of a start, a second start, and two servers at once.
 
-The real server over real HTTP, against `moto_server` and `gcp-storage-emulator`. Source: docs/spec/repository.md
+The storages are `moto_server` and `gcp-storage-emulator`. Source: docs/spec/repository.md
 sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
 """
 
@@ -33,7 +33,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-HELD_AT = 2 * MIB + 1000  # whole pieces of 1 MiB are seen before it
+HELD_AT = 2 * MIB + 1000  # progress is reported in pieces of 1 MiB
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def server_of(
 
 
 @pytest.mark.parametrize("storage", ["s3", "gcs"])
-def test_a_start_fetches_what_it_serves_and_the_next_one_nothing(
+def test_start_fetches_what_it_serves_and_the_next_start_nothing(
     storage: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     repository = CloudRepository(request.getfixturevalue(storage), "cold", "models")
@@ -69,7 +69,7 @@ def test_a_start_fetches_what_it_serves_and_the_next_one_nothing(
     wanted = {"last/config.pbtxt", "last/3/model.onnx", "some/config.pbtxt", "some/1/model.onnx", "some/3/model.onnx"}
     with FaultProxy(repository.emulator.endpoint) as proxy:
         drip = Drip(after=HELD_AT)
-        # In a request to Google's storage the object's name is quoted.
+        # Requests to Google's storage quote the name of the object.
         proxy.inject(drip, where="last/3/" if storage == "s3" else "last%2F3%2F")
         with server_of(repository, proxy, tmp_path, "first", ready=False) as server:
             _assert_held_start_is_seen(server, len(weights))
@@ -96,7 +96,7 @@ def test_a_start_fetches_what_it_serves_and_the_next_one_nothing(
 
 
 def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
-    """One of two models is loaded; the other waits for the rest of an object of `size` bytes."""
+    """One of two models must be loaded while the other waits for the rest of an object of `size` bytes."""
 
     def held() -> bool:
         said = readiness(server)
@@ -124,7 +124,7 @@ def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_p
         proxy.inject(drip, where="m0/1/")
         made = [server_of(repository, proxy, tmp_path, log, ready=False) for log in ("first", "second")]
         servers = [running.enter_context(server) for server in made]
-        until(lambda: all("download" in readiness(server) for server in servers), "they do not both want it")
+        until(lambda: all("download" in readiness(server) for server in servers), "they do not both wait for it")
         drip.release()
         for server in servers:
             server.wait_until_ready()
@@ -151,7 +151,7 @@ BECAUSE = {
 }
 
 
-def test_repositories_of_all_kinds_and_names_that_lead_outside(
+def test_all_kinds_of_repositories_serve_together_and_names_cannot_lead_outside(
     s3: S3Emulator, gcs: GcsEmulator, tmp_path: Path
 ) -> None:
     local = tmp_path / "local"

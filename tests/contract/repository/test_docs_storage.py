@@ -1,4 +1,4 @@
-"""The ways to serve from cloud storage that the docs show, run as they stand, against the emulators they start."""
+"""The commands of the documents that serve from cloud storage, run with the emulators they start."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.session import session_members, start_session
+from tests.contract.servers.session import kill_session, session_members, start_session
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -27,13 +26,13 @@ EMULATOR_PORTS = {"s3": "5000", "gs": "9023"}
 LIMIT_S = 90.0
 
 
-def test_both_storages_are_shown() -> None:
+def test_document_shows_both_storages() -> None:
     assert SCRIPTS.keys() == EMULATOR_PORTS.keys()
 
 
 @contextlib.contextmanager
 def running(script: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The script in a session of its own, which is gone at the end with all that was started in it."""
+    """Run the script in a new session, whose processes are ended on exit."""
     names = ("AWS_", "GOOGLE_", "STORAGE_", "TRIDENT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(names) and not k.lower().endswith("_proxy")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -41,14 +40,13 @@ def running(script: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield started
     finally:
-        deadline = time.monotonic() + LIMIT_S
-        while members := session_members(started.pid):
-            late = time.monotonic() > deadline
-            for member in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL if late else signal.SIGTERM)
-            time.sleep(0.05)
-        started.wait(LIMIT_S)
+        for member in session_members(started.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGTERM)
+        try:
+            until(lambda: not session_members(started.pid), "processes do not end", limit_s=LIMIT_S)
+        finally:
+            kill_session(started)
 
 
 def ask(port: int, method: str, path: str) -> tuple[int, bytes]:
@@ -69,7 +67,7 @@ def is_ready(port: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", SCRIPTS)
-def test_the_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
+def test_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
     http_port, metrics_port, emulator_port = free_ports(3)
     script = SCRIPTS[storage].replace(EMULATOR_PORTS[storage], str(emulator_port)).rstrip()
     assert script.splitlines()[-1].startswith("trident serve")

@@ -1,4 +1,4 @@
-"""The cache under several processes: what one downloads the others use, and what a killed one left is gone on with."""
+"""A cache of several processes: they share downloads and continue those of a killed process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 class Storage:
-    """The file that stands for the storage, and the processes that fetch it."""
+    """A file as the storage, and the processes that fetch it."""
 
     def __init__(self, folder: Path) -> None:
         self.cache = folder / "cache"
@@ -40,7 +40,7 @@ class Storage:
         self.digest = hashlib.sha256(content).hexdigest()
 
     def fetched(self) -> int:
-        """The bytes that all processes together have read."""
+        """The bytes that all processes have read."""
         return sum(int(line) for line in self.log.read_text().split("\n")[:-1])
 
     @contextmanager
@@ -68,7 +68,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def test_two_processes_download_it_once(storage: Storage) -> None:
     with storage.child(hold_at=SIZE // 2) as first:
-        until(lambda: storage.fetched() >= SIZE // 4)  # it has the part file
+        until(lambda: storage.fetched() >= SIZE // 4)  # it has locked the part file
         with storage.child(hold_at=0) as second:
             storage.gate.touch()
             assert line(first) == line(second) == storage.digest
@@ -77,7 +77,7 @@ def test_two_processes_download_it_once(storage: Storage) -> None:
     assert blob.stat().st_nlink == 2
 
 
-def test_a_killed_download_is_resumed(storage: Storage) -> None:
+def test_killed_download_is_resumed(storage: Storage) -> None:
     with storage.child(hold_at=SIZE * 6 // 10) as killed:
         journal = storage.cache / "parts"
         until(lambda: storage.fetched() == SIZE * 6 // 10)
@@ -93,7 +93,7 @@ def test_a_killed_download_is_resumed(storage: Storage) -> None:
     assert list((storage.cache / "parts").iterdir()) == []
 
 
-def test_one_that_waits_takes_over_from_a_killed_one(storage: Storage) -> None:
+def test_waiting_process_takes_over_from_a_killed_one(storage: Storage) -> None:
     with storage.child(hold_at=SIZE // 2) as killed:
         until(lambda: storage.fetched() >= SIZE // 4)
         with storage.child() as second:
@@ -104,7 +104,7 @@ def test_one_that_waits_takes_over_from_a_killed_one(storage: Storage) -> None:
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == storage.digest
 
 
-def test_what_a_process_uses_is_not_evicted_until_it_ends(storage: Storage) -> None:
+def test_object_in_use_is_not_evicted(storage: Storage) -> None:
     with storage.child() as user:
         assert line(user) == storage.digest
         cache = ModelCache(storage.cache, 1000)
@@ -118,7 +118,7 @@ def test_what_a_process_uses_is_not_evicted_until_it_ends(storage: Storage) -> N
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB; only root can mount one."""
+    """A disk of 4 MiB, which only root can mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)]
@@ -130,14 +130,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_is_too_small(small_disk: Path) -> None:
+def test_disk_that_is_too_small_fails_the_download(small_disk: Path) -> None:
     store = MemoryStore({"m/1/model.onnx": b"x" * (5 << 20)})
     with pytest.raises(RepositoryUnavailable, match=r"5242880 bytes are needed, \d+ bytes are free"):
         downloader(small_disk).fetch(store, "m", 1, {"1/model.onnx": store.object("m/1/model.onnx")})
     assert store.reads == []
 
 
-def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
+def test_disk_that_fills_up_fails_the_download(small_disk: Path) -> None:
     store = MemoryStore({"m/1/model.onnx": b"x" * (3 << 20), "n/x": b"small"})
     over = downloader(small_disk / "cache", part_bytes=1 << 20)
     others = iter([b"x" * (3 << 20)])
@@ -151,4 +151,4 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
     small = {"x": StoredObject("n/x", 5, "1")}
     snapshot = over.fetch(store, "n", 1, small)
     assert (snapshot.path / "x").read_bytes() == b"small"
-    snapshot.release()  # its lock would keep the disk from being taken off
+    snapshot.release()  # its lock would keep the disk from being unmounted

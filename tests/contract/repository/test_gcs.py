@@ -1,4 +1,4 @@
-"""Google Cloud Storage through real HTTP: the emulator, and a fake storage for what the emulator does not do."""
+"""GcsStore over HTTP: the emulator, and a fake storage for cases that the emulator does not have."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ranged(request: Request, content: bytes, **headers: str) -> Reply:
     return Reply(206, headers, content[first : last + 1])
 
 
-def test_lists_what_is_under_the_prefix_and_no_folder_marks(store: GcsStore) -> None:
+def test_listing_has_the_objects_under_the_prefix_without_folder_markers(store: GcsStore) -> None:
     objects = {each.key: each for each in store.list()}
     assert sorted(objects) == [
         "README",
@@ -70,34 +70,34 @@ def test_lists_what_is_under_the_prefix_and_no_folder_marks(store: GcsStore) -> 
     assert weights.tag.isdigit()
 
 
-def test_lists_one_model(store: GcsStore) -> None:
+def test_listing_of_a_model_has_its_objects(store: GcsStore) -> None:
     assert sorted(each.key for each in store.list("resnet/1/")) == ["resnet/1/empty", "resnet/1/model.onnx"]
 
 
-def test_lists_the_root_of_a_bucket(store: GcsStore) -> None:
+def test_listing_may_be_of_the_root(store: GcsStore) -> None:
     assert "repo/README" in {each.key for each in store_at("gs://models").list()}
     assert sorted(store_at("gs://models").folders()) == ["repo", "repository"]
 
 
-def test_folders_are_the_names_right_under_the_prefix(store: GcsStore) -> None:
+def test_folders_are_the_names_directly_under_the_prefix(store: GcsStore) -> None:
     assert sorted(store.folders()) == ["naïve #1?", "placeholder", "resnet"]
 
 
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, len(WEIGHTS)), (0, 1), (1000, 70_000), (len(WEIGHTS) - 3, len(WEIGHTS))]
 )
-def test_reads_a_range_in_pieces_of_a_limited_size(store: GcsStore, start: int, stop: int) -> None:
+def test_range_is_read_in_pieces_of_a_limited_size(store: GcsStore, start: int, stop: int) -> None:
     pieces = list(store.read(found(store, "resnet/1/model.onnx"), start, stop))
     assert b"".join(pieces) == WEIGHTS[start:stop]
     assert max(len(piece) for piece in pieces) <= 1 << 20
 
 
-def test_reads_an_empty_object_and_an_odd_name(store: GcsStore) -> None:
+def test_empty_object_and_odd_name_are_read(store: GcsStore) -> None:
     assert list(store.read(found(store, "resnet/1/empty"), 0, 0)) == []
     assert b"".join(store.read(found(store, "naïve #1?/1/model.onnx"), 0, 5)) == b"small"
 
 
-def test_a_reader_may_stop_early_and_the_store_goes_on(store: GcsStore) -> None:
+def test_reader_may_stop_early(store: GcsStore) -> None:
     weights = found(store, "resnet/1/model.onnx")
     pieces = store.read(weights, 0, weights.size)
     assert next(pieces)
@@ -114,7 +114,7 @@ def test_checksum_is_the_md5_of_the_listing(store: GcsStore) -> None:
     assert (checksum.name, checksum.part_size, running.hexdigest()) == ("md5", 0, checksum.value)
 
 
-def test_checksum_without_md5_is_the_crc32c_that_the_storage_has(fake: FakeStorage) -> None:
+def test_checksum_without_md5_is_the_crc32c(fake: FakeStorage) -> None:
     crc = google_crc32c.Checksum(WEIGHTS)
     fake.answer = lambda request: as_json(
         listed("repo/m/x", WEIGHTS, crc32c=base64.b64encode(crc.digest()).decode())
@@ -134,12 +134,12 @@ def test_checksum_without_md5_is_the_crc32c_that_the_storage_has(fake: FakeStora
     assert fake.requests[-1].query["generation"] == "7"
 
 
-def test_no_checksum_where_the_storage_has_none(fake: FakeStorage) -> None:
+def test_object_without_checksums_has_none(fake: FakeStorage) -> None:
     fake.answer = lambda request: as_json(listed("repo/m/x", b"x"))
     assert store_at().checksum(StoredObject("m/x", 1, "7")) is None
 
 
-def test_a_listing_of_many_pages_asks_for_no_more_than_it_needs(fake: FakeStorage) -> None:
+def test_listing_of_many_pages_requests_only_the_needed_fields(fake: FakeStorage) -> None:
     def answer(request: Request) -> Reply:
         page = int(request.query.get("pageToken", "0"))
         more = {"nextPageToken": str(page + 1)} if page < 2 else {}
@@ -157,18 +157,18 @@ def test_a_listing_of_many_pages_asks_for_no_more_than_it_needs(fake: FakeStorag
     assert fake.requests[-1].query["fields"] == "prefixes,nextPageToken"
 
 
-def test_an_empty_listing(fake: FakeStorage) -> None:
+def test_listing_may_be_empty(fake: FakeStorage) -> None:
     fake.answer = lambda request: as_json({})
     assert list(store_at().list()) == []
     assert list(store_at().folders()) == []
 
 
-def test_reads_the_generation_that_was_listed_as_it_is_stored(fake: FakeStorage) -> None:
+def test_listed_generation_is_read_as_stored(fake: FakeStorage) -> None:
     stored = gzip.compress(WEIGHTS)
 
     def answer(request: Request) -> Reply:
         if "gzip" not in request.headers["accept-encoding"]:
-            return Reply(200, {}, WEIGHTS)  # the storage would unpack it, and send all of it
+            return Reply(200, {}, WEIGHTS)  # the storage would decompress it and send the whole object
         return ranged(request, stored, **{"Content-Encoding": "gzip"})
 
     fake.answer = answer
@@ -179,7 +179,7 @@ def test_reads_the_generation_that_was_listed_as_it_is_stored(fake: FakeStorage)
     assert "authorization" not in fake.requests[0].headers
 
 
-def test_a_changed_object_is_said_to_be(store: GcsStore, emulator: GcsEmulator) -> None:
+def test_changed_object_is_reported(store: GcsStore, emulator: GcsEmulator) -> None:
     emulator.put("models", "repo/changing", b"before")
     wanted = found(store, "changing")
     emulator.put("models", "repo/changing", b"afterwards")
@@ -192,7 +192,7 @@ def test_a_changed_object_is_said_to_be(store: GcsStore, emulator: GcsEmulator) 
 
 
 @pytest.mark.parametrize("status", [404, 412, 416])
-def test_a_generation_that_is_gone_is_said_to_be(fake: FakeStorage, status: int) -> None:
+def test_deleted_generation_is_reported(fake: FakeStorage, status: int) -> None:
     fake.answer = lambda request: Reply(status)
     store, wanted = store_at(), StoredObject("m/x", 4, "7")
     with pytest.raises(RepositoryUnavailable, match="gs://models/repo/m/x was changed or removed"):
@@ -201,13 +201,13 @@ def test_a_generation_that_is_gone_is_said_to_be(fake: FakeStorage, status: int)
         store.checksum(wanted)
 
 
-def test_an_answer_without_ranges_is_refused(fake: FakeStorage) -> None:
+def test_answer_without_ranges_is_refused(fake: FakeStorage) -> None:
     fake.answer = lambda request: Reply(200, {}, b"all of it")
     with pytest.raises(RepositoryUnavailable, match="does not answer with ranges"):
         list(store_at().read(StoredObject("m/x", 9, "7"), 0, 3))
 
 
-def test_no_more_than_was_asked_for_is_handed_out(fake: FakeStorage) -> None:
+def test_surplus_bytes_are_dropped(fake: FakeStorage) -> None:
     fake.answer = lambda request: Reply(206, {"Content-Range": "bytes 0-2/9"}, b"all of it")
     taken: list[bytes] = []
     with pytest.raises(TransientError):
@@ -215,7 +215,7 @@ def test_no_more_than_was_asked_for_is_handed_out(fake: FakeStorage) -> None:
     assert taken == []
 
 
-def test_a_missing_bucket(store: GcsStore) -> None:
+def test_missing_bucket_is_named(store: GcsStore) -> None:
     missing = store_at("gs://nothing/repo")
     with pytest.raises(RepositoryUnavailable, match="there is no bucket gs://nothing"):
         list(missing.list())
@@ -223,7 +223,7 @@ def test_a_missing_bucket(store: GcsStore) -> None:
         list(missing.folders())
 
 
-def test_another_error_of_the_request_tells_what_the_storage_said(fake: FakeStorage) -> None:
+def test_other_error_repeats_the_storages_text(fake: FakeStorage) -> None:
     fake.answer = lambda request: as_json({"error": {"code": 400, "message": "requester pays"}}, 400)
     with pytest.raises(
         RepositoryUnavailable, match=r"storage\.objects\.list on gs://models/repo/ failed: .*requester pays"

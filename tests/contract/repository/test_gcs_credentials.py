@@ -1,4 +1,4 @@
-"""Who asks Google Cloud Storage: the default credentials, key files, nobody; and what a refusal says about it."""
+"""The identity in requests to Google Cloud Storage: default credentials, key files, anonymous; and refusals."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ TOKEN = "ya29.the-access-token"
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStorage]:
-    """Takes the place of the storage, of the token server, and of all that the SDK asks in threads of its own."""
+    """A fake storage, which also replaces the token server and every host that the SDK's threads ask."""
     before = set(threading.enumerate())
     with FakeStorage(lambda request: Reply(404)) as running:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.endpoint)
-        # With a token in its hands google-auth looks for the regions that it is good for, at a server of Google.
+        # With a token google-auth asks a server of Google for the regions of the token.
         monkeypatch.setenv("HTTPS_PROXY", running.endpoint)
         yield running
         until(lambda: set(threading.enumerate()) <= before | {running.thread}, lambda: str(threading.enumerate()))
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_names_who_what_and_which_permission(fake: FakeStorage, status: int) -> None:
+def test_refusal_names_identity_object_and_permission(fake: FakeStorage, status: int) -> None:
     fake.answer = lambda request: as_json({"error": {"code": status, "message": "denied"}}, status)
     store = store_at()
     with pytest.raises(RepositoryUnavailable) as refused:
@@ -59,7 +59,7 @@ def test_a_refusal_names_who_what_and_which_permission(fake: FakeStorage, status
     )
 
 
-def test_an_emulator_is_used_anonymously_and_no_metadata_server_is_asked(
+def test_emulator_is_asked_anonymously_without_a_metadata_server(
     fake: FakeStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.answer = lambda request: as_json({"prefixes": ["repo/m/"]})
@@ -70,8 +70,8 @@ def test_an_emulator_is_used_anonymously_and_no_metadata_server_is_asked(
     assert "authorization" not in fake.requests[0].headers
 
 
-def test_without_any_credentials_access_is_anonymous_and_a_refusal_says_why(tmp_path: Path) -> None:
-    """In a process of its own: the SDK reads whether to look for a metadata server when it is imported."""
+def test_access_without_credentials_is_anonymous(tmp_path: Path) -> None:
+    """In a new process, because the SDK reads the setting for the metadata server when it is imported."""
     program = (
         "from core.errors import RepositoryUnavailable\n"
         "from core.repository.stores.gcs.store import GcsStore\n"
@@ -99,7 +99,7 @@ def test_without_any_credentials_access_is_anonymous_and_a_refusal_says_why(tmp_
 
 
 def key_file(folder: Path, token_uri: str) -> Path:
-    """A service account's key, whose tokens come from `token_uri`."""
+    """Write the key of a service account that gets its tokens from `token_uri`."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -135,13 +135,13 @@ def token_for_a_refusal(request: Request) -> Reply:
     return as_json({"error": {"code": 403, "message": "denied"}}, 403)
 
 
-def test_a_key_file_is_used_and_its_account_named_in_a_refusal(fake: FakeStorage, tmp_path: Path) -> None:
+def test_key_file_is_used_and_its_account_named(fake: FakeStorage, tmp_path: Path) -> None:
     fake.answer = token_for_a_refusal
     path = key_file(tmp_path, f"{fake.endpoint}/token")
     assert_refused_without_secrets(fake, store_at(credential=GcsCredential(str(path))))
 
 
-def test_the_default_credentials_are_used_and_their_account_named_in_a_refusal(
+def test_default_credentials_are_used_and_their_account_named(
     fake: FakeStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.answer = token_for_a_refusal
@@ -151,7 +151,7 @@ def test_the_default_credentials_are_used_and_their_account_named_in_a_refusal(
     assert_refused_without_secrets(fake, store_at())
 
 
-def test_a_revoked_key_is_final(fake: FakeStorage, tmp_path: Path) -> None:
+def test_revoked_key_is_final(fake: FakeStorage, tmp_path: Path) -> None:
     fake.answer = lambda request: as_json({"error": "invalid_grant", "error_description": "account not found"}, 400)
     store = store_at(credential=GcsCredential(str(key_file(tmp_path, f"{fake.endpoint}/token"))))
     with pytest.raises(RepositoryUnavailable, match=f"no access token for service account {EMAIL}") as refused:
@@ -159,7 +159,7 @@ def test_a_revoked_key_is_final(fake: FakeStorage, tmp_path: Path) -> None:
     assert "revoked" in (refused.value.hint or "")
 
 
-def test_an_unreachable_token_server_is_transient(fake: FakeStorage, tmp_path: Path) -> None:
+def test_unreachable_token_server_is_transient(fake: FakeStorage, tmp_path: Path) -> None:
     unreachable = f"http://{HOST}:{free_ports(1)[0]}/token"
     store = store_at(credential=GcsCredential(str(key_file(tmp_path, unreachable))))
     with pytest.raises(TransientError, match=r"storage\.objects\.get"):
@@ -167,7 +167,7 @@ def test_an_unreachable_token_server_is_transient(fake: FakeStorage, tmp_path: P
     assert fake.requests == []
 
 
-def test_an_authorized_user_is_named_with_its_key_file(fake: FakeStorage, tmp_path: Path) -> None:
+def test_authorized_user_is_named_with_the_key_file(fake: FakeStorage, tmp_path: Path) -> None:
     path = tmp_path / "user.json"
     user = {"type": "authorized_user", "client_id": "id", "client_secret": "the-secret", "refresh_token": "1//refresh"}
     path.write_text(json.dumps(user))
@@ -189,7 +189,7 @@ def test_an_authorized_user_is_named_with_its_key_file(fake: FakeStorage, tmp_pa
         ('{"type": "gdch"}', "is of an unknown type"),
     ],
 )
-def test_a_key_file_that_cannot_be_used(fake: FakeStorage, tmp_path: Path, content: str | None, said: str) -> None:
+def test_bad_key_file_is_refused(fake: FakeStorage, tmp_path: Path, content: str | None, said: str) -> None:
     path = tmp_path / "key.json"
     if content is not None:
         path.write_text(content)

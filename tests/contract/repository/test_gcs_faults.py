@@ -1,4 +1,4 @@
-"""Google Cloud Storage behind a proxy that breaks answers."""
+"""GcsStore behind a proxy that injects faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def proxy(emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
-def test_what_may_pass_is_transient(proxy: FaultProxy, status: int) -> None:
+def test_temporary_status_is_transient(proxy: FaultProxy, status: int) -> None:
     store = store_at()
     wanted = found(store, "m/1/x")
     proxy.inject(Answer(status), where="/download/")
@@ -39,20 +39,20 @@ def test_what_may_pass_is_transient(proxy: FaultProxy, status: int) -> None:
     assert b"".join(store.read(wanted, 0, 10)) == WEIGHTS[:10]
 
 
-def test_a_listing_survives_a_short_burst(proxy: FaultProxy) -> None:
+def test_listing_survives_a_short_burst(proxy: FaultProxy) -> None:
     proxy.inject(Answer(503), times=2)
     assert [each.key for each in store_at().list()] == ["m/1/x"]
     assert len(proxy.requests) == 3
 
 
-def test_a_listing_gives_up_after_a_long_burst(proxy: FaultProxy) -> None:
+def test_listing_gives_up_after_a_long_burst(proxy: FaultProxy) -> None:
     proxy.inject(Answer(503), times=100)
     with pytest.raises(TransientError, match=r"storage\.objects\.list on gs://models/repo/: 503"):
         list(store_at().list())
 
 
 @pytest.mark.parametrize("fault", [Reset(after=300_000), Truncate(after=300_000)])
-def test_a_broken_range_hands_out_what_came_and_is_transient(proxy: FaultProxy, fault: Reset | Truncate) -> None:
+def test_broken_range_yields_the_received_bytes_and_is_transient(proxy: FaultProxy, fault: Reset | Truncate) -> None:
     store = store_at()
     wanted = found(store, "m/1/x")
     proxy.inject(fault, where="/download/")
@@ -63,7 +63,7 @@ def test_a_broken_range_hands_out_what_came_and_is_transient(proxy: FaultProxy, 
     assert b"".join(store.read(wanted, 301_000, wanted.size)) == WEIGHTS[301_000:]
 
 
-def test_a_slow_range_hands_out_what_has_come(proxy: FaultProxy) -> None:
+def test_slow_range_yields_the_received_bytes(proxy: FaultProxy) -> None:
     store = store_at()
     wanted = found(store, "m/1/x")
     drip = Drip(after=1000)
@@ -78,7 +78,7 @@ def test_a_slow_range_hands_out_what_has_come(proxy: FaultProxy) -> None:
     assert came + b"".join(pieces) == WEIGHTS
 
 
-def test_a_damaged_byte_shows_in_the_checksum(proxy: FaultProxy) -> None:
+def test_damaged_byte_changes_the_checksum(proxy: FaultProxy) -> None:
     store = store_at()
     wanted = found(store, "m/1/x")
     proxy.inject(Corrupt(at=1_500_000), where="/download/")
@@ -91,13 +91,13 @@ def test_a_damaged_byte_shows_in_the_checksum(proxy: FaultProxy) -> None:
     assert running.hexdigest() != checksum.value
 
 
-def test_nobody_listening_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{HOST}:{free_ports(1)[0]}")
     with pytest.raises(TransientError, match=r"storage\.objects\.get on gs://models/repo/m/x"):
         list(store_at().read(StoredObject("m/x", 4, "7"), 0, 4))
 
 
-def test_many_threads_read_at_once(proxy: FaultProxy) -> None:
+def test_threads_read_concurrently(proxy: FaultProxy) -> None:
     store = store_at()
     wanted = found(store, "m/1/x")
     parts: dict[int, bytes] = {}

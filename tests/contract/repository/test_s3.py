@@ -1,4 +1,4 @@
-"""S3Store against `moto_server`, through real HTTP."""
+"""S3Store with `moto_server` over HTTP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def keys(store: ObjectStore, prefix: str = "") -> list[str]:
 
 
 def hashed(checksum: Checksum, content: bytes) -> str:
-    """By the rule that Checksum states."""
+    """Computed by the rule in Checksum."""
     if not checksum.part_size:
         whole = checksum.make()
         whole.update(content)
@@ -68,8 +68,8 @@ def hashed(checksum: Checksum, content: bytes) -> str:
     return over_parts.hexdigest()
 
 
-def test_a_listing_of_more_than_one_page(emulator: S3Emulator) -> None:
-    """S3 gives 1,000 keys, or folders, at once."""
+def test_listing_of_several_pages_is_complete(emulator: S3Emulator) -> None:
+    """A page of S3 has 1,000 keys or folders."""
     names = [f"m{number:04}/config.pbtxt" for number in range(1005)]
     emulator.make_bucket("many")
     with ThreadPoolExecutor(8) as pool:
@@ -81,7 +81,7 @@ def test_a_listing_of_more_than_one_page(emulator: S3Emulator) -> None:
     assert keys(store, "m0007/") == ["m0007/config.pbtxt"]
 
 
-def test_keys_are_relative_and_without_markers(emulator: S3Emulator) -> None:
+def test_keys_are_relative_without_folder_markers(emulator: S3Emulator) -> None:
     odd = "m/1/a b+c%20é&=?#<>.bin"
     for key in ("top.txt", "m/config.pbtxt", odd, "m/", "m/2/", "m2/x"):
         emulator.put("marked", f"models/{key}", b"1234")
@@ -97,7 +97,7 @@ def test_keys_are_relative_and_without_markers(emulator: S3Emulator) -> None:
     assert keys(root, "models2/") == ["models2/n/x"]
 
 
-def test_ranges(emulator: S3Emulator) -> None:
+def test_ranges_are_read(emulator: S3Emulator) -> None:
     content = os.urandom(2 * MIB + MIB // 2)
     emulator.put("ranges", "m/model.onnx", content)
     store = open_store(emulator, "ranges")
@@ -111,7 +111,7 @@ def test_ranges(emulator: S3Emulator) -> None:
         assert b"".join(store.read(wanted, start, stop)) == content[start:stop]
 
 
-def test_an_empty_object(emulator: S3Emulator) -> None:
+def test_empty_object_is_read(emulator: S3Emulator) -> None:
     emulator.put("hollow", "m/config.pbtxt", b"")
     store = open_store(emulator, "hollow")
     wanted = only(store.list())
@@ -122,7 +122,7 @@ def test_an_empty_object(emulator: S3Emulator) -> None:
     assert checksum.value == hashed(checksum, b"")
 
 
-def test_what_has_changed_since_it_was_listed_is_not_read(emulator: S3Emulator) -> None:
+def test_object_that_changed_since_the_listing_is_not_read(emulator: S3Emulator) -> None:
     emulator.put("moving", "m/1/model.onnx", b"first")
     store = open_store(emulator, "moving")
     wanted = only(store.list())
@@ -140,7 +140,7 @@ def test_what_has_changed_since_it_was_listed_is_not_read(emulator: S3Emulator) 
 
 
 @pytest.mark.parametrize("sizes", [(PART, 1), (PART, PART), (PART, PART, 100)])
-def test_the_checksum_of_an_upload_in_parts(emulator: S3Emulator, sizes: Sequence[int]) -> None:
+def test_upload_in_parts_has_a_checksum(emulator: S3Emulator, sizes: Sequence[int]) -> None:
     parts = [os.urandom(size) for size in sizes]
     emulator.put_multipart("parts", "m/model.onnx", parts)
     store = open_store(emulator, "parts")
@@ -154,13 +154,13 @@ def test_the_checksum_of_an_upload_in_parts(emulator: S3Emulator, sizes: Sequenc
     assert hashed(checksum, content[:-1] + bytes([content[-1] ^ 1])) != checksum.value
 
 
-def test_parts_of_several_sizes_give_no_checksum(emulator: S3Emulator) -> None:
+def test_upload_in_unequal_parts_has_no_checksum(emulator: S3Emulator) -> None:
     emulator.put_multipart("uneven", "m/model.onnx", [bytes(PART), bytes(PART + 1), b"x"])
     store = open_store(emulator, "uneven")
     assert store.checksum(only(store.list())) is None
 
 
-def test_the_checksum_of_an_encrypted_object(emulator: S3Emulator) -> None:
+def test_encrypted_object_has_only_a_sha_checksum(emulator: S3Emulator) -> None:
     emulator.make_bucket("sealed")
     sealed = {"Bucket": "sealed", "Body": b"content", "ServerSideEncryption": "aws:kms"}
     emulator.client.put_object(Key="a/none", **sealed)
@@ -174,7 +174,7 @@ def test_the_checksum_of_an_encrypted_object(emulator: S3Emulator) -> None:
     assert without is None or without.name == "CRC32"
 
 
-def test_without_credentials_access_is_anonymous(emulator: S3Emulator) -> None:
+def test_access_without_credentials_is_anonymous(emulator: S3Emulator) -> None:
     emulator.put("public", "m/private", b"")
     emulator.client.put_bucket_acl(Bucket="public", ACL="public-read")
     emulator.client.put_object(Bucket="public", Key="m/x", Body=b"content", ACL="public-read")
@@ -188,7 +188,7 @@ def test_without_credentials_access_is_anonymous(emulator: S3Emulator) -> None:
 
 
 @pytest.mark.parametrize("form", ["s3://{}/forms/models", "s3://http://{}//forms/models/"])
-def test_an_endpoint_in_the_uri(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_endpoint_may_be_in_the_uri(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     emulator.put("forms", "models/m/x", b"")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     store = S3Store(parse_location(form.format(emulator.address)), CREDENTIAL)
@@ -196,13 +196,13 @@ def test_an_endpoint_in_the_uri(emulator: S3Emulator, monkeypatch: pytest.Monkey
     assert keys(store) == ["m/x"]
 
 
-def test_an_endpoint_in_the_environment(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_may_be_in_the_environment(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.put("forms", "models/m/x", b"")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", emulator.endpoint)
     assert keys(S3Store(parse_location("s3://forms/models"), CREDENTIAL)) == ["m/x"]
 
 
-def test_no_such_bucket(emulator: S3Emulator) -> None:
+def test_missing_bucket_is_named(emulator: S3Emulator) -> None:
     with pytest.raises(RepositoryUnavailable) as caught:
         list(open_store(emulator, "missing/models").folders())
     assert caught.value.message.startswith(
@@ -211,14 +211,14 @@ def test_no_such_bucket(emulator: S3Emulator) -> None:
     assert f"s3:ListBucket on s3://{emulator.address}/missing/models as access key …MPLE" in caught.value.message
 
 
-def test_a_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> None:
+def test_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> None:
     emulator.make_bucket("empty")
     store = open_store(emulator, "empty/models")
     assert list(store.list()) == []
     assert list(store.folders()) == []
 
 
-def test_faults_on_the_way(emulator: S3Emulator) -> None:
+def test_faults_are_transient(emulator: S3Emulator) -> None:
     content = os.urandom(MIB)
     emulator.put("faults", "m/model.onnx", content)
     with FaultProxy(emulator.endpoint) as proxy:
@@ -240,7 +240,7 @@ def test_faults_on_the_way(emulator: S3Emulator) -> None:
         assert proxy.waiting == 0
 
 
-def test_a_repository_from_the_uri_to_the_disk(emulator: S3Emulator, tmp_path: Path) -> None:
+def test_repository_is_fetched_from_its_uri(emulator: S3Emulator, tmp_path: Path) -> None:
     emulator.put("whole", "models/simple/config.pbtxt", b"")
     emulator.put("whole", "models/simple/1/model.onnx", b"graph")
     credentials = tmp_path / "credentials.json"
@@ -256,7 +256,7 @@ def test_a_repository_from_the_uri_to_the_disk(emulator: S3Emulator, tmp_path: P
         assert (opener.progress.snapshot().objects_downloaded_total > 0) is not bool(fetched_before)
 
 
-def test_boto3_is_imported_with_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
+def test_boto3_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
     emulator.make_bucket("lazy")
     program = f"""
 import sys
@@ -273,7 +273,7 @@ print("boto3" in sys.modules, "google.cloud.storage" in sys.modules)
     assert answer.stdout.split() == ["False", "True", "False"], answer.stderr
 
 
-def test_an_emulator_that_is_gone_leaves_nothing() -> None:
+def test_emulator_leaves_nothing() -> None:
     with S3Emulator() as running:
         endpoint = running.endpoint
     store = S3Store(parse_location(f"s3://{endpoint}/any"), CREDENTIAL)

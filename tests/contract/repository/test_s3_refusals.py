@@ -1,4 +1,4 @@
-"""What S3Store says when it is refused, and whom it asks as: against a server that answers as a test tells it."""
+"""S3Store with a scripted server: refusals, temporary errors, bad answers, and credentials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refusal(status: int, code: str, message: str = "No.") -> Reply:
 
 
 class ScriptedS3:
-    """A context manager: answers each request with the next of its `replies`, the last one again and again."""
+    """A context manager: answers each request with the next of `replies`, and further requests with the last."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
@@ -97,7 +97,7 @@ def read(store: ObjectStore) -> bytes:
 
 
 def refused(use: Callable[[], object]) -> str:
-    """The message and the hint, which hold no secret."""
+    """The message and the hint, which must contain no secret."""
     with pytest.raises(RepositoryUnavailable) as caught:
         use()
     text = f"{caught.value.message} | {caught.value.hint}"
@@ -117,7 +117,7 @@ def refused(use: Callable[[], object]) -> str:
         (401, "Unauthorized"),
     ],
 )
-def test_a_refusal_names_identity_call_object_and_permission(status: int, code: str) -> None:
+def test_refusal_names_identity_call_object_and_permission(status: int, code: str) -> None:
     with ScriptedS3(refusal(status, code, f"No {SECRET} nor\n{TOKEN}.")) as server:
         store = server.store()
         listing = refused(lambda: listed(store))
@@ -131,14 +131,14 @@ def test_a_refusal_names_identity_call_object_and_permission(status: int, code: 
     assert "it needs the permission s3:GetObject on arn:aws:s3:::b/models/m/1/model.onnx |" in reading
 
 
-def test_only_the_first_listing_fails_as_triton_does() -> None:
+def test_only_the_first_listing_fails_with_tritons_text() -> None:
     with ScriptedS3(EMPTY_LISTING, refusal(403, "AccessDenied")) as server:
         store = server.store()
         listed(store)
         assert refused(lambda: listed(store)).startswith("s3:ListBucket on s3://")
 
 
-def test_a_refusal_without_a_body() -> None:
+def test_refusal_may_have_no_body() -> None:
     with ScriptedS3((403, {}, b"")) as server:
         store = server.store()
         text = refused(lambda: store.checksum(OBJECT))
@@ -146,7 +146,7 @@ def test_a_refusal_without_a_body() -> None:
     assert "'403'" in text
 
 
-def test_no_secret_is_logged_even_when_all_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_log_contains_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with ScriptedS3(refusal(403, "AccessDenied")) as server:
         store = server.store()
@@ -158,20 +158,20 @@ def test_no_secret_is_logged_even_when_all_is(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     "reply", [refusal(503, "SlowDown"), refusal(429, "TooMany"), refusal(400, "RequestTimeout"), (502, {}, b"<html>")]
 )
-def test_what_may_pass(reply: Reply) -> None:
+def test_temporary_error_is_transient(reply: Reply) -> None:
     with ScriptedS3(reply) as server:
         store = server.store()
         with pytest.raises(TransientError, match=r"s3:GetObject on .*model\.onnx"):
             read(store)
 
 
-def test_what_passes_at_the_second_attempt_is_not_noticed() -> None:
+def test_error_that_a_second_attempt_avoids_is_not_reported() -> None:
     with ScriptedS3(refusal(500, "InternalError"), EMPTY_LISTING) as server:
         listed(server.store())
         assert len(server.asked) == 2
 
 
-def test_a_body_that_ends_early() -> None:
+def test_truncated_body_is_transient() -> None:
     head = {"Content-Length": "10", "Content-Range": "bytes 0-9/10"}
     with ScriptedS3((206, head, b"12345")) as server:
         store = server.store()
@@ -188,20 +188,20 @@ def test_a_body_that_ends_early() -> None:
         (206, {}, b"01234567"),
     ],
 )
-def test_other_bytes_than_those_asked_for_are_not_taken(reply: Reply) -> None:
+def test_wrong_range_is_refused(reply: Reply) -> None:
     with ScriptedS3(reply) as server:
         store = server.store()
         assert "asked for bytes 0-9 of 10" in refused(lambda: read(store))
 
 
-def test_the_whole_object_serves_as_the_range_that_it_is() -> None:
+def test_whole_object_is_accepted_for_its_whole_range() -> None:
     with ScriptedS3((200, {}, b"0123456789")) as server:
         assert read(server.store()) == b"0123456789"
         assert server.asked[-1]["Range"] == "bytes=0-9"
         assert server.asked[-1]["If-Match"] == f'"{OBJECT.tag}"'
 
 
-def test_an_empty_object_is_asked_for_without_a_range() -> None:
+def test_empty_object_is_requested_without_a_range() -> None:
     with ScriptedS3((200, {}, b"")) as server:
         assert list(server.store().read(StoredObject("m/e", 0, "t"), 0, 0)) == []
         assert server.asked[-1]["Range"] is None
@@ -215,14 +215,14 @@ def test_an_empty_object_is_asked_for_without_a_range() -> None:
         ((400, {}, b"plain HTTP to a port of TLS"), "Exception: '400' Message: 'Bad Request'"),
     ],
 )
-def test_an_endpoint_that_does_not_speak_s3(reply: Reply, says: str) -> None:
+def test_endpoint_that_is_not_s3_is_named(reply: Reply, says: str) -> None:
     with ScriptedS3(reply) as server:
         store = server.store()
         assert says in refused(lambda: listed(store))
 
 
 @pytest.mark.parametrize("token", [b"", b"<NextContinuationToken>x</NextContinuationToken>"])
-def test_a_listing_without_end_is_refused(token: bytes) -> None:
+def test_endless_listing_is_refused(token: bytes) -> None:
     page = b"<ListBucketResult><IsTruncated>true</IsTruncated>%s</ListBucketResult>"
     with ScriptedS3((200, {}, page % token)) as server:
         store = server.store()
@@ -240,7 +240,7 @@ def test_a_listing_without_end_is_refused(token: bytes) -> None:
         (b"<Key>models/m/x</Key><Size>1</Size><ETag>x</ETag><LastModified>x</LastModified>", "not one of S3"),
     ],
 )
-def test_a_listing_that_cannot_be_right_is_refused(entry: bytes, says: str) -> None:
+def test_impossible_listing_is_refused(entry: bytes, says: str) -> None:
     page = b"<ListBucketResult><Name>b</Name><Contents>%s</Contents></ListBucketResult>"
     with ScriptedS3((200, {}, page % entry)) as server:
         store = server.store()
@@ -253,7 +253,7 @@ def scripted() -> Iterator[ScriptedS3]:
         yield server
 
 
-def test_the_credential_file_goes_first(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credential_file_has_precedence(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAENVIRONMENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     listed(scripted.store())
@@ -265,7 +265,7 @@ def test_the_credential_file_goes_first(scripted: ScriptedS3, monkeypatch: pytes
     assert scripted.signer.endswith("/us-east-1/s3/aws4_request")
 
 
-def test_a_profile(scripted: ScriptedS3, tmp_path: Path) -> None:
+def test_profile_is_used(scripted: ScriptedS3, tmp_path: Path) -> None:
     keys = f"aws_access_key_id = AKIAPROFILE\naws_secret_access_key = {SECRET}\n"
     (tmp_path / "config").write_text(f"[profile team]\nregion = eu-north-1\n{keys}")
     listed(scripted.store(S3Credential(profile="team")))
@@ -275,19 +275,19 @@ def test_a_profile(scripted: ScriptedS3, tmp_path: Path) -> None:
     assert "ProfileNotFound" in refused(lambda: listed(store))
 
 
-def test_half_a_key(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_key_is_refused(scripted: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     store = scripted.store(None)
     assert "PartialCredentialsError" in refused(lambda: listed(store))
     assert scripted.asked == []
 
 
-def test_without_credentials_nothing_is_signed(scripted: ScriptedS3) -> None:
+def test_requests_without_credentials_are_not_signed(scripted: ScriptedS3) -> None:
     listed(scripted.store(None))
     assert scripted.asked[-1]["Authorization"] is None
 
 
-def test_what_a_credential_program_prints_is_not_repeated(scripted: ScriptedS3, tmp_path: Path) -> None:
+def test_output_of_a_credential_program_is_not_repeated(scripted: ScriptedS3, tmp_path: Path) -> None:
     program = tmp_path / "credentials.sh"
     program.write_text(f"#!/bin/sh\necho {SECRET} >&2\nexit 1\n")
     program.chmod(0o700)
@@ -296,7 +296,7 @@ def test_what_a_credential_program_prints_is_not_repeated(scripted: ScriptedS3, 
     assert "cannot get credentials from custom-process" in refused(lambda: listed(store))
 
 
-def test_after_a_refusal_the_credentials_are_looked_up_afresh(tmp_path: Path) -> None:
+def test_credentials_are_read_again_after_a_refusal(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     entry = "[default]\naws_access_key_id = {}\naws_secret_access_key = secret-of-the-file\n"
     with ScriptedS3(refusal(400, "ExpiredToken"), EMPTY_LISTING) as server:
@@ -309,7 +309,7 @@ def test_after_a_refusal_the_credentials_are_looked_up_afresh(tmp_path: Path) ->
         assert server.signer.startswith("AKIAEXCHANGED/")
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_is_transient() -> None:
     (port,) = free_ports(1)
     store = S3Store(parse_location(f"s3://{HOST}:{port}/b"), CREDENTIAL)
     text = refused(lambda: listed(store))
