@@ -1,7 +1,7 @@
-"""The services of deploy/compose without an engine: their commands, environment, folders and ports, on this machine.
+"""The services of deploy/compose as processes of this machine, with their commands, environment, folders and ports.
 
-What a container would have for itself is mapped: a port to a free one, the name of a service to loopback, a folder to a
-copy under one root of all. Everything else is as the file says.
+A container's own things are mapped: a port to a free one, a service's name to loopback, a folder to a copy under one
+root. Everything else is as the file says.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Mount(NamedTuple):
 
 
 def resolved(**variables: str) -> dict[str, Any]:
-    """The services as docker-compose reads them, of all profiles, with these variables of the person's."""
+    """The services of all profiles as docker-compose resolves them with these variables."""
     profiles = [f"--profile={profile}" for profile in PROFILES]
     command = [external_tool("docker-compose", "docker-compose"), *profiles, "config"]
     environment = {**environment_without("TRIDENT_", "MODEL_"), **variables}
@@ -62,7 +62,7 @@ def resolved(**variables: str) -> dict[str, Any]:
 
 
 def ports_of(service: Mapping[str, Any]) -> list[Port]:
-    """As docker-compose writes them (texts), or version 2 of it (objects)."""
+    """The ports of a service, in the form of docker-compose 1 (texts) or 2 (objects)."""
     found = []
     for each in service.get("ports", []):
         if isinstance(each, str):
@@ -75,7 +75,7 @@ def ports_of(service: Mapping[str, Any]) -> list[Port]:
 
 
 def mounts_of(service: Mapping[str, Any]) -> list[Mount]:
-    """The same of folders and files."""
+    """The mounts of a service, in either form."""
     found = []
     for each in service.get("volumes", []):
         if isinstance(each, str):
@@ -87,19 +87,20 @@ def mounts_of(service: Mapping[str, Any]) -> list[Mount]:
 
 
 def image_words(instruction: str) -> list[str]:
-    """ENTRYPOINT or CMD of the server's image."""
+    """The words of ENTRYPOINT or CMD of the server's image."""
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
     words: list[str] = json.loads([line for line in lines if line.startswith(f"{instruction} [")][-1].split(" ", 1)[1])
     return words
 
 
 class ComposeStack:
-    """The services of ours of one profile. A context manager: started in their order on entry, gone on exit."""
+    """The services of one profile that this project builds. A context manager: they start in order on entry and end on
+    exit."""
 
     def __init__(self, folder: Path, profile: str, **variables: str) -> None:
         self._folder = folder
         everything = resolved(**variables)
-        # Those that are not built here are others' programs.
+        # Services without a build are other programs.
         self.services = {
             name: service
             for name, service in everything.items()
@@ -117,7 +118,7 @@ class ComposeStack:
         return (self._folder / f"{service}.log").read_text(errors="replace")[-4000:]
 
     def wait_for_end(self, service: str) -> None:
-        """AssertionError where it ends with another status than 0, or not at all."""
+        """Wait for the end of a service. AssertionError if it does not end with status 0."""
         process = self._processes[service]
         until(lambda: process.poll() is not None, lambda: self.log_text(service))
         assert process.returncode == 0, self.log_text(service)
@@ -148,7 +149,7 @@ class ComposeStack:
             self._kill()
 
     def _start(self, name: str) -> None:
-        """After those that it depends on; some of them must have ended first."""
+        """Start a service after its dependencies, some of which must have ended."""
         if name in self._processes:
             return
         service = self.services[name]
@@ -161,7 +162,7 @@ class ComposeStack:
         )
 
     def _mount(self) -> None:
-        """Services name folders of each other: all see the same ones."""
+        """Copy the mounted folders, which all services share."""
         (self._root / "tmp").mkdir(parents=True)
         for service in self.services.values():
             for mount in mounts_of(service):
@@ -185,7 +186,7 @@ class ComposeStack:
         machine = {**environment_without(*_PLATFORMS), "HOME": str(self._root), **_NO_MACHINE}
         if self.services[name]["image"] != SERVER_IMAGE:
             return {**machine, **mapped}
-        # What a container has for itself, and the file therefore need not say.
+        # Settings that a container does not need.
         http_port, metrics_port = free_ports(2)
         own = {
             "TRIDENT_HTTP_ADDRESS": HOST,
@@ -197,7 +198,7 @@ class ComposeStack:
         return {**machine, **own, **mapped}
 
     def _mapped(self, name: str, text: str) -> str:
-        """A word of the command, or a value, for this machine."""
+        """A word of the command or a value, mapped to this machine."""
         services = "|".join(sorted({service for service, _ in self._ports}, key=len, reverse=True))
         own = "|".join(str(port) for service, port in self._ports if service == name) or "-"
         targets = "|".join(re.escape(folder) for folder in sorted(self._folders, key=len, reverse=True))
@@ -229,7 +230,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _free_ports(everything: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """One for each port that is published, or that another service names."""
+    """A free port for each published port, and for each that another service names."""
     texts = json.dumps([[each.get("command", []), each.get("environment", {})] for each in everything.values()])
     names = "|".join(sorted(everything, key=len, reverse=True))
     wanted = {(name, int(port)) for name, port in re.findall(rf"\b({names}):(\d+)\b", texts)}

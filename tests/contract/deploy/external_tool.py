@@ -1,4 +1,4 @@
-"""Programs that some tests need and that no Python package brings."""
+"""Programs that some tests need and that are not Python packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def external_tool(name: str, package: str) -> str:
-    """The path of the program. Where it is missing the test is skipped, in the CI (the variable CI is set) it fails."""
+    """The path of the program. Without it the test is skipped, or fails in the CI (the variable CI is set)."""
     path = shutil.which(name)
     if path is not None:
         return path

@@ -1,4 +1,4 @@
-"""deploy/kubernetes as kubectl builds it, and what its pods are started with."""
+"""deploy/kubernetes as kubectl builds it, and the settings of its pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")
 PARTS = ("aws", "gcp", "hpa", "keda", "monitoring", "namespace")
 OVERLAYS = tuple(sorted(path.name for path in (KUBERNETES / "overlays").iterdir()))
-# An old one, one that many clusters run, and the latest that there are schemas of.
+# An old version, a common one, and the latest with schemas.
 KUBERNETES_VERSIONS = ("1.31", "1.34", kubernetes_validate.latest_version())
 _LIMIT_S = 60
 _UNITS = {"": 1, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -31,7 +31,7 @@ Object = dict[str, Any]
 
 
 def kustomized(folder: Path) -> list[Object]:
-    """The objects of a kustomization. The test is skipped where there is no kubectl (external_tool)."""
+    """The objects of a kustomization. Without kubectl the test is skipped (external_tool)."""
     command = [external_tool("kubectl", "kubernetes-client"), "kustomize", str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     assert finished.returncode == 0, finished.stderr
@@ -40,17 +40,17 @@ def kustomized(folder: Path) -> list[Object]:
 
 @functools.cache
 def manifests(folder: str) -> Manifests:
-    """Those of a folder below deploy/kubernetes; built once."""
+    """The manifests of a folder in deploy/kubernetes; built once."""
     return Manifests(kustomized(KUBERNETES / folder))
 
 
 def copied_tree(folder: Path) -> Path:
-    """A copy of deploy/kubernetes that a test may add to."""
+    """A copy of deploy/kubernetes that a test may change."""
     return shutil.copytree(KUBERNETES, folder / "kubernetes")
 
 
 def validate(document: Object) -> None:
-    """Raises kubernetes_validate.ValidationError where the API would refuse it, or drop a field of it."""
+    """Raises kubernetes_validate.ValidationError if the API would refuse the object or drop a field."""
     for version in KUBERNETES_VERSIONS:
         kubernetes_validate.validate(document, version, strict=True)
 
@@ -63,7 +63,7 @@ def size_of(quantity: str) -> int:
 
 
 class Manifests:
-    """The objects of one kustomization, and the one server among them: a Deployment's, or a runtime's of KServe."""
+    """The objects of a kustomization, with one server: that of a Deployment or of a KServe runtime."""
 
     def __init__(self, objects: list[Object]) -> None:
         self.objects = objects
@@ -83,7 +83,7 @@ class Manifests:
 
     @property
     def pod(self) -> Object:
-        """What a runtime has of one has the same names."""
+        """The pod's specification, whose fields a runtime has under the same names."""
         runtimes = self.of("ClusterServingRuntime")
         pod: Object = (runtimes[0] if runtimes else self.template)["spec"]
         return pod
@@ -95,7 +95,7 @@ class Manifests:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the container, from the ConfigMaps that it names; KeyError where there is none of such a name."""
+        """The container's environment from its ConfigMaps. KeyError if one is missing."""
         maps = {each["metadata"]["name"]: each["data"] for each in self.of("ConfigMap")}
         found: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
@@ -104,14 +104,14 @@ class Manifests:
 
     @property
     def settings(self) -> ServerSettings:
-        """What the server makes of its arguments and environment. Raises BadOption for what it does not know."""
+        """The server's settings from arguments and environment. Raises BadOption for an unknown one."""
         command, *arguments = self.container["args"]
         assert command == "serve"
         return read_settings(arguments, self.environment)
 
     @property
     def ports(self) -> dict[str, int]:
-        """The container's ports by name; "" for one without."""
+        """The container's ports by name; "" without a name."""
         return {each.get("name", ""): each["containerPort"] for each in self.container["ports"]}
 
     def port(self, name_or_number: str | int) -> int:

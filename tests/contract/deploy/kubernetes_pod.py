@@ -1,7 +1,6 @@
-"""The container of a pod without Kubernetes: its command and environment as a process on this machine.
+"""The container of a pod as a process of this machine, with its command and environment.
 
-What a container would have for itself is mapped: its ports to free ones, its volumes to folders under one root.
-Everything else is as the manifest says.
+Its ports are mapped to free ones and its volumes to folders under one root. Everything else is as the manifest says.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from tests.contract.deploy.kubernetes_manifests import Manifests
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess, environment_without
 
-# What KServe puts in the place of `{{.Name}}`.
+# KServe replaces `{{.Name}}` with it.
 SERVICE = "digits"
 _PLATFORMS = ("AIP_", "AWS_", "CLOUDSDK_", "GCE_", "GOOGLE_", "SAGEMAKER_", "STORAGE_", "TRIDENT_", "TRITON_")
 _NO_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
 
 
 class KubernetesPod(ServerProcess):
-    """A context manager, as every ServerProcess. `contents` are the folders here that it finds at paths.
+    """A context manager, as every ServerProcess. `contents` maps paths of the container to folders of this machine.
 
-    `variables` are what the cluster, or the cloud, would add to the container's environment.
+    `variables` are those that the cluster or the cloud adds to the container's environment.
     """
 
     def __init__(self, manifests: Manifests, folder: Path, contents: Mapping[str, Path], **variables: str) -> None:
@@ -45,7 +44,7 @@ class KubernetesPod(ServerProcess):
         self.environment = {**environment_without(*_PLATFORMS), **_NO_MACHINE, **own, **given, **variables}
 
     def path(self, path: str) -> Path:
-        """Where a path of the pod's is here."""
+        """The path on this machine of a path in the pod."""
         return self._root / path.lstrip("/")
 
     @property
@@ -55,7 +54,7 @@ class KubernetesPod(ServerProcess):
         return [str(installed), *map(self._mapped, self._manifests.container["args"])]
 
     def _mapped(self, text: str) -> str:
-        """A value, or an argument with one."""
+        """A value, or an argument with a value, mapped to this machine."""
         text = text.replace("{{.Name}}", SERVICE)
         name, equals, value = text.rpartition("=") if text.startswith("--") else ("", "", text)
         if value.isdigit() and int(value) in self._ports and (not name or name.endswith("-port")):

@@ -1,4 +1,4 @@
-"""Servers that show every metric there is, and requests of all kinds to them: what the monitoring is tried on."""
+"""Servers that have every metric, and requests of all kinds to them, for tests of the monitoring."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _multi_model(folder: Path) -> SageMakerContainer:
 
 @contextlib.contextmanager
 def _gpu_page() -> Iterator[str]:
-    """Where the tests run there is no GPU: the page is made by the server's own code, from readings made up."""
+    """A page of GPU metrics, which the server's code makes from invented readings."""
     page = render(families_of(replace(MODEL, gpu_uuid="GPU-0")))
 
     class Page(BaseHTTPRequestHandler):
@@ -88,7 +88,7 @@ def _gpu_page() -> Iterator[str]:
                 self.wfile.write(page)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     with ThreadingHTTPServer((HOST, 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -102,7 +102,7 @@ def _gpu_page() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _repeated(requests: Callable[[], None]) -> Iterator[None]:
-    """Call it again and again meanwhile, on a thread; what it raises is raised at the end."""
+    """Call a function in a loop on a thread. Its exception is raised at the end."""
     ended = threading.Event()
     errors: list[BaseException] = []
 
@@ -136,7 +136,7 @@ def _status(server: ServerProcess, method: str, path: str, body: bytes | None = 
 
 
 def _ask_plain(server: ServerProcess) -> None:
-    """One request of each kind: answered, failed by the model, refused; a load that works and one that does not."""
+    """Send requests that are answered, fail in the model, and are refused."""
     index = {"name": "INDEX", "datatype": "INT64", "shape": [1, 1]}
     good, bad = (json.dumps({"inputs": [{**index, "data": [value]}]}).encode() for value in (1, 99))
     expected = {
@@ -152,7 +152,7 @@ def _ask_plain(server: ServerProcess) -> None:
 
 
 def _ask_container(container: SageMakerContainer, folder: Path) -> None:
-    """What the platform does that needs a model, has no room, and makes some."""
+    """Load, invoke and unload models; one load is repeated, one finds no room, and one finds no model."""
     root = folder / "models"
     statuses = [
         container.ping_status(),

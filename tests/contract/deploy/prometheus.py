@@ -1,4 +1,4 @@
-"""The real Prometheus, over servers of the test."""
+"""A real Prometheus that scrapes the servers of a test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STOP_LIMIT_S = 30.0
 
 
 def with_targets(config: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration, asking `addresses` (by the names that it finds its targets by) instead of a name server."""
+    """The configuration with `addresses`, by the names of its targets, instead of a name server."""
     jobs = []
     for job in config["scrape_configs"]:
         named = [name for found in job["dns_sd_configs"] for name in found["names"] if name in addresses]
@@ -37,7 +37,7 @@ def with_targets(config: Mapping[str, Any], addresses: Mapping[str, str]) -> dic
 
 
 def shipped_config(addresses: Mapping[str, str], interval: str = "1s") -> dict[str, Any]:
-    """deploy/monitoring/prometheus.yml over these servers, scraping faster than a person would."""
+    """deploy/monitoring/prometheus.yml for these servers, with a short scrape interval."""
     config = with_targets(yaml.safe_load((MONITORING / "prometheus.yml").read_text()), addresses)
     config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
     config["rule_files"] = [str(MONITORING / name) for name in config["rule_files"]]
@@ -45,12 +45,12 @@ def shipped_config(addresses: Mapping[str, str], interval: str = "1s") -> dict[s
 
 
 def finite(result: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The values of an answer that are numbers."""
+    """The values of an answer that are finite numbers."""
     return [value for value in (float(series["value"][1]) for series in result) if math.isfinite(value)]
 
 
 class Prometheus:
-    """A context manager: answers queries on entry, gone on exit. `options` beat those that it is given here."""
+    """A context manager: ready on entry, ended on exit. `options` override the default ones."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._binary = external_tool("prometheus", "prometheus")
@@ -88,7 +88,7 @@ class Prometheus:
             self._process.wait()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that it answers with now; AssertionError with its text where the query is wrong."""
+        """The series of a query. AssertionError with the text of Prometheus if the query is wrong."""
         status, answer = self._get(f"/api/v1/query?{urlencode({'query': expression})}")
         document = json.loads(answer)
         assert status == 200, f"{expression}: {document.get('error')}"
@@ -97,7 +97,7 @@ class Prometheus:
         return found
 
     def wait_for(self, expression: str, is_enough: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
-        """Its answer once that is enough; AssertionError with the last one after LIMIT_S."""
+        """Repeat a query until its answer is enough. AssertionError with the last answer after LIMIT_S."""
         answers: list[list[dict[str, Any]]] = []
 
         def holds() -> object:

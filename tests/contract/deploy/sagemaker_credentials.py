@@ -1,4 +1,4 @@
-"""What boto3 finds for the deployment's clients: credentials that an emulator takes, nothing of the machine's."""
+"""Credentials of an emulator for boto3, without the configuration of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.repository.s3_emulator import REGION, leave_aws
 
 
 def emulated(endpoint: str) -> tuple[str, ...]:
-    """The options that lead to an emulator."""
+    """The options for an emulator."""
     return "--region", REGION, "--endpoint-url", endpoint
 
 

@@ -1,4 +1,4 @@
-"""docker/healthcheck.py, which an image's HEALTHCHECK runs, against real servers in their three roles."""
+"""docker/healthcheck.py, which the image's HEALTHCHECK runs, with real servers in their three roles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 
 def healthcheck(pid: int, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Status and what is printed, as an engine that runs it beside the server has them."""
+    """The exit status and the output of the check."""
     command = [sys.executable, str(ROOT / "docker" / "healthcheck.py"), str(pid)]
     done = subprocess.run(
         command,
@@ -37,7 +37,7 @@ def healthcheck(pid: int, environment: Mapping[str, str] | None = None) -> tuple
 
 
 def answers(server: ServerProcess) -> bool:
-    """Whether its port is open."""
+    """Whether the server is live."""
     try:
         return server.request("GET", "/v2/health/live")[0] == 200
     except OSError:
@@ -45,27 +45,28 @@ def answers(server: ServerProcess) -> bool:
 
 
 @pytest.mark.slow
-def test_a_plain_server(tmp_path: Path) -> None:
-    with ServerProcess(MODELS, tmp_path / "log", "--model-control-mode=explicit", "--load-model=simple") as server:
+def test_ready_server_is_healthy(tmp_path: Path) -> None:
+    options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
+    with ServerProcess(MODELS, tmp_path / "log", *options) as server:
         assert healthcheck(server.process.pid) == (0, "")
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_ready_says_why(tmp_path: Path) -> None:
+def test_unready_server_is_unhealthy_with_the_reason(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     (repository / "broken").mkdir(parents=True)
     (repository / "broken" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
-    options = ("--exit-on-error=false",)
+    options = ("--exit-on-error=false", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path / "log", *options, ready=False) as server:
         until(lambda: answers(server), server.log_text)
         status, printed = healthcheck(server.process.pid)
     assert status == 1
-    assert printed.startswith("400 ")  # as Triton says it
+    assert printed.startswith("400 ")  # Triton's status
     assert "broken" in printed
 
 
 @pytest.mark.slow
-def test_a_container_of_sagemaker(tmp_path: Path) -> None:
+def test_sagemaker_container_is_healthy(tmp_path: Path) -> None:
     variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(MODELS), "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "digits"}
     with SageMakerContainer(tmp_path / "log", **variables) as container:
         environment = {"SAGEMAKER_BIND_TO_PORT": str(container.port), "TRIDENT_HTTP_ADDRESS": HOST, **variables}
@@ -73,7 +74,7 @@ def test_a_container_of_sagemaker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_listens() -> None:
+def test_closed_port_is_unhealthy() -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-c", "input()", "trident", "--model-repository=/models", f"--http-port={port}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
@@ -99,7 +100,7 @@ def test_nobody_listens() -> None:
         (["sleep", "60"], None),
     ],
 )
-def test_what_the_server_was_started_with(words: list[str], arguments: list[str] | None) -> None:
+def test_arguments_are_found_in_the_command_line(words: list[str], arguments: list[str] | None) -> None:
     assert server_arguments("".join(f"{word}\0" for word in words).encode()) == arguments
 
 
@@ -122,5 +123,7 @@ def test_what_the_server_was_started_with(words: list[str], arguments: list[str]
         ),
     ],
 )
-def test_where_it_asks(arguments: list[str], variables: dict[str, str], asked: Question) -> None:
+def test_question_has_the_address_and_path_of_the_role(
+    arguments: list[str], variables: dict[str, str], asked: Question
+) -> None:
     assert question(read_settings(["--model-repository=/models", *arguments], variables)) == asked

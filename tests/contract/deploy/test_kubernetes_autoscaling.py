@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what is scaled by which metric, and how Prometheus gets it."""
+"""deploy/kubernetes: the autoscalers, their metric, and how Prometheus scrapes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_nothing_undoes_what_an_autoscaler_has_set(overlay: str) -> None:
+def test_manifest_leaves_replicas_to_the_autoscaler(overlay: str) -> None:
     whole = manifests(f"overlays/{overlay}")
     assert "replicas" not in whole.one("Deployment")["spec"]
     autoscalers = whole.of("HorizontalPodAutoscaler", "ScaledObject")
@@ -31,7 +31,7 @@ def test_nothing_undoes_what_an_autoscaler_has_set(overlay: str) -> None:
         }
 
 
-def test_autoscalers_ask_for_a_metric_of_the_server() -> None:
+def test_autoscalers_query_a_metric_of_the_server() -> None:
     known = {row.name for row in metric_rows() if row.type == "gauge"}
     (metric,) = manifests("parts/hpa").one("HorizontalPodAutoscaler")["spec"]["metrics"]
     names = {metric["pods"]["metric"]["name"]}
@@ -40,7 +40,7 @@ def test_autoscalers_ask_for_a_metric_of_the_server() -> None:
     assert names <= known
 
 
-def test_scaled_object() -> None:
+def test_scaled_object_has_bounds_and_a_query() -> None:
     stack = manifests("overlays/gcp-keda")
     scaled = stack.one("ScaledObject")
     assert scaled["apiVersion"] == "keda.sh/v1alpha1"
@@ -69,7 +69,7 @@ def _trigger(stack: Manifests) -> dict[str, Any]:
     return metadata
 
 
-def test_pod_monitor() -> None:
+def test_pod_monitor_selects_the_pods() -> None:
     stack = manifests("overlays/gcp-keda")
     monitor = stack.one("PodMonitor")
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
@@ -84,6 +84,6 @@ def test_pod_monitor() -> None:
     assert "trident" in f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
 
 
-def test_rules_are_those_of_the_other_stack() -> None:
+def test_rules_are_those_of_the_monitoring_stack() -> None:
     rules = yaml.safe_load((ROOT / "deploy" / "monitoring" / "rules.yml").read_text())
     assert manifests("overlays/aws-hpa").one("PrometheusRule")["spec"] == rules

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: its commands can be run, its example builds, its table is the tree, its seconds add up."""
+"""docs/kubernetes.md: its commands, its example, its table of folders, and its figures."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ FILES = [command[command.index("-f") + 1] for command in COMMANDS if "-f" in com
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_is_applied_builds(folder: str) -> None:
+def test_applied_folder_builds(folder: str) -> None:
     assert kustomized(ROOT / folder)
 
 
-def test_there_are_such_commands_and_the_files_they_name() -> None:
+def test_commands_and_their_files_exist() -> None:
     assert len(FOLDERS) >= 3
     assert FILES
     for file in FILES:
         assert yaml.safe_load((ROOT / file).read_text())["kind"] == "InferenceService"
 
 
-def test_what_is_scaled_is_there() -> None:
+def test_scaled_deployment_exists() -> None:
     (command,) = [command for command in COMMANDS if "scale" in command]
     stack = manifests("overlays/aws")
     assert command[command.index("--namespace") + 1] == stack.one("Namespace")["metadata"]["name"]
     assert f"deployment/{stack.one('Deployment')['metadata']['name']}" in command
 
 
-def test_the_example_builds_and_says_what_is_different(tmp_path: Path) -> None:
+def test_example_builds_with_its_differences(tmp_path: Path) -> None:
     own = copied_tree(tmp_path) / "overlays" / "own"
     own.mkdir()
     for text in [text for kind, text in BLOCK.findall(DOCUMENT) if kind == "yaml"]:
@@ -75,7 +75,7 @@ def test_the_example_builds_and_says_what_is_different(tmp_path: Path) -> None:
     assert annotations == {"iam.gke.io/gcp-service-account": "trident@my-project.iam.gserviceaccount.com"}
 
 
-def test_the_table_has_every_folder() -> None:
+def test_table_has_every_folder() -> None:
     built = {
         *SERVERS,
         *(f"parts/{name}" for name in PARTS),
@@ -86,7 +86,7 @@ def test_the_table_has_every_folder() -> None:
     assert all((KUBERNETES / folder / "kustomization.yaml").is_file() for folder in built)
 
 
-def test_the_seconds_are_those_of_the_pod() -> None:
+def test_seconds_are_those_of_the_pod() -> None:
     stack = manifests("overlays/aws")
     settings = stack.settings
     wait = int(stack.container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -97,7 +97,7 @@ def test_the_seconds_are_those_of_the_pod() -> None:
     assert "terminationGracePeriodSeconds" in told[stack.pod["terminationGracePeriodSeconds"]]
 
 
-def test_the_figures_of_the_autoscalers_are_theirs() -> None:
+def test_figures_are_those_of_the_autoscalers() -> None:
     hpa = manifests("parts/hpa").one("HorizontalPodAutoscaler")["spec"]
     keda = manifests("parts/keda").one("ScaledObject")["spec"]
     (pods,), (trigger,) = hpa["metrics"], keda["triggers"]

@@ -1,4 +1,4 @@
-"""deploy/kubernetes/kserve: the runtime and the services that use it."""
+"""deploy/kubernetes/kserve: the runtime and its services."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 
-# What Kubernetes gives a pod to end where nobody says anything.
+# The default time that Kubernetes gives a pod to end.
 GRACE_S = 30
 
 
-def test_a_pod_of_kserve_outlives_its_drain() -> None:
+def test_kserve_pod_outlives_its_drain() -> None:
     settings = manifests("kserve").settings
     assert settings.shutdown_grace_secs + settings.exit_timeout_secs < GRACE_S
 
 
-def test_serving_runtime() -> None:
+def test_serving_runtime_fits_the_server() -> None:
     stack = manifests("kserve")
     runtime = stack.one("ClusterServingRuntime")
     assert runtime["apiVersion"] == "serving.kserve.io/v1alpha1"
@@ -40,7 +40,7 @@ def test_serving_runtime() -> None:
 
 
 @pytest.mark.parametrize(("name", "scheme", "model"), [("s3", "s3://", "digits"), ("gs-keda", "gs://", "simple")])
-def test_sample_service(name: str, scheme: str, model: str) -> None:
+def test_sample_service_uses_the_runtime(name: str, scheme: str, model: str) -> None:
     service, _ = _sample(name)
     assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
     # A model that ships, so that it can be asked for by the name of the service.
@@ -54,7 +54,7 @@ def test_sample_service(name: str, scheme: str, model: str) -> None:
     assert asked["storageUri"].startswith(scheme)
 
 
-def test_sample_with_autoscaling() -> None:
+def test_sample_service_is_autoscaled() -> None:
     service, metric = _sample("gs-keda")
     annotations = service["metadata"]["annotations"]
     assert annotations["serving.kserve.io/autoscalerClass"] == "keda"
@@ -67,7 +67,7 @@ def test_sample_with_autoscaling() -> None:
 
 
 def _sample(name: str) -> tuple[Object, Object]:
-    """An InferenceService, and the metric that it is scaled by."""
+    """An InferenceService and the metric of its autoscaler."""
     path = ROOT / "deploy" / "kubernetes" / "kserve" / "samples" / f"{name}.yaml"
     service: Object = yaml.safe_load(path.read_text())
     metrics = service["spec"]["predictor"].get("autoScaling", {}).get("metrics", [])

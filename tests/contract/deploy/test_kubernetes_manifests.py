@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what kubectl builds is what Kubernetes takes, and its parts fit each other and the server."""
+"""deploy/kubernetes: Kubernetes accepts the built objects, and they fit each other and the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVERYTHING = (*SERVERS, *(f"parts/{name}" for name in PARTS), *WHOLE, "kserve")
 STARTED = (*WHOLE, "kserve")
 CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "ClusterServingRuntime"}
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
-# Of Kubernetes' Pod Security Standard "restricted".
+# From Kubernetes' Pod Security Standard "restricted".
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 
 
@@ -44,7 +44,7 @@ def whole(request: pytest.FixtureRequest) -> Manifests:
 
 
 @pytest.mark.parametrize("folder", EVERYTHING)
-def test_every_object_is_one_that_kubernetes_knows(folder: str) -> None:
+def test_every_object_is_valid_for_kubernetes(folder: str) -> None:
     objects = manifests(folder).objects
     assert objects
     for each in objects:
@@ -52,7 +52,7 @@ def test_every_object_is_one_that_kubernetes_knows(folder: str) -> None:
             validate(each)
 
 
-def test_a_misspelled_field_is_found() -> None:
+def test_misspelled_field_is_found() -> None:
     deployment = {**manifests("base").one("Deployment"), "specc": {}}
     with pytest.raises(kubernetes_validate.ValidationError):
         validate(deployment)
@@ -64,7 +64,7 @@ def test_every_folder_is_built_by_a_test() -> None:
     assert folders == set(EVERYTHING)
 
 
-def test_the_server_knows_its_settings_and_heeds_all(started: Manifests) -> None:
+def test_server_knows_and_uses_all_settings(started: Manifests) -> None:
     settings = started.settings
     assert settings.without_effect == ()
     assert settings.warnings == ()
@@ -73,7 +73,7 @@ def test_the_server_knows_its_settings_and_heeds_all(started: Manifests) -> None
     assert len(settings.model_repository) == 1
 
 
-def test_an_unknown_setting_is_found() -> None:
+def test_unknown_setting_is_found() -> None:
     stack = Manifests([each.copy() for each in manifests("overlays/aws").objects])
     (settings,) = [each for each in stack.of("ConfigMap") if "settings" in each["metadata"]["name"]]
     settings["data"] = {**settings["data"], "TRIDENT_HTTP_PROT": "1"}
@@ -81,28 +81,28 @@ def test_an_unknown_setting_is_found() -> None:
         _ = stack.settings
 
 
-def test_ports_are_those_that_the_server_opens(started: Manifests) -> None:
+def test_ports_are_those_of_the_server(started: Manifests) -> None:
     settings = started.settings
     assert {started.port(probe["httpGet"]["port"]) for probe in started.probes.values()} == {settings.http_port}
-    # Those of a container say nothing to KServe's but which one is for requests.
+    # KServe needs only the port for requests.
     opened = {settings.http_port, settings.metrics_port} if "http" in started.ports else {settings.http_port}
     assert set(started.ports.values()) == opened
 
 
-def test_probes_ask_what_is_meant_for_them(started: Manifests) -> None:
+def test_probes_have_their_paths(started: Manifests) -> None:
     paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items()}
     assert paths.pop("livenessProbe") == "/v2/health/live"
     assert set(paths.values()) == {"/v2/health/ready"}
     assert "readinessProbe" in paths
 
 
-def test_a_start_has_ten_minutes_and_a_rollout_waits_for_it(whole: Manifests) -> None:
+def test_start_has_ten_minutes_and_rollouts_wait_for_it(whole: Manifests) -> None:
     probe = whole.probes["startupProbe"]
     assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, 120)
     assert whole.one("Deployment")["spec"]["progressDeadlineSeconds"] > 5 * 120
 
 
-def test_the_pod_outlives_its_drain(whole: Manifests) -> None:
+def test_pod_outlives_its_drain(whole: Manifests) -> None:
     settings = whole.settings
     word, seconds = whole.container["lifecycle"]["preStop"]["exec"]["command"]
     assert word == "sleep"
@@ -135,14 +135,14 @@ def test_services_lead_to_ports_of_the_container(whole: Manifests) -> None:
     assert {port["name"] for port in by_name["trident"]["ports"]} == {"http", "metrics"}
 
 
-def test_everybody_may_ask_and_clients_metrics_and_probes_get_through(whole: Manifests) -> None:
+def test_network_policy_admits_clients_metrics_and_probes(whole: Manifests) -> None:
     settings = whole.settings
     rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("ingress", [])]
     sources = {whole.port(port["port"]): rule.get("from") for rule in rules for port in rule["ports"]}
     assert sources == {settings.http_port: None, settings.metrics_port: [{"namespaceSelector": {}}]}
 
 
-def test_the_server_reaches_names_and_storage_and_on_gke_its_credentials(whole: Manifests) -> None:
+def test_network_policy_lets_the_server_reach_dns_storage_and_credentials(whole: Manifests) -> None:
     rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("egress", [])]
     anywhere = {(port["protocol"], port["port"]) for rule in rules if "to" not in rule for port in rule["ports"]}
     assert anywhere == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
@@ -151,7 +151,7 @@ def test_the_server_reaches_names_and_storage_and_on_gke_its_credentials(whole: 
     assert metadata == ({"169.254.169.252/32", "169.254.169.254/32"} if on_gke else set())
 
 
-def test_prometheus_is_told_port_and_path(started: Manifests) -> None:
+def test_annotations_tell_prometheus_port_and_path(started: Manifests) -> None:
     if started.of("ClusterServingRuntime"):
         annotations, prefix = started.pod["annotations"], "prometheus.kserve.io"
     else:
@@ -160,7 +160,7 @@ def test_prometheus_is_told_port_and_path(started: Manifests) -> None:
     assert annotations[f"{prefix}/path"] == "/metrics"
 
 
-def test_a_pod_meets_the_restricted_standard(started: Manifests) -> None:
+def test_pod_meets_the_restricted_standard(started: Manifests) -> None:
     container = {**started.pod.get("securityContext", {}), **started.container["securityContext"]}
     assert container["runAsNonRoot"] is True
     assert container["allowPrivilegeEscalation"] is False
@@ -172,7 +172,7 @@ def test_a_pod_meets_the_restricted_standard(started: Manifests) -> None:
     assert kinds <= RESTRICTED_VOLUMES
 
 
-def test_what_the_server_writes_is_on_a_volume(started: Manifests) -> None:
+def test_server_writes_to_volumes_only(started: Manifests) -> None:
     writable = {path: volume["emptyDir"] for path, volume in started.mounts.items() if "emptyDir" in volume}
     assert {"/tmp", "/dev/shm"} <= set(writable)
     assert writable["/dev/shm"]["medium"] == "Memory"
@@ -198,20 +198,20 @@ def test_images_are_stages_of_the_dockerfile(started: Manifests) -> None:
     assert (tag == "gpu") == asks_for_gpu
 
 
-def test_a_pod_on_a_gpu_may_go_where_gpus_are() -> None:
+def test_gpu_pod_tolerates_gpu_nodes() -> None:
     stack = manifests("overlays/aws-gpu")
     assert stack.container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert stack.pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def test_models_come_from_where_the_name_says() -> None:
+def test_models_come_from_the_storage_of_the_overlay() -> None:
     found = {name: manifests(f"overlays/{name}").settings.model_repository[0] for name in OVERLAYS}
     schemes = {"aws": "s3://", "gcp": "gs://", "volume": "/models"}
     for name, repository in found.items():
         assert repository.startswith(schemes[name.partition("-")[0]])
 
 
-def test_identities_are_given_by_the_cloud_and_not_by_keys(whole: Manifests) -> None:
+def test_identities_come_from_the_cloud_without_keys(whole: Manifests) -> None:
     account = whole.one("ServiceAccount")
     assert whole.pod["serviceAccountName"] == account["metadata"]["name"]
     assert whole.pod["automountServiceAccountToken"] is False
@@ -230,17 +230,17 @@ def test_models_on_a_volume_are_read_only() -> None:
     assert claim == {"claimName": stack.one("PersistentVolumeClaim")["metadata"]["name"], "readOnly": True}
 
 
-def test_one_namespace_has_it_all(whole: Manifests) -> None:
+def test_all_objects_are_in_one_namespace(whole: Manifests) -> None:
     name = whole.one("Namespace")["metadata"]["name"]
     assert {each["metadata"]["namespace"] for each in whole.objects if each["kind"] != "Namespace"} == {name}
     assert whole.objects[0]["kind"] == "Namespace"
 
 
-def test_a_budget_never_keeps_the_only_pod() -> None:
+def test_disruption_budget_never_blocks_the_only_pod() -> None:
     assert manifests("base").one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-def test_another_setting_makes_another_config_map(tmp_path: Path) -> None:
+def test_changed_setting_renames_the_config_map(tmp_path: Path) -> None:
     tree = copied_tree(tmp_path)
     before = _mounted_maps(Manifests(kustomized(tree / "overlays" / "aws")))
     settings = tree / "base" / "kustomization.yaml"

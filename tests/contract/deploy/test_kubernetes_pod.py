@@ -1,4 +1,4 @@
-"""deploy/kubernetes: the server as its pods start it answers the probes, and drains as the pods allow."""
+"""deploy/kubernetes: a server that is started as in its pods answers the probes and drains in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "emulator", "AWS_SECRET_ACCESS_KEY": "emulator"}
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[S3Emulator]:
-    """The models that ship, where the manifest looks for them."""
+    """A storage of the shipped models at the manifest's address."""
     _, _, bucket, prefix = manifests("overlays/aws").settings.model_repository[0].split("/", 3)
     with S3Emulator() as emulator:
         for file in MODELS.rglob("*.*"):
@@ -37,7 +37,7 @@ def storage() -> Iterator[S3Emulator]:
 
 
 def assert_serves(pod: ServerProcess, stack: Manifests) -> None:
-    """Every probe, the metrics page where Prometheus is told that it is, and a request."""
+    """Every probe, a request, and the metrics page at Prometheus' address must be answered."""
     for probe in stack.probes.values():
         assert pod.request("GET", probe["httpGet"]["path"])[0] == 200
     status, _, answer = pod.request("POST", "/v2/models/digits/infer", DIGIT, JSON)
@@ -46,7 +46,7 @@ def assert_serves(pod: ServerProcess, stack: Manifests) -> None:
     assert "nv_inference_pending_request_count{" in pod.request("GET", "/metrics", port=pod.metrics_port)[2].decode()
 
 
-def test_models_from_s3_and_the_drain(storage: S3Emulator, tmp_path: Path) -> None:
+def test_pod_serves_models_from_s3_and_drains(storage: S3Emulator, tmp_path: Path) -> None:
     stack = manifests("overlays/aws")
     pod = KubernetesPod(stack, tmp_path, {}, **KEYS, AWS_ENDPOINT_URL_S3=storage.endpoint)
     with pod:
@@ -55,20 +55,20 @@ def test_models_from_s3_and_the_drain(storage: S3Emulator, tmp_path: Path) -> No
         pod.process.send_signal(signal.SIGTERM)
         readiness = stack.probes["readinessProbe"]["httpGet"]["path"]
         until(lambda: pod.request("GET", readiness)[0] != 200, pod.log_text)
-        # What is on its way to the pod is still answered.
+        # Requests in flight are still answered.
         assert pod.request("POST", "/v2/models/digits/infer", DIGIT, JSON)[0] == 200
         assert pod.process.wait(stack.pod["terminationGracePeriodSeconds"]) == 0
 
 
-def test_models_on_a_volume_and_the_query_of_keda(tmp_path: Path) -> None:
+def test_pod_serves_models_from_a_volume_and_answers_kedas_query(tmp_path: Path) -> None:
     stack, scaled = manifests("overlays/volume"), manifests("overlays/gcp-keda")
     (trigger,) = scaled.one("ScaledObject")["spec"]["triggers"]
-    # As the PodMonitor has it: the namespace is the operator's doing, the release a label of the pod.
+    # The labels of the PodMonitor: the operator adds the namespace, the release is a label of the pod.
     labels = {
         "namespace": scaled.one("PodMonitor")["metadata"]["namespace"],
         "release": scaled.template["metadata"]["labels"]["app.kubernetes.io/instance"],
     }
-    # The drain is the other test's.
+    # Another test covers the drain.
     pod = KubernetesPod(stack, tmp_path, {"/models": MODELS}, TRIDENT_SHUTDOWN_GRACE_SECS="0")
     with pod:
         assert_serves(pod, stack)
@@ -83,8 +83,8 @@ def test_models_on_a_volume_and_the_query_of_keda(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [MODELS, MODELS / "digits"], ids=["a repository", "one model"])
-def test_models_of_kserve(tmp_path: Path, folder: Path) -> None:
+def test_kserve_pod_serves(tmp_path: Path, folder: Path) -> None:
     stack = manifests("kserve")
     with KubernetesPod(stack, tmp_path, {"/mnt/models": folder}) as pod:
         assert_serves(pod, stack)
-        pod.kill()  # test_models_from_s3_and_the_drain covers the drain
+        pod.kill()  # another test covers the drain

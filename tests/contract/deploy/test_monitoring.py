@@ -1,4 +1,4 @@
-"""Every query of dashboard and rules, asked of a real Prometheus that scrapes real servers under load."""
+"""Every query of dashboard and rules, with a real Prometheus that scrapes servers under load."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.contract.deploy.prometheus import MONITORING, Prometheus, finite, shi
 
 DASHBOARD = json.loads((MONITORING / "dashboards" / "trident.json").read_text())
 ALERTS = [rule for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"] for rule in group["rules"]]
-# What Grafana puts in the place of its variables where nobody has chosen anything.
+# Grafana's default values of its variables.
 GRAFANA = {"$__rate_interval": "30s", "$namespace": ".*", "$release": ".*", "$model": ".*", "$version": ".*"}
 SELECTOR = re.compile(r"\b(?:up|(?:nv|flask|trident)_\w+)(?:\{[^}]*\})?")
 LABEL_VALUES = re.compile(r"label_values\((.*), (\w+)\)")
-# What the servers of this test are asked for makes these two true.
+# The load on the servers of this test makes these two alerts true.
 ALWAYS_TRUE = ["TridentModelLoadFailed", "TridentNotReady"]
 TOOL_LIMIT_S = 300
 
@@ -40,7 +40,7 @@ def filled_in(expression: str) -> str:
 
 
 def selectors(expression: str) -> list[str]:
-    """The series that an expression is made of."""
+    """The series selectors of an expression."""
     return sorted(set(SELECTOR.findall(expression)))
 
 
@@ -85,26 +85,26 @@ def test_variable_of_the_dashboard_has_values(variable: dict[str, dict[str, str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_rule_is_a_query(alert: dict[str, str], prometheus: Prometheus) -> None:
+def test_rule_is_a_valid_query(alert: dict[str, str], prometheus: Prometheus) -> None:
     prometheus.query(alert["expr"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", RULE_SELECTORS, ids=lambda query: query.where)
-def test_series_of_a_rule_are_there(query: Query, prometheus: Prometheus) -> None:
+def test_series_of_a_rule_exist(query: Query, prometheus: Prometheus) -> None:
     prometheus.wait_for(query.expression, finite)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALWAYS_TRUE)
-def test_rule_is_true_where_it_should_be(name: str, prometheus: Prometheus) -> None:
+def test_rule_is_true_under_this_load(name: str, prometheus: Prometheus) -> None:
     (expression,) = [alert["expr"] for alert in ALERTS if alert["alert"] == name]
     prometheus.wait_for(expression, finite)
 
 
 @pytest.mark.slow
-def test_series_that_no_server_has_are_missed(prometheus: Prometheus) -> None:
-    """A query that names a metric of another server would be found out."""
+def test_missing_series_and_bad_queries_are_found(prometheus: Prometheus) -> None:
+    """Otherwise the tests above would prove nothing."""
     assert not finite(prometheus.query("nv_inference_load_ratio_bucket"))
     with pytest.raises(AssertionError, match="parse error"):
         prometheus.query("sum(rate(nv_inference_count[5m])")
@@ -120,7 +120,7 @@ def test_series_that_no_server_has_are_missed(prometheus: Prometheus) -> None:
     ],
     ids=" ".join,
 )
-def test_promtool(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
     command = [external_tool("promtool", "prometheus"), *arguments]
     finished = subprocess.run(
         command, cwd=MONITORING, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
@@ -128,7 +128,7 @@ def test_promtool(arguments: tuple[str, ...]) -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-def test_selectors() -> None:
+def test_selectors_are_found_in_an_expression() -> None:
     found = selectors(
         'sum by (job) (rate(nv_inference_count{a="b"}[5m] offset 1m)) / on (job) up{job=~"x|y"} > 0 or up'
     )

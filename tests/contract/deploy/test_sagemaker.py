@@ -1,6 +1,6 @@
-"""`python -m deploy.sagemaker` against moto, which keeps what it is told: create, scale, delete, and a queue in S3.
+"""`python -m deploy.sagemaker` with moto: create, scale, delete, and a queue in S3.
 
-It has no UpdateEndpoint, and makes what is there already once more; tests/unit/deploy/sagemaker/test_executor.py has.
+moto has no UpdateEndpoint and accepts duplicates; tests/unit/deploy/sagemaker/test_executor.py covers both.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def done(result: Result) -> list[str]:
 
 
 def names_with(sagemaker: Any, what: str) -> set[str]:
-    """Models and configurations whose name begins so."""
+    """The models and configurations whose names start with `what`."""
     found = {each["ModelName"] for each in sagemaker.list_models()["Models"]}
     found |= {each["EndpointConfigName"] for each in sagemaker.list_endpoint_configs()["EndpointConfigs"]}
     return {name for name in found if name.startswith(what)}
@@ -81,7 +81,7 @@ def names_with(sagemaker: Any, what: str) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "arguments"), [("real", REAL_TIME), ("shelf", MULTI_MODEL), ("films", ASYNC), ("seldom", SERVERLESS)]
 )
-def test_an_endpoint_of_each_kind_is_made_and_removed(
+def test_endpoint_of_each_kind_is_created_and_deleted(
     name: str, arguments: tuple[str, ...], deploy: Deploy, sagemaker: Any, cloudwatch: Any
 ) -> None:
     lines = done(deploy("create", name, *arguments, "--tag=team=vision"))
@@ -117,11 +117,11 @@ def test_delete_leaves_other_endpoints_alone(deploy: Deploy, sagemaker: Any, clo
     done(deploy("delete", "one-two"))
 
 
-def test_delete_of_nothing_is_no_failure(deploy: Deploy) -> None:
+def test_delete_of_a_missing_endpoint_succeeds(deploy: Deploy) -> None:
     assert done(deploy("delete", "nothing")) == ["DeleteEndpoint nothing: does not exist", "nothing: gone"]
 
 
-def test_an_asynchronous_endpoint_scales_from_zero_and_stops(deploy: Deploy, autoscaling: Any, cloudwatch: Any) -> None:
+def test_asynchronous_endpoint_scales_from_zero(deploy: Deploy, autoscaling: Any, cloudwatch: Any) -> None:
     done(deploy("create", "queue", *ASYNC))
     done(deploy("scale", "queue", "--kind=async", "--min=0", "--max=3", "--target=5"))
     (target,) = autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
@@ -137,7 +137,7 @@ def test_an_asynchronous_endpoint_scales_from_zero_and_stops(deploy: Deploy, aut
     assert alarms_of(cloudwatch, "queue") == []
 
 
-def test_scaling_is_taken_away_and_the_endpoint_stays(deploy: Deploy, autoscaling: Any, sagemaker: Any) -> None:
+def test_scaling_is_removed_without_the_endpoint(deploy: Deploy, autoscaling: Any, sagemaker: Any) -> None:
     done(deploy("create", "wide", *REAL_TIME))
     done(deploy("scale", "wide", "--min=1", "--max=3", "--target=100"))
     assert len(autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]) == 1
@@ -147,7 +147,7 @@ def test_scaling_is_taken_away_and_the_endpoint_stays(deploy: Deploy, autoscalin
     done(deploy("delete", "wide"))
 
 
-def test_a_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> None:
+def test_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> None:
     options = ("--job-name=nightly-1", "--split=RecordIO", "--strategy=SingleRecord", "--assemble=None")
     done(deploy("create", "nightly", *BATCH, *options, "--no-wait"))
     job = sagemaker.describe_transform_job(TransformJobName="nightly-1")
@@ -155,7 +155,7 @@ def test_a_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> Non
     assert names_with(sagemaker, "nightly-") == {job["ModelName"]}
 
 
-def test_an_update_of_what_is_not_there_or_not_new_says_so(deploy: Deploy) -> None:
+def test_update_of_a_missing_or_unchanged_endpoint_fails(deploy: Deploy) -> None:
     absent = deploy("update", "absent", *REAL_TIME)
     assert absent.status == 1
     assert "Could not find endpoint" in absent.errors
@@ -167,7 +167,7 @@ def test_an_update_of_what_is_not_there_or_not_new_says_so(deploy: Deploy) -> No
 
 
 def queue_result(moto: S3Emulator, data: object, *, is_failure: bool = False) -> None:
-    """What the next queued call finds in S3."""
+    """Set the result that the next queued call finds in S3."""
     connection = http.client.HTTPConnection(moto.address, timeout=60)
     result = {"data": json.dumps(data), "is_failure": is_failure}
     connection.request(
@@ -182,13 +182,13 @@ def queue_result(moto: S3Emulator, data: object, *, is_failure: bool = False) ->
     assert response.status == 201
 
 
-def test_a_queued_answer_is_found_in_s3(moto: S3Emulator, deploy: Deploy) -> None:
+def test_queued_answer_is_found_in_s3(moto: S3Emulator, deploy: Deploy) -> None:
     queue_result(moto, {"predictions": [[0.25, 0.75]]})
     lines = done(deploy("smoke", "queued", "--kind=async", "--form=instances", f"--request={REQUEST}"))
     assert [line.partition(",")[0] for line in lines] == ["instances: 1 rows of 2 values"]
 
 
-def test_a_queued_failure_is_told(moto: S3Emulator, deploy: Deploy) -> None:
+def test_queued_failure_is_reported(moto: S3Emulator, deploy: Deploy) -> None:
     queue_result(moto, {"error": "the shape is another one"}, is_failure=True)
     result = deploy("smoke", "failing", "--kind=async", "--form=v2", f"--request={REQUEST}")
     assert result.status == 1
@@ -196,15 +196,13 @@ def test_a_queued_failure_is_told(moto: S3Emulator, deploy: Deploy) -> None:
     assert "the shape is another one" in result.errors
 
 
-def test_an_answer_to_other_items_is_none(moto: S3Emulator, deploy: Deploy) -> None:
+def test_answer_with_another_number_of_rows_fails(moto: S3Emulator, deploy: Deploy) -> None:
     queue_result(moto, {"predictions": [[1], [2]]})
     result = deploy("smoke", "wrong", "--kind=async", "--form=instances", f"--request={REQUEST}")
     assert (result.status, "2 rows, but the request has 1" in result.errors) == (1, True)
 
 
-def test_nothing_is_done_without_credentials_and_the_text_says_how(
-    moto: S3Emulator, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_credentials_are_reported(moto: S3Emulator, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     result = deploy("create", "nobody", *REAL_TIME)

@@ -1,4 +1,4 @@
-"""`python -m deploy.sagemaker smoke` against the real server, in the container of `trident emulate sagemaker`."""
+"""`python -m deploy.sagemaker smoke` with the real server in the container of `trident emulate sagemaker`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three items for the two inputs of the model that adds and subtracts."""
+    """A request of three items for the model with two inputs."""
     inputs = [
         {"name": name, "datatype": "INT32", "shape": [3, 16], "data": list(range(start, start + 48))}
         for name, start in (("INPUT0", 0), ("INPUT1", 100))
@@ -64,7 +64,7 @@ def smoke(emulator: SageMakerEmulator, *arguments: str) -> Result:
 
 
 def passed(result: Result) -> list[str]:
-    """The forms that were tried, and how much came back."""
+    """The lines of the forms that were sent, with the size of their answers."""
     assert (result.status, result.errors) == (0, "")
     return [line.partition(",")[0] for line in result.out.splitlines()]
 
@@ -73,7 +73,7 @@ def test_one_model_answers_the_same_in_every_form(one: SageMakerEmulator) -> Non
     assert passed(smoke(one, "--request", DIGITS)) == [f"{form}: 1 rows of 10 values" for form in FORMS]
 
 
-def test_the_model_that_is_named_answers(many: SageMakerEmulator, pair: str) -> None:
+def test_named_model_answers(many: SageMakerEmulator, pair: str) -> None:
     to = ("--kind=multi-model", "--target-model")
     digits = passed(smoke(many, *to, "digits.tar.gz", "--request", DIGITS))
     both = passed(smoke(many, *to, "simple.tar.gz", "--request", pair))
@@ -81,24 +81,24 @@ def test_the_model_that_is_named_answers(many: SageMakerEmulator, pair: str) -> 
     assert both == [f"{form}: 3 rows of 32 values" for form in FORMS]
 
 
-def test_only_the_forms_that_are_asked_for_are_sent(one: SageMakerEmulator) -> None:
+def test_only_the_selected_forms_are_sent(one: SageMakerEmulator) -> None:
     result = smoke(one, "--request", DIGITS, "--form=csv", "--form=binary")
     assert passed(result) == ["csv: 1 rows of 10 values", "binary: 1 rows of 10 values"]
 
 
-def test_what_the_model_refuses_fails(one: SageMakerEmulator, pair: str) -> None:
+def test_refused_request_fails(one: SageMakerEmulator, pair: str) -> None:
     result = smoke(one, "--request", pair)
     assert result.status == 1
     assert "InvokeEndpoint: ModelError" in result.errors
     assert "expected 1 inputs but got 2 inputs" in result.errors
 
 
-def test_a_model_that_is_not_there_fails(many: SageMakerEmulator) -> None:
+def test_missing_model_fails(many: SageMakerEmulator) -> None:
     result = smoke(many, "--kind=multi-model", "--target-model=none.tar.gz", "--request", DIGITS)
     assert (result.status, "none.tar.gz" in result.errors) == (1, True)
 
 
-def test_an_endpoint_that_is_gone_is_told(one: SageMakerEmulator) -> None:
+def test_missing_endpoint_is_reported(one: SageMakerEmulator) -> None:
     url = "http://127.0.0.1:9"
     result = run("smoke", "any", "--request", DIGITS, *emulated(url))
     assert (result.status, url in result.errors) == (1, True)

@@ -1,4 +1,4 @@
-"""deploy/sagemaker/cloudformation.yaml: cfn-lint reads it, and it is the same deployment as the command's."""
+"""deploy/sagemaker/cloudformation.yaml: cfn-lint accepts it, and it makes the same deployment as the command."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 
 TEMPLATE = ROOT / "deploy" / "sagemaker" / "cloudformation.yaml"
 NAME = "digits"
-# What the template leaves to its parameters, as the command has it where nobody says otherwise.
+# The command's defaults for the parameters of the template.
 DEFAULTS = {"ErrorsPerMinute": 5, "LatencyMicroseconds": 1000000, "EndpointName": NAME}
 
 
 class Loader(yaml.SafeLoader):
-    """Short forms as their long ones: `!Ref X` is {"Ref": X}."""
+    """The long form of a tag: `!Ref X` is {"Ref": X}."""
 
 
 def _function(loader: Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def resource(name: str) -> dict[str, Any]:
 
 
 def choices(value: Any) -> list[Any]:
-    """What a value may come to: both sides of an If; nothing for what is left out."""
+    """The possible values of a value: both sides of an If, nothing for AWS::NoValue."""
     if isinstance(value, dict) and "Fn::If" in value:
         return [found for side in value["Fn::If"][1:] for found in choices(side)]
     return [] if value == {"Ref": "AWS::NoValue"} else [value]
 
 
 def settled(value: Any) -> Any:
-    """With the parameters' defaults in it."""
+    """A value with the defaults of the parameters."""
     if isinstance(value, dict) and set(value) == {"Ref"}:
         return DEFAULTS.get(value["Ref"], value)
     if isinstance(value, dict) and set(value) == {"Fn::Sub"}:
@@ -68,7 +68,7 @@ def settled(value: Any) -> Any:
     return [settled(member) for member in value] if isinstance(value, list) else value
 
 
-def test_cfn_lint_finds_nothing() -> None:
+def test_cfn_lint_accepts_the_template() -> None:
     if importlib.util.find_spec("cfnlint") is None:
         reason = "cfn-lint is not installed: pip install cfn-lint"
         if os.environ.get("CI"):
@@ -79,7 +79,7 @@ def test_cfn_lint_finds_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_server_knows_every_variable_and_value() -> None:
+def test_server_knows_every_variable_and_value() -> None:
     environment = resource("Model")["PrimaryContainer"]["Environment"]
     assert environment
     for name, value in environment.items():
@@ -91,7 +91,7 @@ def test_the_server_knows_every_variable_and_value() -> None:
             assert container_environment(Kind.REAL_TIME, {name: text}) == {name: text}
 
 
-def test_an_asynchronous_container_has_the_limits_that_the_command_gives_it() -> None:
+def test_asynchronous_container_has_the_commands_limits() -> None:
     environment = resource("Model")["PrimaryContainer"]["Environment"]
     given = {name: choices(environment[name])[0] for name in container_environment(Kind.ASYNC, {})}
     assert given == container_environment(Kind.ASYNC, {})
@@ -127,7 +127,7 @@ def test_scaling_is_that_of_the_command() -> None:
     assert resource("FromZeroScaling")["StepScalingPolicyConfiguration"] == from_zero["StepScalingPolicyConfiguration"]
 
 
-def test_updates_shift_and_roll_back_as_the_command_does() -> None:
+def test_updates_shift_and_roll_back_as_with_the_command() -> None:
     update = only(dry_run("update", NAME, *REAL_TIME, "--keep-instance-count"), "sagemaker.UpdateEndpoint")
     endpoint = resource("Endpoint")
     expected = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
@@ -154,8 +154,8 @@ def test_captured_types_and_the_variant_are_those_of_the_command() -> None:
     assert variant["VariantName"] == command["VariantName"]
 
 
-def test_no_right_is_for_everything() -> None:
-    """But those that have no resource of their own."""
+def test_no_permission_is_for_all_resources() -> None:
+    """Except for actions that have no resource."""
     statements = [
         statement
         for policy in resource("Role")["Policies"]

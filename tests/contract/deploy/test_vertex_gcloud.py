@@ -1,4 +1,4 @@
-"""The commands that `python -m deploy.vertex --gcloud` prints, read by gcloud itself; none of them is run."""
+"""The commands that `python -m deploy.vertex --gcloud` prints, parsed by gcloud; none is run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 def verdicts(commands: list[str], folder: Path) -> dict[str, str]:
-    """What gcloud has against each of the commands; "" for nothing."""
+    """gcloud's error for each command; "" without an error."""
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         pytest.skip("gcloud is not installed, and Debian has no package of it")
@@ -65,7 +65,7 @@ def test_gcloud_understands_every_command(tmp_path: Path) -> None:
     assert found_wrong == {}
 
 
-def test_gcloud_says_what_it_does_not_understand(tmp_path: Path) -> None:
+def test_gcloud_reports_a_bad_command(tmp_path: Path) -> None:
     wrong = "gcloud ai endpoints delete e --region=us-central1 --project=p --forse"
     (fault,) = verdicts([wrong], tmp_path).values()
     assert "unrecognized arguments: --forse" in fault

@@ -1,4 +1,4 @@
-"""`python -m deploy.vertex smoke` through the platform's emulator, with the real server behind it."""
+"""`python -m deploy.vertex smoke` with the platform's emulator and the real server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_call_of_a_dedicated_endpoint_is_answered(tmp_path: Path) -> None:
         assert emulator.stop() == 0, emulator.log_text()
 
 
-def test_a_shared_endpoint_is_not_asked_for_what_it_does_not_take(tmp_path: Path) -> None:
+def test_shared_endpoint_gets_no_unsupported_calls(tmp_path: Path) -> None:
     request, instances = tmp_path / "request.json", tmp_path / "instances.json"
     request.write_text(json.dumps(good_document()))
     inputs = {each["name"]: each["data"] for each in good_document()["inputs"]}
@@ -67,17 +67,12 @@ def test_a_shared_endpoint_is_not_asked_for_what_it_does_not_take(tmp_path: Path
         assert emulator.stop() == 0, emulator.log_text()
 
 
-def test_a_model_that_answers_wrong_fails_every_call_but_the_metrics(tmp_path: Path) -> None:
+def test_wrong_request_and_missing_endpoint_fail(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, MODELS / "simple") as emulator:
         status, out, _ = smoke(emulator, DIGIT)
         assert status == 1
         assert out.count("FAILED: status 400") == ALL_CALLS - 1
         assert "redirected to metrics ...\n  FAILED" not in out
-        assert emulator.stop() == 0, emulator.log_text()
-
-
-def test_an_endpoint_that_is_not_there(tmp_path: Path) -> None:
-    with VertexEmulator(tmp_path, MODELS / "simple") as emulator:
         status, _, errors = smoke(emulator, DIGIT, "--endpoint=77")
         assert status == 1
         assert "is not found" in errors

@@ -1,6 +1,6 @@
-"""README's requests, run against the real server: what it says is sent, and what it says comes back.
+"""The README's requests, sent to the real server: the answers must be those of the README.
 
-An example is a block of bash that calls curl, or a block of python, and the block right after it is its answer.
+An example is a block of bash that calls curl, or a block of Python. The next block is its answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADDRESS = "localhost:8000"
 LIMIT_S = 60
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-# A probability may differ in its last digits between processors.
+# The last digits of a probability differ between processors.
 TOLERANCE = 1e-3
 
 
@@ -52,7 +52,7 @@ EXAMPLES = examples(README)
 
 
 def same(answer: str, expected: str) -> bool:
-    """Equal but for white space and the last digits of numbers."""
+    """Whether they are equal except for white space and the last digits of numbers."""
     answer, expected = ("".join(text.split()) for text in (answer, expected))
     if NUMBER.sub("#", answer) != NUMBER.sub("#", expected):
         return False
@@ -61,10 +61,10 @@ def same(answer: str, expected: str) -> bool:
 
 
 def run(example: Example, address: str) -> str:
-    """The standard output of the example, spoken to the server at `address`."""
+    """Run the example with the server at `address`. Returns its output."""
     text = example.text.replace(ADDRESS, address)
     command = ["bash", "-euc", text] if example.language == "bash" else [sys.executable, "-c", text]
-    # A proxy of the machine has no business between two processes on loopback.
+    # No proxy between two processes on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     finished = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -82,7 +82,7 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
     assert same(answer, example.answer), answer
 
 
-def test_the_promised_calls_are_there() -> None:
+def test_readme_shows_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
     assert any("curl" in text and "/infer" in text for text in texts)
     assert any("tritonclient.http" in text for text in texts)
@@ -92,7 +92,7 @@ def test_the_promised_calls_are_there() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digit", range(10))
-def test_shipped_picture_is_read_right(digit: int, server: ServerProcess) -> None:
+def test_shipped_picture_is_classified_right(digit: int, server: ServerProcess) -> None:
     body = (ROOT / "deploy" / "digits" / f"{digit}.json").read_bytes()
     status, _, answer = server.request("POST", "/v2/models/digits/infer", body)
     assert status == 200, answer
@@ -110,5 +110,5 @@ def test_shipped_picture_is_read_right(digit: int, server: ServerProcess) -> Non
         ("[1,2]", "[1,2,3]", False),
     ],
 )
-def test_same(answer: str, expected: str, equal: bool) -> None:
+def test_answers_are_compared_by_value(answer: str, expected: str, equal: bool) -> None:
     assert same(answer, expected) is equal

@@ -75,8 +75,10 @@ def test_defaults_arrive_as_defaults() -> None:
     assert list(found.inputs) == []
 
 
-@pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
-@pytest.mark.parametrize("elements", [0, 1, 5, 5000, 20_000])
+@pytest.mark.parametrize(
+    ("datatype", "elements"),
+    [*((name, 5000) for name in BY_NAME if name != "BYTES"), *(("FP32", count) for count in (0, 1, 5, 20_000))],
+)
 def test_arrays_of_every_datatype_arrive(datatype: str, elements: int) -> None:
     array = np.arange(elements).astype(BY_NAME[datatype].dtype)
     for content in (array, array.tobytes(), array[::-1][::-1]):
