@@ -6,6 +6,7 @@ Source: docs/spec/repository.md section 1.6.
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,18 +23,18 @@ FILE = "file:1/model.onnx"
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk() -> Iterator[Path]:
     """A file system with the room that two front ends need, and 256 KB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no file system may be mounted here (that needs CAP_SYS_ADMIN): {mounted.stderr.strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+    # Not in `tmp_path`: the address of a socket is short.
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as disk:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", disk]
+        mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if mounted.returncode != 0:
+            pytest.skip(f"no file system may be mounted here (that needs CAP_SYS_ADMIN): {mounted.stderr.strip()}")
+        try:
+            yield Path(disk)
+        finally:
+            subprocess.run(["umount", disk], check=True)
 
 
 def test_files_without_room_on_the_disk_are_refused(
