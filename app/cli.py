@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-_COMMANDS = ("serve", "validate", "emulate")
+_COMMANDS = ("serve", "validate", "emulate", "version")
 _HELP = frozenset({"--help", "-h"})
+_VERSION = frozenset({"--version", "version"})
 _FAILED = 1
 
 
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
 
 
 def _run(first: str, others: list[str], serve: Serve) -> int:
-    if first == "--version":
+    if first in _VERSION:
         print(f"trident {VERSION}")
         return 0
     # A tritonserver command line has options and no command.
@@ -78,9 +79,9 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         _print_usage(command, sys.stdout)
         return 0
     if command == "serve":
-        from app.settings.reading import read_settings
+        from app.settings.reading import read_settings, with_repositories
 
-        return serve(read_settings(arguments))
+        return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))
     if command == "validate":
         from app.commands.validate.command import validate
 

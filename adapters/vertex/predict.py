@@ -21,6 +21,7 @@ from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2, kno
 from core.http.payloads.formats import JSON, format_for, is_json
 from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from core.http.payloads.json.document_form import DocumentForm, document_form
+from core.http.payloads.json.text import parse_json
 from core.http.payloads.media_type import choose
 from core.http.payloads.payload import DecodedPayload
 from core.http.reply import Environ, Reply
@@ -58,7 +59,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
         raise no_stream(spec)
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    found = BodyKind.V2 if is_v2 else _body_kind(kind, content_type, body, spec)
+    found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, spec)
     if found is BodyKind.V2:
         reply = infer_body(application, environ, spec, body, version, size_text)
     else:
@@ -95,12 +96,15 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
     return off_hub(application, len(body), read_target, body)
 
 
-def _body_kind(kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec) -> BodyKind:
+def _body_kind(
+    application: V2Application, kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec
+) -> BodyKind:
     """The kind of the body. Raises InvalidRequest for a body that has no form the endpoint takes."""
     if kind is not PayloadKind.AUTO and is_json(content_type):
         return BodyKind.JSON if kind is PayloadKind.INSTANCES else BodyKind.V2
     found = body_kind(content_type, body, spec, f"{BINARY.prefix}N")
     if found is BodyKind.V2 and not _INPUTS.search(body):
+        off_hub(application, len(body), parse_json, body)  # raises if it is not JSON at all
         raise InvalidRequest(
             "the body is neither {'instances': [...]} nor a request of the v2 protocol, which has 'inputs'",
             hint="an instance is the value of the model's input, or an object with a value by input name",

@@ -10,8 +10,19 @@ from collections.abc import Mapping, Sequence
 
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
+from app.settings.command_line import CommandLine
 from app.settings.rules import check, deprecations, metrics_without_effect
 from app.settings.server import SERVER_OPTIONS, ServerSettings
+
+
+def with_repositories(arguments: Sequence[str]) -> list[str]:
+    """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
+
+    Raises BadOption as `read_settings` does.
+    """
+    given, words = CommandLine(SERVER_OPTIONS.values()).split(arguments)
+    options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
+    return options + [f"--model-repository={word}" for word in words]
 
 
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerSettings:

@@ -12,11 +12,11 @@ from app.settings.unused import UNUSED_OPTIONS
 _WIDTH = 100
 
 USAGE = """\
-Usage: trident serve --model-repository=DIR [options]   serve the models of a repository
+Usage: trident serve REPO [options]                     serve the models of a repository
        trident validate REPO [REPO ...]                 print every problem of every model, without a server
        trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
        trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
-       trident --version
+       trident version                                  print the version, as trident --version does
        trident --help
 
 Options without a command mean serve, so that a tritonserver command line works unchanged.
@@ -75,8 +75,10 @@ copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR
 """
 
 _SERVE_HEAD = """\
-Usage: trident serve --model-repository=DIR [options]
+Usage: trident serve [options] REPO [REPO ...]
+       trident serve --model-repository=REPO [options]
 
+Each REPO is a model repository, as with --model-repository.
 Options are given as --name=value or --name value; a name may be shortened as long as it is unique. The variable next to
 an option sets it too; the command line overrides it. The variable of a repeatable option takes several values,
 separated by semicolons or line breaks. In a SageMaker container no option is needed.

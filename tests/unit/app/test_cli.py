@@ -27,8 +27,9 @@ class Served:
         return 0
 
 
-def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("argument", ["--version", "version"])
+def test_version_prints_the_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([argument]) == 0
     assert capsys.readouterr().out == f"trident {VERSION}\n"
 
 
@@ -63,12 +64,27 @@ def test_options_reach_the_server_with_and_without_a_command(command: list[str])
 
 
 @pytest.mark.parametrize(
+    ("arguments", "repositories"),
+    [
+        (["/models"], ("/models",)),
+        (["--http-port", "1", "/models", "--strict-readiness=false", "gs://b/more"], ("/models", "gs://b/more")),
+        (["/more", "--model-repository=/models"], ("/models", "/more")),
+        (["--", "--models"], ("--models",)),
+    ],
+)
+def test_words_after_serve_are_model_repositories(arguments: list[str], repositories: tuple[str, ...]) -> None:
+    served = Served()
+    assert main(["serve", *arguments], serve=served) == 0
+    assert [each.model_repository for each in served.settings] == [repositories]
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["serve"], "--model-repository must be specified\n"),
         (["serve", "--htp-port=1"], 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?\n'),
         (["--http-port=x"], 'Bad option: "--http-port".\nInvalid option value. Got x\n'),
-        (["serve", "models"], "Unexpected argument: models\n"),
+        (["--http-port=1", "models"], "Unexpected argument: models\n"),
         (["serv"], "Unexpected argument: serv\ndid you mean `trident serve`?\n"),
         (["models"], "Unexpected argument: models\nsee `trident --help`\n"),
         (["validate"], "a model repository is missing: trident validate REPO\n"),

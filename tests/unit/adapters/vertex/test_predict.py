@@ -82,14 +82,26 @@ def test_the_payload_option_overrides_the_body(
         assert outcome in answer.json["error"]
 
 
-@pytest.mark.parametrize(
-    "body", [b"{}", b"5", b"null", b'"instances"', b" ", b"\xff\xfe\x00", b'{"input":[1]}', b'{"Instances":[1]}']
-)
+@pytest.mark.parametrize("body", [b"{}", b"5", b"null", b'"instances"', b'{"input":[1]}', b'{"Instances":[1]}'])
 def test_a_body_without_a_known_form_is_refused(body: bytes) -> None:
     answer = VertexBench().post(body)
     assert (answer.status_code, answer.mimetype) == (400, JSON)
     assert "{'instances': [...]}" in answer.json["error"]
     assert "'inputs'" in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{oops", "unexpected character, expected a string key at 1"),
+        (b'{"instances"', "unexpected end of data at 12"),
+        (b" ", "input data is empty at 0"),
+        (b"\xff\xfe\x00", "str is not valid UTF-8 at 0"),
+    ],
+)
+def test_malformed_json_is_refused_with_the_reason_and_the_place(body: bytes, reason: str) -> None:
+    answer = VertexBench().post(body)
+    assert (answer.status_code, answer.json) == (400, {"error": f"failed to parse the request JSON buffer: {reason}"})
 
 
 def test_an_empty_body_is_refused() -> None:
