@@ -115,6 +115,16 @@ class RemoteServer(ServerProcess):
         until(lambda: engine not in session_members(self.process.pid), "the engine lives on")
         return engine
 
+    def restart_engine(self) -> None:
+        """Kill the engine, and wait until every front end has noticed that and is ready with the next one."""
+        lost = len(self.front_ends) + self._losses()
+        self.kill_engine()
+        until(lambda: self._losses() >= lost, "a front end has not noticed the loss of the engine")
+        self.wait_until_all_ready()
+
+    def _losses(self) -> int:
+        return self.log_text().count("the connection to the engine is lost")
+
     def left(self) -> list[str]:
         """The processes, files and open ports of the server."""
         found = [f"process {member}" for member in session_members(self.process.pid)]

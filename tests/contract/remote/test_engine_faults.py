@@ -90,9 +90,8 @@ def test_every_request_is_answered_while_the_engine_is_killed_again_and_again(tm
     """An answer is right or a 503 with the reason. The restarts back off."""
     with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path) as server, Traffic(server, 16) as traffic:
         for seconds in (0, 1):
-            server.kill_engine()
+            server.restart_engine()
             until(partial(server.says, f"and is restarted in {seconds} s"), "no back-off")
-            server.wait_until_all_ready()
             traffic.wait_for_more()
         assert_still_serves(server)
     assert (traffic.wrong, traffic.lost) == ([], []), str(traffic)
@@ -151,8 +150,7 @@ def test_restarted_engine_has_the_models_that_clients_loaded(explicit: RemoteSer
     first_loads = explicit.log_text().count("successfully loaded 'first'")
     overrides = set(found_below(explicit.temporary, "trident-override-*"))
     for _ in range(2):
-        explicit.kill_engine()
-        explicit.wait_until_all_ready()
+        explicit.restart_engine()
         assert factor_of(explicit, "brought") == 7.0
         assert explicit.json("GET", "/v2/models/second/config")["max_batch_size"] == 3
         assert explicit.json("GET", "/v2/models/brought/config")["max_batch_size"] == 3

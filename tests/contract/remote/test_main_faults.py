@@ -110,8 +110,7 @@ def test_two_servers_do_not_disturb_each_other(repository: Path, tmp_path: Path)
         with RemoteServer(repository, make_folder(tmp_path / "second"), beside=first) as second:
             assert directory.exists()
             assert len(list(first.temporary.glob("trident-*"))) == 2
-            second.kill_engine()
-            second.wait_until_all_ready()
+            second.restart_engine()
             assert_still_serves(second)
         assert directory.exists()
 
