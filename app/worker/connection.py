@@ -80,7 +80,7 @@ class Connection:
         self._readable = ReadWatch(self._hub, sock.fileno())
         self._writable: Any = None
         self._unsent: list[Buffer] | None = None
-        self.phase = Phase.IDLE
+        self.phase = Phase.NEW
         self.since = clock.now
         self.moves_since = NEVER
 

@@ -8,6 +8,9 @@ from app.worker.limits import ConnectionLimits
 from app.worker.phase import Phase
 
 _LINGER_S = 2.0
+# How long the first request of a connection may take to arrive after the server has begun to close.
+_FIRST_REQUEST_S = 2.0
+_WAITING = (Phase.NEW, Phase.IDLE)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S = 2.0
 # Above this share of the places the connections that have been idle longest make room for new ones.
@@ -27,6 +30,7 @@ class Connections:
         self.open: set[Connection] = set()
         self._room = int(places * _CROWDED)
         self._timeouts = {
+            Phase.NEW: limits.keepalive_s,
             Phase.IDLE: limits.keepalive_s,
             Phase.HEAD: limits.request_timeout_s,
             Phase.BODY: limits.request_timeout_s,
@@ -55,20 +59,24 @@ class Connections:
 
     def last_work(self) -> float:
         """When a connection last served a request, in seconds of the coarse clock; now if one does so now."""
-        if any(connection.phase is not Phase.IDLE for connection in self.open):
+        if any(connection.phase not in _WAITING for connection in self.open):
             return self.clock.now
         return max((connection.since for connection in self.open), default=0.0)
 
     def in_flight(self) -> int:
         """The number of connections whose request is not completely answered, after `close_idle`."""
-        return sum(connection.phase not in (Phase.LINGER, Phase.ENDED) for connection in self.open)
+        return sum(connection.phase not in (Phase.NEW, Phase.LINGER, Phase.ENDED) for connection in self.open)
 
     def close_idle(self) -> None:
-        """Make every response from now on the last of its connection, and close those that wait for a request."""
+        """Make every response from now on the last of its connection, and close those that wait for another request.
+
+        A new connection has a moment to send its first one, which its client could not know to repeat.
+        """
         self.closing = True
+        self._timeouts[Phase.NEW] = _FIRST_REQUEST_S
         for connection in self.open:
             if connection.phase is Phase.HEAD or (connection.phase is Phase.IDLE and not connection.has_input()):
                 connection.hang_up()
 
     def _idle(self) -> list[Connection]:
-        return [connection for connection in self.open if connection.phase is Phase.IDLE]
+        return [connection for connection in self.open if connection.phase in _WAITING]

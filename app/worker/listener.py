@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Any
 
 from gevent.server import StreamServer
+
+from app.worker.listening_sockets import drop_handshakes
 
 
 class Listener(StreamServer):  # type: ignore[misc]
@@ -29,12 +32,30 @@ class Listener(StreamServer):  # type: ignore[misc]
             sock, peer = self.socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.close()  # another worker, which shares the socket, has refused all connections
+            return None
         sock.setblocking(False)
         return sock, peer
 
     def refuse(self) -> None:
-        """Refuse all further connections, also in the arbiter, which holds the same socket."""
-        self.socket.shutdown(socket.SHUT_RDWR)
+        """Refuse all further connections, also in the processes that share the socket, and close it."""
+        if not self.closed:
+            self.stop_accepting()
+            self.socket.shutdown(socket.SHUT_RDWR)
+            self.close()
+
+    def drop_handshakes(self) -> None:
+        """Accept only connections that have begun to be established, in all processes that share the socket."""
+        if not self.closed:
+            drop_handshakes(self.socket)
+
+    def accept_queued(self) -> None:
+        """Accept the connections that the kernel has established, while places are free."""
+        while not self.closed and not self.full() and (accepted := self.do_read()) is not None:
+            self.do_handle(*accepted)
 
     def resume(self) -> None:
         """Accept again if a place is free."""

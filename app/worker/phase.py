@@ -8,12 +8,13 @@ from enum import Enum
 class Phase(Enum):
     """What a connection waits for. Every phase except APPLICATION has a timeout.
 
-    A request goes from IDLE to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that
-    the socket does not take at once goes through SEND, and back to the phase before it. After the response the
-    connection is IDLE again. LINGER follows a refusal. ENDED follows every phase.
+    A connection begins as NEW, and is IDLE between requests. From there a request goes to HEAD, BODY and APPLICATION;
+    it skips HEAD and BODY if it arrives whole. A response that the socket does not take at once goes through SEND, and
+    back to the phase before it. LINGER follows a refusal. ENDED follows every phase.
     """
 
-    IDLE = "a request"
+    NEW = "its first request"
+    IDLE = "another request"
     HEAD = "the rest of a head"
     BODY = "the rest of a body"
     APPLICATION = "the application"

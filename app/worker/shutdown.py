@@ -2,7 +2,8 @@
 
 Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. There is one intended difference: between
 becoming unready and closing the listeners the worker serves as before for a grace period, so that a load balancer can
-notice. The metrics port, which shows the progress of the drain, closes last.
+notice. Every connection that was established before a listener closes gets its answer. The metrics port, which shows
+the progress of the drain, closes last.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from app.worker.connections import Connections
 log = logging.getLogger("trident.server")
 
 _STEP_S = 0.05
+# From the last new handshake until the listeners close: the last handshakes take the time of a round trip.
+_LAST_HANDSHAKES_S = 0.2
 # For the responses on the ports that close last: they are short, and an unfinished one is no loss.
 _LAST_S = 1.0
 
@@ -39,10 +42,17 @@ class Ports(NamedTuple):
     listeners: list[Any]
     connections: Connections
 
-    def close(self) -> None:
-        """Accept no more connections, and no more requests on the open ones."""
+    def drop_handshakes(self) -> None:
+        """Let no more connections be established; those that are, or almost are, are still accepted."""
         for listener in self.listeners:
+            listener.drop_handshakes()
+
+    def close(self) -> None:
+        """Accept what is established, then no more connections, and no more requests on the open ones."""
+        for listener in self.listeners:
+            listener.accept_queued()
             listener.close()
+        gevent.sleep(0)  # the greenlets of the last connections start and add themselves to `connections`
         self.connections.close_idle()
 
 
@@ -64,15 +74,21 @@ class Shutdown:
         """Returns True if all requests in flight were answered, False if the exit timeout ended first."""
         self._site.begin_exit()
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
-        self._ports.close()
+        self._close(self._ports)
         deadline = time.monotonic() + self._times.exit_timeout_s
         drained = self._wait(deadline, lambda: not self._ports.connections.open, self._report)
+        drained = drained or not self._ports.connections.in_flight()
         drained = self._finish_site(deadline) and drained
-        self._last_ports.close()
+        self._close(self._last_ports)
         self._wait(time.monotonic() + _LAST_S, lambda: not self._last_ports.connections.open)
         if not drained:
             log.error("Exit timeout expired. Exiting immediately.")
         return drained
+
+    def _close(self, ports: Ports) -> None:
+        ports.drop_handshakes()
+        self._wait(time.monotonic() + _LAST_HANDSHAKES_S, lambda: not ports.listeners)
+        ports.close()
 
     def _finish_site(self, deadline: float) -> bool:
         remaining = max(0.0, deadline - time.monotonic())

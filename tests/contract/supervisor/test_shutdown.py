@@ -5,6 +5,7 @@ Source: docs/spec/server-options.md section 5.
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,30 @@ def refuses_connections(server: Server) -> bool:
             return False
     except OSError:
         return True
+
+
+def ask_until_refused(port: int) -> int:
+    """Ask on one new connection after the other. Returns the number of answers; fails if one is missing."""
+    for answers in itertools.count():
+        try:
+            client = Client(port)
+        except OSError:
+            return answers
+        with client:
+            assert client.ask(GET).status == 200
+    raise AssertionError
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_connection_that_was_established_gets_its_answer(workers: int) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(2):
+            with served(workers=workers, exit_timeout_s=20.0) as server:
+                clients = [pool.submit(ask_until_refused, server.port) for _ in range(16)]
+                until(lambda: server.answers())  # while they ask
+                server.signal(signal.SIGTERM)
+                assert server.ended() == 0
+                assert min(client.result() for client in clients) > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

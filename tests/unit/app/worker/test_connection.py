@@ -78,7 +78,7 @@ def test_a_small_response_is_sent_at_once(pair: Pair) -> None:
     parts: list[Buffer] = [b"head", b"body"]
     pair.connection.send(parts, 8)
     assert received(pair.client, 8) == b"headbody"
-    assert pair.connection.phase is Phase.IDLE
+    assert pair.connection.phase is Phase.NEW
 
 
 def test_a_large_response_is_sent_as_the_client_reads_it(pair: Pair) -> None:
@@ -86,7 +86,7 @@ def test_a_large_response_is_sent_as_the_client_reads_it(pair: Pair) -> None:
     assert pair.connection.moves_since == pair.connection.since == 5.0
     assert received(pair.client, LARGE + 4) == b"head" + array.tobytes()
     sending.get(timeout=LIMIT_S)
-    assert (pair.connection.phase, pair.connection.moves_since) == (Phase.IDLE, NEVER)
+    assert (pair.connection.phase, pair.connection.moves_since) == (Phase.NEW, NEVER)
 
 
 def test_a_slow_response_leaves_shared_memory(pair: Pair) -> None:

@@ -48,7 +48,8 @@ def crowd() -> Iterator[Crowd]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "seconds"), [(Phase.IDLE, 600), (Phase.HEAD, 60), (Phase.BODY, 60), (Phase.SEND, 60), (Phase.LINGER, 2)]
+    ("phase", "seconds"),
+    [(Phase.NEW, 600), (Phase.IDLE, 600), (Phase.HEAD, 60), (Phase.BODY, 60), (Phase.SEND, 60), (Phase.LINGER, 2)],
 )
 def test_a_phase_that_takes_too_long_ends_the_connection(crowd: Crowd, phase: Phase, seconds: float) -> None:
     connection, _ = crowd.join(phase)
@@ -96,10 +97,22 @@ def test_a_stop_closes_connections_that_wait_for_a_request(crowd: Crowd) -> None
     half, _ = crowd.join(Phase.HEAD)
     asking, client = crowd.join(Phase.IDLE)
     body, _ = crowd.join(Phase.BODY)
+    new, _ = crowd.join(Phase.NEW)
     client.send(b"GET ")
     crowd.connections.close_idle()
-    phases = [connection.phase for connection in (idle, half, asking, body)]
-    assert phases == [Phase.ENDED, Phase.ENDED, Phase.IDLE, Phase.BODY]
+    phases = [connection.phase for connection in (idle, half, asking, body, new)]
+    assert phases == [Phase.ENDED, Phase.ENDED, Phase.IDLE, Phase.BODY, Phase.NEW]
     crowd.join(Phase.LINGER)
     assert crowd.connections.in_flight() == 2
     assert crowd.connections.closing
+
+
+def test_a_new_connection_has_a_moment_for_its_first_request_after_a_stop_began(crowd: Crowd) -> None:
+    new, _ = crowd.join(Phase.NEW)
+    crowd.connections.close_idle()
+    crowd.clock.now = 2.0
+    crowd.connections.sweep()
+    assert new.phase is Phase.NEW
+    crowd.clock.now = 2.1
+    crowd.connections.sweep()
+    assert new.phase is Phase.ENDED

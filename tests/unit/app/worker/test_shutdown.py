@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,12 @@ class Busy:
     phase = Phase.APPLICATION
 
 
+class Silent:
+    """A connection whose client has sent nothing yet."""
+
+    phase = Phase.NEW
+
+
 class Parts:
     """A site and two listeners that record their calls."""
 
@@ -32,11 +39,9 @@ class Parts:
     def begin_exit(self) -> None:
         self.calls.append("begin_exit")
 
-    def close(self) -> None:
-        self.calls.append("close")
-
-    def close_last(self) -> None:
-        self.calls.append("close last")
+    def listener(self, name: str) -> SimpleNamespace:
+        steps = ("drop_handshakes", "accept_queued", "close")
+        return SimpleNamespace(**{step: partial(self.calls.append, f"{step} {name}") for step in steps})
 
     def tick(self) -> None:
         self.calls.append("tick")
@@ -55,11 +60,20 @@ class Parts:
 def test_a_stop_closes_the_ports_finishes_the_site_and_closes_the_last_ports(drains: bool) -> None:
     parts = Parts(drains)
     ports, last_ports = (Ports([], Connections(CoarseClock(), ConnectionLimits(), 10)) for _ in range(2))
-    ports.listeners.append(parts)
-    last_ports.listeners.append(SimpleNamespace(close=parts.close_last))
+    ports.listeners.append(parts.listener("first"))
+    last_ports.listeners.append(parts.listener("last"))
     times = StopTimes(drain_grace_s=0.01, exit_timeout_s=5.0)
     assert Shutdown(parts, ports, last_ports, times, parts.tick).run() is drains  # type: ignore[arg-type]
-    assert [call for call in parts.calls if call != "tick"] == ["begin_exit", "close", "finish", "close last"]
+    assert [call for call in parts.calls if call != "tick"] == [
+        "begin_exit",
+        "drop_handshakes first",
+        "accept_queued first",
+        "close first",
+        "finish",
+        "drop_handshakes last",
+        "accept_queued last",
+        "close last",
+    ]
     assert ports.connections.closing
     assert last_ports.connections.closing
     assert parts.finished_in is not threading.main_thread()
@@ -76,7 +90,16 @@ def test_the_requests_of_models_are_logged_while_connections_wait_for_them() -> 
             connections.open.discard(busy)  # type: ignore[arg-type]
 
     site = Site(drains=True)
-    ports = Ports([site], connections)
+    ports = Ports([], connections)
     none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
     assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=5.0), site.tick).run()  # type: ignore[arg-type]
-    assert [call for call in site.calls if call != "tick"] == ["begin_exit", "close", "log_in_flight", "finish"]
+    assert [call for call in site.calls if call != "tick"] == ["begin_exit", "log_in_flight", "finish"]
+
+
+def test_a_connection_without_a_request_does_not_make_a_stop_fail() -> None:
+    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    connections.open.add(Silent())  # type: ignore[arg-type]
+    site = Parts(drains=True)
+    ports = Ports([], connections)
+    none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
+    assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=0.0), site.tick).run()  # type: ignore[arg-type]
