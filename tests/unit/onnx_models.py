@@ -271,3 +271,48 @@ def answering(text: bytes) -> onnx.ModelProto:
         [tensor("OUTPUT0", "BYTES", ["n"]), tensor("ANSWER", "BYTES", [1])],
         [answer],
     )
+
+
+def classifier(
+    labels: Sequence[int] | Sequence[str] = (0, 1, 2), imports: Sequence[str] = ("", "ai.onnx.ml")
+) -> onnx.ModelProto:
+    """X FP32 [n, 4] -> output_label [n] and output_probability, as scikit-learn's exporter writes a classifier.
+
+    The label is that of the largest score. The scores are sums of 4 / 3 / 2 columns, and a ZipMap maps labels to them.
+    """
+    numbers = isinstance(labels[0], int)
+    kind = {"classlabels_ints": list(labels)} if numbers else {"classlabels_strings": list(labels)}
+    zipped = {"classlabels_int64s": list(labels)} if numbers else {"classlabels_strings": list(labels)}
+    coefficients = np.tril(np.ones((len(labels), 4), np.float32), 1)
+    nodes = [
+        helper.make_node(
+            "LinearClassifier",
+            ["X"],
+            ["output_label", "scores"],
+            domain="ai.onnx.ml",
+            coefficients=coefficients.reshape(-1).tolist(),
+            intercepts=[0.0] * len(labels),
+            multi_class=0,
+            post_transform="NONE",
+            **kind,
+        ),
+        helper.make_node("ZipMap", ["scores"], ["output_probability"], domain="ai.onnx.ml", **zipped),
+    ]
+    key = TensorProto.INT64 if numbers else TensorProto.STRING
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, value))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [tensor("X", "FP32", ["n", 4])],
+        [
+            tensor("output_label", "INT64" if numbers else "BYTES", ["n"]),
+            helper.make_value_info("output_probability", maps),
+        ],
+    )
+    versions = {"": OPSET, "ai.onnx.ml": 1}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(name, versions[name]) for name in imports], ir_version=IR_VERSION
+    )
+    onnx.checker.check_model(model)
+    return model

@@ -65,7 +65,9 @@ class OnnxRuntimeBackend:
         """The signature of the model in the version directory `path`, read from a temporary session."""
         # The graph is not going to run, so no time is spent on optimizing it.
         plan = replace(self._session_settings(config, threads=1), graph_level="ORT_DISABLE_ALL")
-        session = make_session(SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})]))
+        session = make_session(
+            SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
+        )
         return signature_of(session, config.name)
 
     def check(self, config: ModelConfig) -> None:

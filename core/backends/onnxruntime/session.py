@@ -22,6 +22,7 @@ from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequ
 from core.backends.onnxruntime.model_file import library_path, model_path
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
+from core.backends.onnxruntime.zip_map import CutGraph, is_zipped, without_zip_maps
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed
@@ -30,6 +31,8 @@ _log = logging.getLogger("trident.backends")
 
 # Levels of ONNX Runtime's own log.
 _VERBOSE, _ERROR, _FATAL = 0, 3, 4
+# The folder of the weights that a model stores in other files; needed for a model that is not read from its file.
+_EXTERNAL_FILES = "session.model_external_initializers_file_folder_path"
 
 FAILURES: tuple[type[Exception], ...] = (
     *(kind for kind in vars(capi).values() if isinstance(kind, type) and issubclass(kind, Exception)),
@@ -49,13 +52,17 @@ _openvino_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Everything that one session is made from. `version` is the version directory."""
+    """Everything that one session is made from. `version` is the version directory.
+
+    `is_inspection`: the session is not going to serve, so that the log does not mention it.
+    """
 
     config: ModelConfig
     version: Path
     placement: Placement
     settings: SessionSettings
     providers: Sequence[ProviderRequest]
+    is_inspection: bool = False
 
 
 def make_session(request: SessionRequest) -> Any:
@@ -68,13 +75,11 @@ def make_session(request: SessionRequest) -> Any:
     try:
         options = _session_options(request)
         with serial:
-            session = onnxruntime.InferenceSession(
-                path,
-                options,
-                providers=[(provider.name, provider.options) for provider in request.providers],
-                # With the fallback ONNX Runtime drops a provider that fails, and only prints a line.
-                enable_fallback=0,
-            )
+            session = _session(request, options, path)
+            cut = _without_zip_maps(session, path)
+            if cut is not None:
+                options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
+                session = _session(request, options, cut.content)
     except FAILURES as exc:
         raise failure_of(exc, name, ModelLoadFailed) from exc
     active = session.get_providers()
@@ -84,6 +89,15 @@ def make_session(request: SessionRequest) -> Any:
     for provider in request.providers:
         if provider.log_line:
             _log.info("%s", provider.log_line)
+    if cut is not None and not request.is_inspection:
+        for output, labels in cut.labels.items():
+            _log.info(
+                "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
+                "labels %s",
+                output,
+                name,
+                ", ".join(labels),
+            )
     return session
 
 
@@ -95,6 +109,23 @@ def run_options(settings: SessionSettings) -> Any:
     for key, value in settings.run_entries.items():
         options.add_run_config_entry(key, value)
     return options
+
+
+def _session(request: SessionRequest, options: Any, model: Path | bytes) -> Any:
+    return onnxruntime.InferenceSession(
+        model,
+        options,
+        providers=[(provider.name, provider.options) for provider in request.providers],
+        # With the fallback ONNX Runtime drops a provider that fails, and only prints a line.
+        enable_fallback=0,
+    )
+
+
+def _without_zip_maps(session: Any, path: Path) -> CutGraph | None:
+    """The graph of `session`, from the file at `path`, without the ZipMaps of its outputs; None if it has none."""
+    if not any(is_zipped(output.type) for output in session.get_outputs()):
+        return None
+    return without_zip_maps(path.read_bytes())
 
 
 def _session_options(request: SessionRequest) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from core.backends.onnxruntime.zip_map import is_zipped
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import Unsupported
 from core.inference.tensors import BY_ONNX_NAME, Shape
@@ -20,6 +21,12 @@ _NOT_TENSORS = {
     "sparse_tensor(": "ONNX_TYPE_SPARSETENSOR",
     "opaque(": "ONNX_TYPE_OPAQUE",
 }
+
+
+_WITH_TENSORS = "export the model with tensors as its inputs and outputs"
+_WITHOUT_ZIP_MAP = (
+    "export the model without ZipMap: options={id(model): {'zipmap': False}} of skl2onnx, zipmap=False of onnxmltools"
+)
 
 
 def signature_of(session: Any, model_name: str) -> ModelSignature:
@@ -45,7 +52,7 @@ def _tensor(argument: Any, model_name: str) -> TensorSignature:
         if argument.type.startswith(beginning):
             raise Unsupported(
                 f"Unsupported ONNX Type '{onnx_type}' for I/O '{argument.name}', expected 'ONNX_TYPE_TENSOR'.",
-                hint="export the model with tensors as its inputs and outputs",
+                hint=_WITHOUT_ZIP_MAP if is_zipped(argument.type) else _WITH_TENSORS,
                 model=model_name,
             )
     datatype = BY_ONNX_NAME.get(argument.type)

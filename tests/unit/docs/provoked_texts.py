@@ -252,6 +252,8 @@ def write_models(folder: Path) -> Path:
     for name, config in MODELS.items():
         onnx_models.write_version(onnx_models.add_sub(), repository, name, config)
     onnx_models.write_version(onnx_models.fixed(), repository, "unbatched", "max_batch_size: 8")
+    onnx_models.write_version(onnx_models.classifier(), repository, "classifier")
+    onnx_models.write_version(onnx_models.sequence_output(), repository, "sequence_output")
     onnx_models.write_version(onnx_models.identity("INT32"), repository, "golden")
     (repository / "golden" / "golden").mkdir()
     (repository / "golden" / "golden" / "g.json").write_text(GOLDEN)

@@ -66,3 +66,9 @@ def test_a_type_that_is_not_a_tensor_is_named(onnx_type: str, name: str) -> None
     with pytest.raises(Unsupported) as caught:
         signature_of(Session([Argument("X", onnx_type, [])]), "m")
     assert caught.value.message == f"Unsupported ONNX Type '{name}' for I/O 'X', expected 'ONNX_TYPE_TENSOR'."
+
+
+def test_maps_are_refused_with_the_option_of_the_exporter() -> None:
+    with pytest.raises(Unsupported) as caught:
+        signature_of(Session([], [Argument("Y", "seq(map(int64,tensor(float)))", [])]), "m")
+    assert "zipmap=False" in (caught.value.hint or "")
