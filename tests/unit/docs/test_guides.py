@@ -24,7 +24,7 @@ from app.commands.validate.options import read_validate_options
 from app.docs.metrics_page import metric_rows
 from app.settings.command_line import CommandLine
 from app.settings.option import Option
-from app.settings.reading import read_settings
+from app.settings.reading import read_settings, with_repositories
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
 from core.backends.devices.cpu_budget import plan_threads
@@ -171,7 +171,7 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
     assert len(found) > 5
     for command, *arguments in found:
         if command == "serve":
-            read_settings([*arguments, "--model-repository=/models"], {})
+            read_settings(with_repositories([*arguments, "--model-repository=/models"]), {})
         elif command == "validate":
             read_validate_options(arguments)
         else:
