@@ -239,6 +239,8 @@ class Lifecycle:
             scan = self._repositories.scan()
             for failure in scan.failures.values():
                 raise failure
+            if self._options.control_mode == "none":
+                self._repositories.check_exist()
             for name in sorted(scan.duplicates):
                 self.models.add(ModelKey(name)).note_duplicate(required=True)
                 self._progress.fail(name, NOT_UNIQUE)

@@ -57,6 +57,12 @@ class Repositories:
         for source in self._sources:
             self._last_names[source.location] = source.models()
 
+    def check_exist(self) -> None:
+        """Raise RepositoryUnavailable for a repository in which nothing was found because its place does not exist."""
+        for source in self._sources:
+            if not self._last_names.get(source.location):
+                source.check_exists()
+
     def scan(self) -> Scan:
         """List each repository once. An unreadable one is among the failures and does not affect the others."""
         models: dict[ModelKey, Located] = {}

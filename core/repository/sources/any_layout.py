@@ -47,6 +47,9 @@ class AnyLayoutSource:
     def models(self) -> Sequence[str]:
         return self._source().models()
 
+    def check_exists(self) -> None:
+        self._repository.check_exists()
+
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         """Leaves out folders that cannot be models, such as `code` and `.git`: users upload whole projects.
 
@@ -59,6 +62,7 @@ class AnyLayoutSource:
             _log.info("ignore folder '%s' in %s: it has neither a configuration nor a version", name, self.location)
         self._ignored = ignored
         if not found and self._required:
+            self.check_exists()
             raise RepositoryUnavailable(
                 f"there is no model in {self.location}: {self._content()}",
                 hint="a model repository, the folder of one model, or a file model.onnx",

@@ -34,6 +34,9 @@ class LocalSource:
         self._refused = refused
         return sorted(names - refused)
 
+    def check_exists(self) -> None:
+        model_names(self.path)
+
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         found = {model: self.files(model) for model in self.models()}
         return {model: files for model, files in found.items() if files is not None}

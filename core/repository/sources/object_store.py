@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 from core.errors import RepositoryUnavailable
 from core.repository.download.downloader import Downloader
@@ -18,15 +19,24 @@ from core.repository.stores.object_names import name_problem, paths_problem
 from core.repository.stores.object_store import ObjectStore, StoredObject
 from core.repository.versions import version_number
 
+# Of 1000 names each. More folders beside a misspelled prefix are not compared with it.
+_PAGES_ABOVE = 10
+_LEAST_SIMILARITY = 0.6
+_SHOWN = 10
+
 _log = logging.getLogger("trident.repository")
 
 
 class ObjectStoreSource:
-    """The Source of a prefix in an object store."""
+    """The Source of a prefix in an object store.
 
-    def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
+    `parent` is a store of the folder in which the prefix is; None for the root of a bucket.
+    """
+
+    def __init__(self, store: ObjectStore, downloader: Downloader, parent: ObjectStore | None = None) -> None:
         self.location = store.location
         self._store = store
+        self._parent = parent
         self._downloader = downloader
         self._lock = threading.Lock()
         # The last listing by model and path: it has the digests, which a SourceFile does not have.
@@ -34,8 +44,28 @@ class ObjectStoreSource:
         self._refused: set[str] = set()
 
     def models(self) -> Sequence[str]:
-        found = self._downloader.backoff.call(lambda: set(self._store.folders()), self._listing(), threading.Event())
-        return self._usable(found)
+        return self._usable(self._folders(self._store))
+
+    def check_exists(self) -> None:
+        """Names the folder with the most similar name. Takes one listing, of the folder above the prefix."""
+        if self._parent is None:
+            return
+        try:
+            beside = self._folders(self._parent, _PAGES_ABOVE)
+        except RepositoryUnavailable:  # an identity may be restricted to the prefix
+            beside = set()
+        above, _, name = self.location.rpartition("/")
+        if name in beside:
+            return
+        near = get_close_matches(name, beside, n=1, cutoff=_LEAST_SIMILARITY)
+        shown = ", ".join(map(repr, sorted(beside)[:_SHOWN]))
+        if near:
+            hint = f"did you mean {above}/{near[0]}?"
+        elif beside:
+            hint = f"the folders in {above} are {shown}{', …' if len(beside) > _SHOWN else ''}"
+        else:
+            hint = f"there is no folder in {above} either"
+        raise RepositoryUnavailable(f"there is nothing in {self.location}", hint=hint)
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         by_model: dict[str, dict[str, StoredObject]] = {}
@@ -86,11 +116,13 @@ class ObjectStoreSource:
             contents[file.path] = stored
         return contents
 
-    def _list(self, prefix: str) -> list[StoredObject]:
-        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), self._listing(), threading.Event())
+    def _folders(self, store: ObjectStore, pages: int | None = None) -> set[str]:
+        listing = f"list {store.location}"
+        return self._downloader.backoff.call(lambda: set(store.folders(pages)), listing, threading.Event())
 
-    def _listing(self) -> str:
-        return f"list {self.location}"
+    def _list(self, prefix: str) -> list[StoredObject]:
+        listing = f"list {self.location}"
+        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, threading.Event())
 
     def _usable(self, models: Iterable[str]) -> list[str]:
         """The models whose names can be folders, sorted. Each other one is logged once, until it disappears."""

@@ -61,20 +61,22 @@ class SourceOpener:
             if not path.name:
                 return source
             return AnyLayoutSource(LocalSource(path.parent), path.name, source, name=single_model, required=True)
-        outer, _, folder = location.prefix.rpartition("/")
-        if not folder:
+        if not location.prefix:
             return source
-        parent = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-        return AnyLayoutSource(self._open(parent, location), folder, source, name=single_model, required=True)
+        parent, folder = self._open(_above(location), location), location.prefix.rpartition("/")[2]
+        return AnyLayoutSource(parent, folder, source, name=single_model, required=True)
 
     def _open(self, location: Location, credited: Location) -> Source:
         """The source at `location`, with the credentials for `credited`."""
         if location.scheme is Scheme.LOCAL:
             return LocalSource(Path(location.text))
-        store = RenewedStore(
+        parent = self._renewed_store(_above(location), credited) if location.prefix else None
+        return ObjectStoreSource(self._renewed_store(location, credited), self._shared_downloader(), parent)
+
+    def _renewed_store(self, location: Location, credited: Location) -> ObjectStore:
+        return RenewedStore(
             location.text, lambda: self._credential(credited), lambda credential: _store(location, credential)
         )
-        return ObjectStoreSource(store, self._shared_downloader())
 
     def stop(self) -> None:
         """End the running downloads soon; none starts again."""
@@ -92,6 +94,12 @@ class SourceOpener:
                 cache = ModelCache(self._options.cache_directory, self._options.cache_bytes)
                 self._downloader = Downloader(cache, self.progress)
             return self._downloader
+
+
+def _above(location: Location) -> Location:
+    """The folder that contains the prefix of `location`, which is not empty."""
+    outer, _, folder = location.prefix.rpartition("/")
+    return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
 
 
 def _store(location: Location, credential: S3Credential | GcsCredential | None) -> ObjectStore:

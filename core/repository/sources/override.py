@@ -63,6 +63,9 @@ class OverrideSource:
     def models(self) -> Sequence[str]:
         return [self._model]
 
+    def check_exists(self) -> None:
+        """The files are in the load request."""
+
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         return {self._model: self._files}
 

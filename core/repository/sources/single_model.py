@@ -36,6 +36,9 @@ class SingleModelSource:
     def models(self) -> Sequence[str]:
         return [self._name] if self._inner.files(self._folder) is not None else []
 
+    def check_exists(self) -> None:
+        self._inner.check_exists()
+
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         files = self.files(self._name)
         return {} if files is None else {self._name: files}

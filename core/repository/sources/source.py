@@ -51,6 +51,10 @@ class Source(Protocol):
         """The names of the model directories, sorted."""
         ...
 
+    def check_exists(self) -> None:
+        """Raise RepositoryUnavailable if the storage has nothing at `location`, not even an empty folder."""
+        ...
+
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         """Every model with all its files sorted by path, from one listing of the whole repository."""
         ...

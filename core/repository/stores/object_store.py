@@ -69,8 +69,8 @@ class ObjectStore(Protocol):
         """All objects whose key begins with `prefix`, in no particular order, paginated inside."""
         ...
 
-    def folders(self) -> Iterator[str]:
-        """The names of the folders directly under the store's prefix."""
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        """The names of the folders directly under the store's prefix; of at most the first `pages` of the listing."""
         ...
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:

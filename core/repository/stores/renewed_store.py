@@ -40,11 +40,11 @@ class RenewedStore(Generic[_C]):
             self._renew(store)
             raise
 
-    def folders(self) -> Iterator[str]:
+    def folders(self, pages: int | None = None) -> Iterator[str]:
         store = None
         try:
             store = self._current()
-            yield from store.folders()
+            yield from store.folders(pages)
         except RepositoryUnavailable:
             self._renew(store)
             raise

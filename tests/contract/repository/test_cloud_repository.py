@@ -113,6 +113,25 @@ def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
     assert server.request("GET", "/v2/health/live")[0] == 200
 
 
+@pytest.mark.parametrize("storage", ["s3", "gcs"])
+def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(
+    storage: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    right = CloudRepository(request.getfixturevalue(storage), "spelling", "zoo/models")
+    right.put_model("m", 2.0)
+    wrong = CloudRepository(right.emulator, "spelling", "zoo/modles")
+    with FaultProxy(right.emulator.endpoint) as proxy:
+        uri = wrong.uri(proxy.endpoint)
+        shown = uri.replace("http://", "")
+        with cloud_server(
+            tmp_path, "log", uri, "--exit-on-error=false", ready=False, STORAGE_EMULATOR_HOST=proxy.endpoint
+        ) as server:
+            until(lambda: readiness(server).get("phase") == "failed", "the start does not end")
+            assert readiness(server)["failures"] == {"model repository": f"Unavailable: there is nothing in {shown}"}
+        assert f"there is nothing in {shown}: did you mean {shown.replace('modles', 'models')}?" in server.log_text()
+        assert listings(proxy.requests) == 2
+
+
 def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "shared", "models")
     names = [f"m{number}" for number in range(4)]

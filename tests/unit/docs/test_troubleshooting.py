@@ -49,6 +49,7 @@ ONLY_IN_SOURCE = {
     "was refused to … (HTTP …): it needs the permission …",
     "no access token for …",
     "there is no bucket gs://…",
+    "there is nothing in …",
     "failed to … in … attempts: …",
     "arrived damaged from …, twice: …",
     "the model cache … belongs to user …, the server runs as …",

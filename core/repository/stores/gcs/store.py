@@ -6,6 +6,7 @@ Source: docs/spec/repository.md section 1.10; Cloud Storage's JSON API, `objects
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -36,8 +37,9 @@ class GcsStore:
                 if not item["name"].endswith("/"):  # a marker that makes a folder visible in a console
                     yield self._stored(item)
 
-    def folders(self) -> Iterator[str]:
-        for page in self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken"):
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        listing = self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken")
+        for page in islice(listing, pages):
             names = (prefix.removeprefix(self._prefix).rstrip("/") for prefix in page.get("prefixes", ()))
             yield from filter(None, names)
 

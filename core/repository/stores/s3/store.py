@@ -6,6 +6,7 @@ Source: docs/spec/repository.md section 1.10.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from core.errors import RepositoryUnavailable
@@ -49,8 +50,8 @@ class S3Store:
                 etag = quoted.strip('"')
                 yield StoredObject(key[len(self._root) :], size, etag, content_digest(self._bucket, etag))
 
-    def folders(self) -> Iterator[str]:
-        for page in self._pages(Prefix=self._root, Delimiter="/"):
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        for page in islice(self._pages(Prefix=self._root, Delimiter="/"), pages):
             for entry in page.get("CommonPrefixes", ()):
                 name = entry.get("Prefix", "").removeprefix(self._root).removesuffix("/")
                 if name:

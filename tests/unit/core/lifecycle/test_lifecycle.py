@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelNotFound, ModelNotReady, ServerError
+from core.errors import ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -349,3 +349,23 @@ def test_instances_change_in_place(tmp_path: Path) -> None:
             for _ in others:
                 assert bench.backend.models[0].begun.acquire(timeout=LIMIT_S)
         assert [weight_of(responses) for responses in (first, *others)] == [1] * 3
+
+
+class Misspelled(LocalSource):
+    """An empty source whose place in the storage does not exist."""
+
+    def check_exists(self) -> None:
+        raise RepositoryUnavailable("there is nothing here")
+
+
+@pytest.mark.parametrize(("mode", "phase"), [("none", Phase.FAILED), ("poll", Phase.READY), ("explicit", Phase.READY)])
+def test_missing_place_of_a_repository_fails_the_start_in_mode_none(tmp_path: Path, mode: str, phase: Phase) -> None:
+    with living(tmp_path, open_source=lambda text: Misspelled(Path(text)), control_mode=mode) as bench:
+        assert bench.engine.phase().name is phase
+        reasons = {"model repository": "Unavailable: there is nothing here"} if phase is Phase.FAILED else {}
+        assert bench.engine.phase().failures == reasons
+
+
+def test_empty_local_repository_is_ready(tmp_path: Path) -> None:
+    with living(tmp_path, control_mode="none") as bench:
+        assert bench.engine.phase().name is Phase.READY

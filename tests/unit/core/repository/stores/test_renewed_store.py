@@ -24,7 +24,7 @@ class Keyed:
         yield OBJECT
         self._check()
 
-    def folders(self) -> Iterator[str]:
+    def folders(self, pages: int | None = None) -> Iterator[str]:
         self._check()
         yield "a"
 
