@@ -4,7 +4,8 @@
                     \\-> (unknown) (the load failed)
 
 A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may hold
-models with the same name in their configurations. Source: docs/spec/sagemaker.md sections A5 and B3.
+models with the same name in their configurations. Only an invocation tells the key of the archive, so the log names it
+from the first one on. Source: docs/spec/sagemaker.md sections A5 and B3.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_folder import find_model
 from adapters.sagemaker.multi_model_url import check_name, check_url, folder_of
 from core.engine.protocol import Engine
-from core.errors import AlreadyLoaded, InvalidRequest, ModelNotFound
+from core.errors import AlreadyLoaded, InvalidRequest, ModelNotFound, ServerError
+from core.memo import Memo
 from core.observability.log_text import escaped
 
 _log = logging.getLogger("trident.sagemaker")
 
 PAGE = 100
 """The models on a page of the list, unless the request gives a limit."""
+_ARCHIVES_AT_MOST = 10_000
 
 
 class _State(Enum):
@@ -66,6 +69,8 @@ class LoadedModels:
         # A separate lock that is held for a few instructions only, because the hub takes it.
         self._answered = threading.Condition()
         self._invocations: Counter[str] = Counter()
+        # The keys of archives by the names of models, as invocations gave them.
+        self._archives: Memo[str, str] = Memo(_ARCHIVES_AT_MOST)
 
     def load(self, name: str, url: str) -> None:
         """Load the model in the folder `url` and track it as `name`. Blocks until it serves.
@@ -80,11 +85,14 @@ class LoadedModels:
             folder = find_model(folder_of(url, self._models_root))
             with self._memory.room_for(name, url, folder):
                 self._engine.load_directory(name, str(folder.path))
-        except BaseException:
+        except BaseException as error:
             self._settle(name, None)
+            _log.warning(
+                "model '%s' was not loaded from %s: %s", escaped(name), self._origin(name, url), _reason(error)
+            )
             raise
         self._settle(name, LoadedModel(name, url, name))
-        _log.info("model '%s' was loaded from %s", escaped(name), escaped(url))
+        _log.info("model '%s' was loaded from %s", escaped(name), self._origin(name, url))
 
     def unload(self, name: str) -> None:
         """Unload the model after its requests in flight are answered. Blocks until its memory is free.
@@ -98,11 +106,14 @@ class LoadedModels:
         try:
             self._await_invocations(name)
             self._engine.unload_model(model.engine_name, True, wait=True)
-        except BaseException:
+        except BaseException as error:
             self._settle(name, model)
+            origin = self._origin(name, model.url)
+            _log.warning("model '%s' from %s was not unloaded: %s", escaped(name), origin, _reason(error))
             raise
         self._memory.give_back()
         self._settle(name, None)
+        _log.info("model '%s' from %s was unloaded", escaped(name), self._origin(name, model.url))
 
     def get(self, name: str) -> LoadedModel:
         """The model if it serves. Raises ModelNotFound for one that is unknown, being loaded or being unloaded."""
@@ -112,16 +123,20 @@ class LoadedModels:
         return model
 
     @contextmanager
-    def invocation(self, name: str) -> Iterator[str]:
+    def invocation(self, name: str, archive: str = "") -> Iterator[str]:
         """Keep the model loaded inside the context, and give its name in the engine. Does not block.
 
-        Without it an unload could come between the requests of one invocation. Raises ModelNotFound.
+        Without it an unload could come between the requests of one invocation. `archive` is the key of the model's
+        archive, empty if the caller did not name it; only the log needs it. Raises ModelNotFound.
         """
         with self._answered:
-            engine_name = self.get(name).engine_name
+            model = self.get(name)
             self._invocations[name] += 1
         try:
-            yield engine_name
+            if archive and self._archives.get(name) != archive:
+                self._archives[name] = archive
+                _log.info("model '%s' is the one from %s", escaped(name), self._origin(name, model.url))
+            yield model.engine_name
         finally:
             with self._answered:
                 self._invocations[name] -= 1
@@ -185,10 +200,19 @@ class LoadedModels:
                 self._states[name] = _State.LOADED
             self._changed.notify_all()
 
+    def _origin(self, name: str, url: str) -> str:
+        """The url, and the key of the archive if an invocation has named it, for the log."""
+        archive = self._archives.get(name)
+        return escaped(f"{url} (archive '{archive}')" if archive else url)
+
     def _not_found(self, name: str) -> ModelNotFound:
         state = self._states.get(name)
         hint = "load it with POST /models" if state is None else f"it is {state.value}"
         return ModelNotFound(f"model '{escaped(name)}' is not loaded", hint=hint, model=name)
+
+
+def _reason(error: BaseException) -> str:
+    return error.message.strip() if isinstance(error, ServerError) else repr(error)
 
 
 def _token_of(name: str) -> str:

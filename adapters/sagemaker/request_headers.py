@@ -17,12 +17,13 @@ from core.inference.request import InferenceRequest, Parameter
 
 _NAME = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"
+TARGET_MODEL = f"{_NAME}Target-Model"
 INFERENCE_ID = f"{_NAME}Inference-Id"
 # The most characters of each header.
 _LIMITS = {
     CUSTOM_ATTRIBUTES: 1024,
     f"{_NAME}Session-Id": 256,
-    f"{_NAME}Target-Model": 1024,
+    TARGET_MODEL: 1024,
     f"{_NAME}Target-Variant": 63,
     f"{_NAME}Target-Container-Hostname": 63,
     f"{_NAME}Inference-Component": 63,
@@ -33,12 +34,12 @@ _ANSWERED = (CUSTOM_ATTRIBUTES, f"{_NAME}New-Session-Id", f"{_NAME}Closed-Sessio
 _LONGEST_ANSWER = 1024
 
 
-def _environ_key(header: str) -> str:
+def environ_key(header: str) -> str:
     return f"HTTP_{header.upper().replace('-', '_')}"
 
 
-_KEYS = tuple((_environ_key(name), name, limit) for name, limit in _LIMITS.items())
-_ID_KEY = _environ_key(INFERENCE_ID)
+_KEYS = tuple((environ_key(name), name, limit) for name, limit in _LIMITS.items())
+_ID_KEY = environ_key(INFERENCE_ID)
 _ALL_KEYS = (*(key for key, _, _ in _KEYS), _ID_KEY)
 
 

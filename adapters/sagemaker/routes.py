@@ -16,10 +16,12 @@ from adapters.sagemaker.execution_parameters import execution_parameters
 from adapters.sagemaker.invocations import invoke
 from adapters.sagemaker.models import collection, member
 from adapters.sagemaker.ping import ping
+from adapters.sagemaker.request_headers import TARGET_MODEL, environ_key
 from core.http.application import V2Application
 from core.http.reply import Environ, Reply
 from core.http.routes import GET, POST, Route
 
+_TARGET_MODEL = environ_key(TARGET_MODEL)
 _GET_DELETE = frozenset({"GET", "DELETE"})
 
 
@@ -48,7 +50,8 @@ def _invocations(endpoint: SageMakerEndpoint, application: V2Application, enviro
 
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
-    with endpoint.loaded_models().invocation(unquote(model)) as engine_name:
+    archive = environ.get(_TARGET_MODEL, "")
+    with endpoint.loaded_models().invocation(unquote(model), archive) as engine_name:
         return invoke(application, environ, application.engine.model_spec(engine_name), endpoint.response_types)
 
 

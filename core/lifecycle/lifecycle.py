@@ -133,6 +133,7 @@ class Lifecycle:
         bare = folder_shape([file.path for file in listed]) is FolderShape.FILES
         source = SingleModelSource(parent, directory.name, name, bare=bare)
         model = self.models.add(ModelKey(name))
+        model.origin = f" from {directory}"
         try:
             model.load(Located(ModelKey(name), source, tuple(source.files(name) or ())), _REQUEST)
         except ServerError:

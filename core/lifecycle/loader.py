@@ -107,7 +107,7 @@ class ModelLoader:
         """
         with self._slots:
             for attempt in range(self._options.load_retries + 1):
-                _log.info("loading: %s:%d", version.name, version.version)
+                _log.info("loading: %s:%d%s", version.name, version.version, version.origin)
                 # No variable keeps the error: with its traceback it would be a cycle around the session, which would
                 # hold weights and threads until the garbage collector runs.
                 try:
@@ -115,7 +115,7 @@ class ModelLoader:
                 except ServerError as error:
                     self._note_failure(version, attempt, error)
                 except Exception as exc:  # a bug of a backend is a failure of this version and must not end the server
-                    _log.exception("loading '%s' failed", version.name)
+                    _log.exception("loading '%s'%s failed", version.name, version.origin)
                     self._note_failure(version, attempt, BackendFailed(str(exc) or type(exc).__name__))
                 else:
                     return
@@ -123,9 +123,10 @@ class ModelLoader:
     def _note_failure(self, version: ModelVersion, attempt: int, failure: ServerError) -> None:
         """LOADING -> UNAVAILABLE after the last attempt. `attempt` counts from 0."""
         _log.error(
-            "failed to load '%s' version %d: %s%s",
+            "failed to load '%s' version %d%s: %s%s",
             version.name,
             version.version,
+            version.origin,
             failure.reason,
             f" ({failure.hint})" if failure.hint else "",
             extra={"model": version.name, "attempt": attempt + 1},

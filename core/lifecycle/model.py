@@ -32,7 +32,7 @@ class Model:
 
     `versions` are those in the index, `serving` those that requests find; both are replaced, never changed. `problem`
     is why the last load ended before any version was built. `required`: the start has to load it. `location` is the
-    repository that it was last loaded from.
+    repository that it was last loaded from, `origin` as in `ModelVersion`.
     """
 
     def __init__(self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None]) -> None:
@@ -40,6 +40,7 @@ class Model:
         self.problem = ""
         self.required = False
         self.location = ""
+        self.origin = ""
         self.versions: Mapping[int, ModelVersion] = {}
         self.serving: Mapping[int, ModelVersion] = {}
         self._content: Content | None = None
@@ -121,7 +122,7 @@ class Model:
         self._carry_out(plan, prepared, cause)
         self._content = content
         if not plan.changes_nothing:
-            _log.info("successfully loaded '%s'", self.key.name)
+            _log.info("successfully loaded '%s'%s", self.key.name, self.origin)
 
     def unload(self, cause: str) -> None:
         """Begin to unload every version; requests in flight are still answered."""
@@ -169,12 +170,14 @@ class Model:
     def _failed(self, error: ServerError, message: str) -> ServerError:
         self.problem = error.reason
         name = self.key.name
-        _log.error("failed to load '%s': %s", name, error.reason, extra={"model": name, "hint": error.hint})
+        _log.error(
+            "failed to load '%s'%s: %s", name, self.origin, error.reason, extra={"model": name, "hint": error.hint}
+        )
         hint = f"{error.reason} ({error.hint})" if error.hint else error.reason
         return ModelLoadFailed(message, hint=hint, model=name)
 
     def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
-        fresh = {number: ModelVersion(self.key.name, number, cause) for number in plan.load}
+        fresh = {number: ModelVersion(self.key.name, number, cause, self.origin) for number in plan.load}
         # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""

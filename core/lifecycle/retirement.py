@@ -54,7 +54,7 @@ class Retirement:
     def _finish(self, version: ModelVersion) -> None:
         try:
             version.finish_unload()
-            _log.info("successfully unloaded '%s' version %d", version.name, version.version)
+            _log.info("successfully unloaded '%s' version %d%s", version.name, version.version, version.origin)
         finally:
             with self._lock:
                 self._leaving.pop(threading.current_thread(), None)

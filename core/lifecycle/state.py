@@ -34,12 +34,16 @@ TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
 
 
 class VersionState:
-    """The state of one version, with the reason while it is unavailable. The log has every move."""
+    """The state of one version, with the reason while it is unavailable. The log has every move.
 
-    def __init__(self, model: str, version: int, cause: str) -> None:
+    `origin` is as in `ModelVersion`.
+    """
+
+    def __init__(self, model: str, version: int, cause: str, origin: str = "") -> None:
         self._model = model
         self._version = version
         self._cause = cause
+        self._origin = origin
         self._since = time.monotonic()
         self.current = ModelState.LOADING
         self.reason = ""
@@ -54,9 +58,10 @@ class VersionState:
         now = time.monotonic()
         self._cause = cause or self._cause
         _log.info(
-            "'%s' version %d: %s -> %s after %.3f s, cause: %s%s",
+            "'%s' version %d%s: %s -> %s after %.3f s, cause: %s%s",
             self._model,
             self._version,
+            self._origin,
             self.current.value,
             to.value,
             now - self._since,

@@ -27,16 +27,18 @@ class ModelVersion:
 
     Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
     `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it. `gone`
-    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory.
+    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `origin`
+    is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash, otherwise empty.
     """
 
     config: ModelConfig
     spec: ModelSpec
 
-    def __init__(self, name: str, version: int, cause: str) -> None:
+    def __init__(self, name: str, version: int, cause: str, origin: str = "") -> None:
         self.name = name
         self.version = version
-        self.state = VersionState(name, version, cause)
+        self.origin = origin
+        self.state = VersionState(name, version, cause, origin)
         self.statistics = ModelStatistics()
         self.load_seconds = 0.0
         self.description: dict[str, str] = {}

@@ -32,6 +32,7 @@ from core.config.instance_groups import instance_group_problems
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.engine.in_process import InferenceEngine
+from core.errors import ServerStopping
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
@@ -51,6 +52,7 @@ from core.repository.stores.s3.call import S3Call
 from core.scheduling.queue import RequestQueue
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
+from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request
 
 ONES = list(range(16))
@@ -362,6 +364,14 @@ def provoke_control(texts: ProvokedTexts, folder: Path) -> None:
         (folder / "hash" / "model" / "config.pbtxt").write_text(FULL)
         loaded.load("hash", f"{folder}/hash/model")
         texts.raised_by(loaded.load, "hash", f"{folder}/hash/model")
+        with loaded.invocation("hash", "cats.tar.gz"):
+            pass
+        loaded.unload("hash")
+        refusing = FakeEngine()
+        loaded = LoadedModels(refusing, str(folder), MemoryBudget(lambda: None))
+        loaded.load("hash", f"{folder}/hash/model")
+        refusing.refusal = ServerStopping("no")
+        texts.raised_by(loaded.unload, "hash")
         texts.answered_by(plain, "/v2/repository/models/damaged/load", {"parameters": {"config": COMPLETE}})
 
 

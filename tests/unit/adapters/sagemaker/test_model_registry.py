@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -368,3 +369,41 @@ def test_an_unload_returns_memory_to_the_system(tmp_path: Path) -> None:
         assert resident_bytes() > before + 24 * MIB
         endpoint.models.unload("hash")
         assert resident_bytes() < before + 12 * MIB
+
+
+# --- the log
+
+
+def test_the_log_names_the_folder_and_the_archive_of_a_model(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = endpoint.unpack("a1b2", 1)
+    endpoint.load("a1b2")
+    with endpoint.models.invocation("a1b2", "cats.tar.gz"), endpoint.models.invocation("a1b2", "cats.tar.gz"):
+        pass
+    endpoint.models.unload("a1b2")
+    put(folder / "1" / "model.fake", BROKEN)
+    with pytest.raises(ServerError):
+        endpoint.load("a1b2")
+    lines = [message for message in caplog.messages if "a1b2" in message and not message.startswith("skipping")]
+    assert [line for line in lines if endpoint.url("a1b2") not in line] == []
+    archive = f"{endpoint.url('a1b2')} (archive 'cats.tar.gz')"
+    assert [line for line in lines if "archive" in line] == [
+        f"model 'a1b2' is the one from {archive}",
+        f"model 'a1b2' from {archive} was unloaded",
+        f"model 'a1b2' was not loaded from {archive}: load failed for model 'a1b2': version 1 is at UNAVAILABLE state: "
+        "Internal: the weights are broken;",
+    ]
+
+
+def test_the_log_names_the_archive_of_a_load_without_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with living(control_mode="explicit") as bench:
+        endpoint = Endpoint(tmp_path, bench, MemoryBudget(lambda: MemoryRoom(GIB, 0)))
+        endpoint.unpack("a1b2", 1)
+        with pytest.raises(OutOfMemory):
+            endpoint.load("a1b2")
+    (line,) = [message for message in caplog.messages if "a1b2" in message]
+    assert line.startswith(
+        f"model 'a1b2' was not loaded from {endpoint.url('a1b2')}: out of memory: model 'a1b2' needs"
+    )
