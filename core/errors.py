@@ -5,6 +5,7 @@
     ├── ConfigInvalid          INVALID_ARG     the model configuration cannot be right
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
+    │   └── ModelLoading       UNAVAILABLE     it is still being loaded
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
     ├── AlreadyLoaded          ALREADY_EXISTS  the model is loaded or being loaded
     ├── QueueFull              UNAVAILABLE     the model's queue is full
@@ -48,6 +49,8 @@ class ServerError(Exception):
     code: ErrorCode = ErrorCode.UNKNOWN
     # Whether a front end refused the request before it parsed the body: Triton answers such an error in another form.
     before_parsing = False
+    # Seconds after which the same request may succeed; None if waiting alone does not help.
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, *, hint: str | None = None, model: str | None = None) -> None:
         super().__init__(message)
@@ -77,6 +80,10 @@ class ModelNotReady(ServerError):
     code = ErrorCode.UNAVAILABLE
 
 
+class ModelLoading(ModelNotReady):
+    retry_after_s = 1
+
+
 class ModelLoadFailed(ServerError):
     code = ErrorCode.INTERNAL
 
@@ -87,6 +94,7 @@ class AlreadyLoaded(ServerError):
 
 class QueueFull(ServerError):
     code = ErrorCode.UNAVAILABLE
+    retry_after_s = 1
 
 
 class DeadlineExceeded(ServerError):

@@ -129,11 +129,13 @@ class InferenceEngine:
         if name:
             ready = [v for v in ready if v.name == name]
             if not ready:
-                raise InvalidRequest(f"requested model '{name}' is not available")
+                raise self._models.loading_error(name) or InvalidRequest(f"requested model '{name}' is not available")
         if version != -1:
             ready = [v for v in ready if v.version == version]
             if not ready:
-                raise InvalidRequest(f"requested model version is not available for model '{name}'")
+                raise self._models.loading_error(name, version) or InvalidRequest(
+                    f"requested model version is not available for model '{name}'"
+                )
         return [
             VersionStatistics(name=v.name, version=v.version, statistics=v.statistics.snapshot(v.queued)) for v in ready
         ]

@@ -72,7 +72,9 @@ class Engine(Protocol):
 
     @call()
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
-        """One item per ready version, of all models if `name` is empty. Raises InvalidRequest if none matches."""
+        """One item per ready version, of all models if `name` is empty. Raises InvalidRequest if none matches,
+        ModelLoading if the model is still being loaded.
+        """
         ...
 
     @call(blocks=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.config.model_spec import ModelSpec
 from core.engine.protocol import Engine
-from core.errors import ConfigInvalid, ModelNotReady, ServerError
+from core.errors import ConfigInvalid, ModelLoading, ModelNotReady, ServerError
 from core.frontend.bridge import Bridge
 from core.lifecycle.serving_phase import Phase
 
@@ -59,7 +59,7 @@ class DefaultModel:
 
     def _refuse_while_loading(self) -> None:
         if self._engine.phase().name in (Phase.STARTING, Phase.LOADING):
-            raise ModelNotReady("the models are still being loaded", hint="wait until the server is ready")
+            raise ModelLoading("the models are still being loaded", hint="wait until the server is ready")
 
     def _find(self) -> str:
         # While models load, the first one that is ready would look like the only one.

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import orjson
 from werkzeug.exceptions import HTTPException
 
-from core.errors import ErrorCode, InvalidRequest, QueueFull, ServerError, Unsupported
+from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported
 from core.frontend.restricted_apis import ApiRestricted
 from core.http.reply import Environ, Headers, Reply, text_reply
 from core.http.request_path import request_path
@@ -128,9 +128,9 @@ def _extra_headers(error: Exception, environ: Environ) -> Headers:
     request_id = environ.get(REQUEST_ID_KEY)
     if request_id:
         headers.append((REQUEST_ID_HEADER, header_value(request_id)))
-    if isinstance(error, QueueFull):
-        headers.append(("Retry-After", "1"))
-    elif isinstance(error, UnsupportedEncoding):
+    if isinstance(error, ServerError) and error.retry_after_s is not None:
+        headers.append(("Retry-After", str(error.retry_after_s)))
+    if isinstance(error, UnsupportedEncoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
     elif isinstance(error, MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))

@@ -259,9 +259,11 @@ class Lifecycle:
 
     def _load_all(self, located: Sequence[Located]) -> None:
         self._loader.plan_threads(len(located))
-        self._progress.begin(len(located))
         for one in located:
-            self.models.add(one.key).required = True
+            model = self.models.add(one.key)
+            model.required = model.is_awaited = True
+        self.models.are_listed = True
+        self._progress.begin(len(located))
         for one in located:
             self._threads.submit(partial(self._load_at_start, one))
         self._threads.wait_idle()

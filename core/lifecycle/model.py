@@ -31,14 +31,16 @@ class Model:
     """A model that the server was ever told to load. `load` and `unload` block: loader threads only.
 
     `versions` are those in the index, `serving` those that requests find; both are replaced, never changed. `problem`
-    is why the last load ended before any version was built. `required`: the start has to load it. `location` is the
-    repository that it was last loaded from, `origin` as in `ModelVersion`.
+    is why the last load ended before any version was built. `required`: the start has to load it. `is_awaited`: a load
+    of it runs or waits for its turn. `location` is the repository that it was last loaded from, `origin` as in
+    `ModelVersion`.
     """
 
     def __init__(self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None]) -> None:
         self.key = key
         self.problem = ""
         self.required = False
+        self.is_awaited = False
         self.location = ""
         self.origin = ""
         self.versions: Mapping[int, ModelVersion] = {}
@@ -70,6 +72,11 @@ class Model:
         return all(v.is_ready or _was_told_to_leave(v) for v in self.versions.values())
 
     @property
+    def loading(self) -> list[int]:
+        """The versions that are being loaded and have no version before them that serves."""
+        return [number for number, version in self.versions.items() if version.state.current is ModelState.LOADING]
+
+    @property
     def has_failed(self) -> bool:
         """Whether the last load failed, so that the serving versions, if any, are not the requested ones."""
         return bool(self.problem) or any(v.reload_failure or _has_failed(v) for v in self.versions.values())
@@ -77,7 +84,7 @@ class Model:
     @property
     def is_known(self) -> bool:
         """Whether its name means this model: it serves, is being loaded, or failed to load."""
-        return bool(self.serving) or self.has_failed or any(_is_loading(v) for v in self.versions.values())
+        return bool(self.serving) or self.has_failed or self.is_awaited
 
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
         """Whether the serving versions were loaded from exactly these files."""
@@ -99,14 +106,18 @@ class Model:
         or OutOfMemory with Triton's text; then the versions that served continue to serve.
         """
         with self._operation:
-            if override is None and self.is_made_of(located.files):
-                self._forget_failure()
-                return
-            self.location = located.source.location
-            self._failures = self._failures + 1 if self._failed_files == located.files else 1
-            self._failed_files = located.files
-            self._load(located, cause, override)
-            self._failed_files = None
+            self.is_awaited = True
+            try:
+                if override is None and self.is_made_of(located.files):
+                    self._forget_failure()
+                    return
+                self.location = located.source.location
+                self._failures = self._failures + 1 if self._failed_files == located.files else 1
+                self._failed_files = located.files
+                self._load(located, cause, override)
+                self._failed_files = None
+            finally:
+                self.is_awaited = False
 
     def _load(self, located: Located, cause: str, override: str | None) -> None:
         try:
@@ -147,6 +158,7 @@ class Model:
         """Forget failures, because the model is no longer in its repository."""
         with self._operation:
             self.required = False
+            self.is_awaited = False
             self._forget_failure()
             self._publish()
 
@@ -155,6 +167,7 @@ class Model:
         if self.problem != NOT_UNIQUE:
             _log.error("failed to poll model '%s': not unique across all model repositories", self.key.name)
         self.problem = NOT_UNIQUE
+        self.is_awaited = False
         self.required = self.required or required
 
     def _forget_failure(self) -> None:
@@ -260,10 +273,6 @@ def poll_failure(name: str) -> str:
 
 def _was_told_to_leave(version: ModelVersion) -> bool:
     return version.state.current is ModelState.UNLOADING or version.state.reason == UNLOADED
-
-
-def _is_loading(version: ModelVersion) -> bool:
-    return version.state.current is ModelState.LOADING
 
 
 def _has_failed(version: ModelVersion) -> bool:

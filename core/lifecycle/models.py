@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.model import Model
 from core.lifecycle.state import ModelState
 from core.lifecycle.version import ModelVersion
@@ -22,13 +22,15 @@ _FIRST_HOLD = -2
 class Models:
     """All models. Loader threads change them under a lock; any thread calls `find`, which takes no lock.
 
-    With `namespacing` several models may have the same name, and an unknown name is an invalid request.
+    With `namespacing` several models may have the same name, and an unknown name is an invalid request. `are_listed`:
+    the repositories have been read, so that a name which is not among the models does not exist.
     """
 
     def __init__(self, make: Callable[[ModelKey, Callable[[], None]], Model], *, namespacing: bool = False) -> None:
         """`make(key, publish)` makes a model, which calls `publish` whenever other versions serve."""
         self._make = make
         self._namespacing = namespacing
+        self.are_listed = False
         self._lock = threading.Lock()
         self._models: dict[ModelKey, Model] = {}
         # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
@@ -67,7 +69,7 @@ class Models:
     def find(self, name: str, version: int) -> ModelVersion:
         """The ready version asked for, the latest for -1, the held one for the number of a hold.
 
-        Raises ModelNotFound, ModelNotReady or InvalidRequest.
+        Raises ModelNotFound, ModelNotReady, ModelLoading or InvalidRequest.
         """
         found = self._ready.get((name, version))
         if found is None:
@@ -129,6 +131,22 @@ class Models:
     def ready_versions(self, name: str) -> list[int]:
         return sorted(number for model, number in self._ready if model == name and number != -1)
 
+    def loading_error(self, name: str, version: int = -1) -> ModelLoading | None:
+        """The refusal of a version that does not serve because the load of the model has not ended; None if it has.
+
+        Until the repositories have been read any name may exist, until the model has been read any version of it.
+        """
+        if not self.are_listed:
+            return ModelLoading("Server not ready", hint="the model repositories have not been read yet", model=name)
+        for model in self.named(name):
+            if not model.is_awaited or (model.serving and version not in model.loading):
+                continue
+            if version in model.loading:
+                return ModelLoading(f"{_UNKNOWN}'{name}' version {version} is not at ready state", hint=_reasons(model))
+            if version == -1 or not model.loading:
+                return ModelLoading(f"model '{name}' is still being loaded", hint=_reasons(model) or None, model=name)
+        return None
+
     def _lookup_error(self, name: str, version: int) -> ServerError:
         models = self.named(name)
         models = [model for model in models if model.is_known] or models[:1]
@@ -138,6 +156,9 @@ class Models:
                 "provided to resolve ambiguity.",
                 hint=f"it is in {', '.join(model.key.namespace for model in models)}",
             )
+        loading = self.loading_error(name, version)
+        if loading is not None:
+            return loading
         if not models or not models[0].versions:
             kind = InvalidRequest if self._namespacing else ModelNotFound
             return kind(f"{_UNKNOWN}'{name}' is not found", hint=(models[0].problem or None) if models else None)

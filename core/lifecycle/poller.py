@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from core.lifecycle.load_threads import LoadThreads
+from core.lifecycle.model import Model
 from core.lifecycle.models import Models
 from core.repository.repositories import Located, ModelKey, Repositories, Scan
 
@@ -53,11 +54,12 @@ class Poller:
             # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
             changed = model.has_failed or not model.is_made_of(located.files)
             if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
-                self._queue(located)
+                self._queue(model, located)
         self._unload_missing(scan)
 
-    def _queue(self, located: Located) -> None:
+    def _queue(self, model: Model, located: Located) -> None:
         """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
+        model.is_awaited = True
         with self._lock:
             is_new = located.key not in self._queued
             self._queued[located.key] = located

@@ -24,6 +24,7 @@ _UNFORESEEN = "unexpected error in the server, its log says more"
 
 class EngineGone(ServerError):
     code = ErrorCode.UNAVAILABLE
+    retry_after_s = 1
 
 
 class _Unforeseen(ServerError):

@@ -71,6 +71,7 @@ ONLY_IN_SOURCE = {
     "Exit timeout expired. Exiting immediately.",
     "Model '…' (version …) has … in-flight inferences",
     "the models are still being loaded",
+    "model '…' is still being loaded",
 }
 
 

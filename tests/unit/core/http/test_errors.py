@@ -10,6 +10,7 @@ from core.errors import (
     BackendFailed,
     DeadlineExceeded,
     InvalidRequest,
+    ModelLoading,
     ModelNotFound,
     OutOfMemory,
     QueueFull,
@@ -30,6 +31,7 @@ from core.http.errors import (
     status_of,
 )
 from core.http.reply import JSON
+from core.remote.calls.remote_error import EngineGone
 
 ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer?a", REQUEST_ID_KEY: "7"}
 
@@ -73,6 +75,8 @@ def test_the_body_holds_only_the_message() -> None:
     ("error", "header"),
     [
         (QueueFull("Exceeds maximum queue size"), ("Retry-After", "1")),
+        (ModelLoading("Server not ready"), ("Retry-After", "1")),
+        (EngineGone("the engine is not there"), ("Retry-After", "1")),
         (UnsupportedEncoding(), ("Accept-Encoding", "gzip, deflate")),
         (MethodNotAllowed({"POST", "GET"}), ("Allow", "GET, POST")),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
+from core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -117,6 +117,31 @@ def test_a_server_without_its_repository_is_never_ready(tmp_path: Path, mode: st
                 "model repository": "Unavailable: repository path is not a valid directory"
             }
             assert not bench.engine.is_ready()
+
+
+def test_calls_are_refused_as_too_early_until_a_model_of_the_start_is_loaded(tmp_path: Path) -> None:
+    """A client that is told that the model does not exist would not ask again."""
+    write(tmp_path, "m", 1)
+    write(tmp_path, "waits", 1)
+    bench = Bench([tmp_path], lambda text: LocalSource(Path(text)), load_threads=1)
+    engine = bench.engine
+    calls = (bench.ask, engine.model_spec, engine.model_metadata, engine.model_config, engine.model_statistics)
+    for call in calls:
+        with pytest.raises(ModelLoading, match=r"^Server not ready$"):
+            call("nope")
+    with bench.backend.holding("m"):
+        engine.start()
+        until(lambda: bench.backend.loads == ["m:1=1"])
+        for name in ("m", "waits"):
+            for call in calls:
+                with pytest.raises(ModelLoading, match=f"^model '{name}' is still being loaded$"):
+                    call(name)
+        with pytest.raises(ModelNotFound):
+            bench.ask("nope")
+    assert engine.wait_loaded(LIMIT_S)
+    assert (bench.ask("m"), bench.ask("waits")) == (1, 1)
+    engine.begin_exit()
+    assert engine.finish(LIMIT_S)
 
 
 def test_load_requests_are_refused_during_the_start_and_after_the_exit(tmp_path: Path) -> None:

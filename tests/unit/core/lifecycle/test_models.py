@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.backends.registry import BackendRegistry
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.model import Model
 from core.lifecycle.models import Models
@@ -16,13 +16,17 @@ from core.repository.repositories import ModelKey
 
 def empty(*, namespacing: bool = False) -> Models:
     loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}))
-    return Models(lambda key, publish: Model(key, loader, Retirement(), publish), namespacing=namespacing)
+    known = Models(lambda key, publish: Model(key, loader, Retirement(), publish), namespacing=namespacing)
+    known.are_listed = True
+    return known
 
 
 def enter(known: Models, key: ModelKey, number: int, state: ModelState) -> None:
     model = known.add(key)
     version = ModelVersion(key.name, number, "a test")
-    if state is not ModelState.LOADING:
+    if state is ModelState.LOADING:
+        model.is_awaited = True
+    else:
         version.state.move(state, "Internal: broken" if state is ModelState.UNAVAILABLE else "")
     model.versions = {**model.versions, number: version}
     if state is ModelState.READY:
@@ -50,16 +54,38 @@ def test_find_returns_a_version_or_the_latest_ready_one() -> None:
         ("nope", -1, ModelNotFound, "Request for unknown model: 'nope' is not found"),
         ("m", 9, ModelNotFound, "Request for unknown model: 'm' version 9 is not found"),
         ("m", 7, ModelNotReady, "Request for unknown model: 'm' version 7 is not at ready state"),
-        ("loading", -1, ModelNotFound, "Request for unknown model: 'loading' has no available versions"),
+        ("m", 8, ModelLoading, "Request for unknown model: 'm' version 8 is not at ready state"),
+        ("failed", -1, ModelNotFound, "Request for unknown model: 'failed' has no available versions"),
+        ("loading", -1, ModelLoading, "model 'loading' is still being loaded"),
+        ("loading", 1, ModelLoading, "Request for unknown model: 'loading' version 1 is not at ready state"),
+        ("loading", 9, ModelNotFound, "Request for unknown model: 'loading' version 9 is not found"),
+        ("awaited", -1, ModelLoading, "model 'awaited' is still being loaded"),
+        ("awaited", 9, ModelLoading, "model 'awaited' is still being loaded"),
         ("empty", -1, ModelNotFound, "Request for unknown model: 'empty' is not found"),
     ],
 )
 def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: type[ServerError], message: str) -> None:
-    known = models(("m", 1, ModelState.READY), ("m", 7, ModelState.UNAVAILABLE), ("loading", 1, ModelState.LOADING))
+    known = models(
+        ("m", 1, ModelState.READY),
+        ("m", 7, ModelState.UNAVAILABLE),
+        ("m", 8, ModelState.LOADING),
+        ("loading", 1, ModelState.LOADING),
+        ("failed", 1, ModelState.UNAVAILABLE),
+    )
+    known.add(ModelKey("awaited")).is_awaited = True
     known.add(ModelKey("empty")).problem = "Invalid argument: nothing in it"
     with pytest.raises(kind) as caught:
         known.find(name, version)
     assert caught.value.message == message
+
+
+def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
+    known = models(("m", 1, ModelState.READY))
+    known.are_listed = False
+    assert known.find("m", -1).version == 1
+    with pytest.raises(ModelLoading, match=r"^Server not ready$") as caught:
+        known.find("nope", -1)
+    assert caught.value.retry_after_s == 1
 
 
 def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
