@@ -12,6 +12,7 @@ from app.settings.services import Service
 from app.sites.site import Site
 from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
+from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
 from app.supervisor.topology import choose_topology
@@ -31,6 +32,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     topology = choose_topology(settings)
     _log.info("%s", topology)
     directory = PrivateDirectory.make() if topology.http_workers else None
+    note = FailureNote()
     return ServerConfiguration(
         addresses=tuple(services.values()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
@@ -42,7 +44,8 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         reuse_port=settings.reuse_http_port,
         access_log=settings.log_access,
         workers=max(1, topology.http_workers),
-        engine=_engine_child(settings, directory, topology.http_workers) if directory is not None else None,
+        engine=_engine_child(settings, directory, topology.http_workers, note) if directory is not None else None,
+        failure_note=note,
     )
 
 
@@ -62,13 +65,15 @@ def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, wor
     return FrontEndSite(settings, directory, ThreadLink() if worker is None else GeventLink(), make_bridge)
 
 
-def _engine_child(settings: ServerSettings, directory: PrivateDirectory, front_ends: int) -> EngineChild:
+def _engine_child(
+    settings: ServerSettings, directory: PrivateDirectory, front_ends: int, note: FailureNote
+) -> EngineChild:
     announce_metrics_directory(str(directory.metrics))
     parent = os.getpid()
 
     def run() -> int:
         from app.supervisor.engine_process import EngineProcess
 
-        return EngineProcess(settings, directory, parent, front_ends).run()
+        return EngineProcess(settings, directory, parent, front_ends, note).run()
 
     return EngineChild(run, directory.remove)

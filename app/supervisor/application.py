@@ -30,7 +30,7 @@ _STOP_RESERVE_S = 10
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
-    """`TridentWorker` reads `limits`, `stop_times` and `last_ports`, and calls `make_site`."""
+    """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls `make_site`."""
 
     def __init__(self, configuration: ServerConfiguration, listeners: list[socket], places: int) -> None:
         """Takes over the sockets of `listeners`. `places` is the number of connections that may be open at once."""
@@ -39,6 +39,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._places = places
         self._stock_site: Site | None = None
         self.engine = configuration.engine
+        self.failure_note = configuration.failure_note
         self.limits = ConnectionLimits(
             request_timeout_s=configuration.request_timeout_s,
             keepalive_s=configuration.keepalive_s,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.sites.site import Site
 from app.supervisor.engine_child import EngineChild
+from app.supervisor.failure_note import FailureNote
 from app.worker.worker import TridentWorker
 
 WORKER_CLASS = "app.worker.worker.TridentWorker"
@@ -19,7 +20,8 @@ class ServerConfiguration:
     `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
     in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engine` is the process behind the
-    workers; None if their sites contain the engine.
+    workers; None if their sites contain the engine. A process that
+    cannot serve writes the reason into `failure_note`.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -36,3 +38,4 @@ class ServerConfiguration:
     stock_threads: int = 16
     workers: int = 1
     engine: EngineChild | None = None
+    failure_note: FailureNote = field(default_factory=FailureNote)

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -22,12 +21,12 @@ from app.process.heap import IdleTrim, keep_freed_memory
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
 from app.sites.start_watch import StartWatch
+from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
-from core.observability.console import print_line
 from core.remote.load_log import LoadLog
 from core.remote.server import EngineServer
 
@@ -41,8 +40,17 @@ _PR_SET_PDEATHSIG = 1
 class EngineProcess:
     """One engine for all front ends, in its own process. Made and run on the main thread, right after the fork."""
 
-    def __init__(self, settings: ServerSettings, directory: PrivateDirectory, parent: int, front_ends: int) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        directory: PrivateDirectory,
+        parent: int,
+        front_ends: int,
+        failure_note: FailureNote,
+    ) -> None:
+        """`failure_note` gets the reason if the server cannot serve; the parent prints it."""
         self._settings = settings
+        self._failure_note = failure_note
         self._front_ends = front_ends
         self._directory = directory
         self._parent = parent
@@ -85,7 +93,7 @@ class EngineProcess:
         while not self._stopped_within(_TICK_S):
             trim.tick(time.monotonic(), server.last_work)
             if self._failure:
-                print_line(f"error: creating server: {self._failure}", sys.stderr)
+                self._failure_note.write(self._failure)
                 return
             if os.getppid() != self._parent:
                 _log.error("the main process has ended: the engine stops")

@@ -17,7 +17,8 @@ from core.observability.console import print_line
 def serve(configuration: ServerConfiguration) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status of the process.
 
-    0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed.
+    0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed. Then
+    the last line on stderr is the reason.
     Call it on the main thread, before any other thread exists.
     """
     places = raise_file_limit()
@@ -31,5 +32,7 @@ def serve(configuration: ServerConfiguration) -> int:
     try:
         TridentApplication(configuration, listeners, places).run()
     except SystemExit as ending:
+        if reason := configuration.failure_note.read():
+            print_line(f"error: creating server: {reason}", sys.stderr)
         return 0 if not ending.code else 1
     return 0

@@ -30,7 +30,6 @@ from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
-from core.observability.console import print_line
 
 log = logging.getLogger("trident.server")
 
@@ -113,7 +112,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         while self.alive and not self._stop.is_set():
             self._tick()
             if self.site.failure is not None:
-                print_line(f"error: creating server: {self.site.failure}", sys.stderr)
+                self.app.failure_note.write(self.site.failure)
                 for each in self._listeners():
                     each.refuse()
                 self._shut_down(replace(times, drain_grace_s=0.0))

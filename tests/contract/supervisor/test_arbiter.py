@@ -38,7 +38,8 @@ def test_failed_site_ends_the_server() -> None:
     server = Server(["--failure", "Internal - failed to load all models"])
     try:
         assert server.ended() == 1
-        assert "error: creating server: Internal - failed to load all models\n" in server.output
+        assert server.output.endswith("\nerror: creating server: Internal - failed to load all models\n")
+        assert "Traceback" not in server.output
     finally:
         server.close()
 

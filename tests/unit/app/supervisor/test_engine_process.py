@@ -31,12 +31,16 @@ PROGRAM = """
 import logging, os, sys
 from pathlib import Path
 from app.supervisor.engine_process import EngineProcess
+from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.settings.reading import read_settings
 logging.basicConfig(level=logging.INFO)
 directory = PrivateDirectory(Path(sys.argv[1]))
 directory._owner = os.getppid()
-sys.exit(EngineProcess(read_settings(sys.argv[2:]), directory, os.getppid(), 1).run())
+note = FailureNote()
+status = EngineProcess(read_settings(sys.argv[2:]), directory, os.getppid(), 1, note).run()
+print("note:", note.read())
+sys.exit(status)
 """
 
 
@@ -107,10 +111,10 @@ def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirector
     assert list((directory.path / "files").iterdir()) == []
 
 
-def test_an_engine_that_cannot_load_prints_the_reason(directory: PrivateDirectory, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_load_leaves_the_reason(directory: PrivateDirectory, tmp_path: Path) -> None:
     (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
     (tmp_path / "models" / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     log = tmp_path / "log"
     with Running(directory, log, f"--model-repository={tmp_path / 'models'}") as process:
         assert process.wait(2 * LIMIT_S) == 5
-    assert "error: creating server: Internal - failed to load all models" in log.read_text()
+    assert "note: Internal - failed to load all models" in log.read_text()
