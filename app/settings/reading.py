@@ -13,6 +13,7 @@ from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
 from app.settings.rules import check, deprecations, metrics_without_effect
 from app.settings.server import SERVER_OPTIONS, ServerSettings
+from app.settings.unused import UNUSED_OPTIONS
 
 
 def with_repositories(arguments: Sequence[str]) -> list[str]:
@@ -20,7 +21,7 @@ def with_repositories(arguments: Sequence[str]) -> list[str]:
 
     Raises BadOption as `read_settings` does.
     """
-    given, words = CommandLine(SERVER_OPTIONS.values()).split(arguments)
+    given, words = CommandLine((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)).split(arguments)
     options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
     return options + [f"--model-repository={word}" for word in words]
 

@@ -20,8 +20,8 @@ class ServerConfiguration:
     `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
     in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engine` is the process behind the
-    workers; None if their sites contain the engine. A process that
-    cannot serve writes the reason into `failure_note`.
+    workers; None if their sites contain the engine. A process that cannot serve
+    writes the reason into `failure_note`.
     """
 
     addresses: tuple[tuple[str, int], ...]

@@ -17,8 +17,8 @@ from core.observability.console import print_line
 def serve(configuration: ServerConfiguration) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status of the process.
 
-    0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed. Then
-    the last line on stderr is the reason.
+    0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed.
+    The last line on stderr is then the reason.
     Call it on the main thread, before any other thread exists.
     """
     places = raise_file_limit()

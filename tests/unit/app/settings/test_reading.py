@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.settings.option import BadOption
-from app.settings.reading import read_settings
+from app.settings.reading import read_settings, with_repositories
 from app.settings.server import ServerSettings
 
 REPOSITORY = "--model-repository=/models"
@@ -35,3 +35,13 @@ def test_metrics_settings_without_effect_are_named() -> None:
     assert found.without_effect == ("--metrics-config=summary_latencies=true",)
     with pytest.raises(BadOption, match="--metrics-config option format is"):
         settings("--metrics-config=counter_latencies")
+
+
+def test_words_are_repositories_beside_options_of_every_kind() -> None:
+    arguments = ["/models", "--http-port", "9", "--buffer-manager-thread-count=2", "s3://bucket"]
+    assert with_repositories(arguments) == [
+        "--http-port=9",
+        "--buffer-manager-thread-count=2",
+        "--model-repository=/models",
+        "--model-repository=s3://bucket",
+    ]
