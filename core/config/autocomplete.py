@@ -10,7 +10,7 @@ import logging
 from core.config.schema import ModelConfig, ModelInput, ModelOutput
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ConfigInvalid
-from core.inference.tensors import BY_NAME
+from core.inference.tensors import BY_NAME, shape_text
 
 _log = logging.getLogger("trident.config")
 
@@ -41,13 +41,21 @@ def auto_complete(config: ModelConfig, signature: ModelSignature, default_max_ba
 
 
 def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:
-    if not _batchable(signature):
+    fixed = _first_fixed_tensor(signature)
+    if fixed:
         if config.max_batch_size != 0:
             raise ConfigInvalid(
                 f"autofill failed for model '{config.name}': model does not support batching while non-zero "
                 "max_batch_size is specified",
-                hint="set max_batch_size to 0, or export the model with a dynamic first dimension",
+                hint=f"{fixed}: set max_batch_size to 0, or export the model with a dynamic first dimension",
                 model=config.name,
+            )
+        if default_max_batch_size > 0:
+            _log.warning(
+                "model '%s' runs one request at a time, because the first dimension of each tensor must be -1 for "
+                "batching, and %s; to batch it, export it with a dynamic first dimension",
+                config.name,
+                fixed,
             )
         return
     if config.max_batch_size == 0 and default_max_batch_size > 0:
@@ -63,8 +71,13 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
         config.dynamic_batching.SetInParent()
 
 
-def _batchable(signature: ModelSignature) -> bool:
-    return all(tensor.shape[:1] == (-1,) for tensor in (*signature.inputs, *signature.outputs))
+def _first_fixed_tensor(signature: ModelSignature) -> str:
+    """The first tensor that prevents batching, with its shape, as a clause; "" if the graph can batch."""
+    for side, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        for tensor in tensors:
+            if tensor.shape[:1] != (-1,):
+                return f"{side} '{tensor.name}' has shape {shape_text(tensor.shape)}"
+    return ""
 
 
 def _fill_tensor(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> None:

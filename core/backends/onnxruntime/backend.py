@@ -5,6 +5,7 @@ Source: docs/spec/onnxruntime-backend.md.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import onnxruntime
 
 from core.backends.base import Backend, LoadContext
 from core.backends.devices.cpu_budget import Spinning, available_cores, spinning_of
+from core.backends.onnxruntime.batch_trial import tried_signature
 from core.backends.onnxruntime.execution_providers import (
     CPU,
     CUDA,
@@ -34,6 +36,9 @@ from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.config.validation.signature import validate_against_signature
+from core.inference.tensors import shape_text
+
+_log = logging.getLogger("trident.backends")
 
 _INSPECTION = Placement("inspection", DeviceKind.CPU)
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -68,7 +73,9 @@ class OnnxRuntimeBackend:
         session = make_session(
             SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
         )
-        return signature_of(session, config.name)
+        signature = signature_of(session, config.name)
+        # The trial is for auto-complete. A written output of a model that does not batch fits what the graph declares.
+        return tried_signature(session, signature) if config.max_batch_size > 0 or not config.output else signature
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""
@@ -84,9 +91,7 @@ class OnnxRuntimeBackend:
         def checked_session(placement: Placement) -> Any:
             providers = self._providers(config, placement)
             session = make_session(SessionRequest(config, context.path, placement, plan, providers))
-            problems = validate_against_signature(config, signature_of(session, config.name), config.name)
-            if problems:
-                raise InvalidModelConfig(problems, model=config.name)
+            _check_signature(config, session)
             return session
 
         wanted = {placement.device: placement for placement in context.placements}
@@ -106,6 +111,24 @@ class OnnxRuntimeBackend:
             with _pool_lock:
                 _make_global_pool(*global_pool_sizes(self._settings))
         return plan
+
+
+def _check_signature(config: ModelConfig, session: Any) -> None:
+    """Raise InvalidModelConfig if `config` contradicts the graph, and what a trial shows of its outputs."""
+    signature = signature_of(session, config.name)
+    problems = validate_against_signature(config, signature, config.name)
+    if problems and (tried := tried_signature(session, signature)) is not signature:
+        problems = validate_against_signature(config, tried, config.name)
+        for declared, grows in zip(signature.outputs, tried.outputs, strict=True):
+            if declared != grows:
+                _log.info(
+                    "output '%s' of model '%s' is declared as %s, but it grows with the batch: the model is batched",
+                    declared.name,
+                    config.name,
+                    shape_text(declared.shape),
+                )
+    if problems:
+        raise InvalidModelConfig(problems, model=config.name)
 
 
 @cache

@@ -256,6 +256,10 @@ def write_models(folder: Path) -> Path:
     onnx_models.write_version(onnx_models.fixed(), repository, "unbatched", "max_batch_size: 8")
     onnx_models.write_version(onnx_models.classifier(), repository, "classifier")
     onnx_models.write_version(onnx_models.sequence_output(), repository, "sequence_output")
+    onnx_models.write_version(onnx_models.fixed(), repository, "fixed")
+    declared = onnx_models.identity(shape=["batch", 3])
+    declared.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx_models.write_version(declared, repository, "declared")
     onnx_models.write_version(onnx_models.identity("INT32"), repository, "golden")
     (repository / "golden" / "golden").mkdir()
     (repository / "golden" / "golden" / "g.json").write_text(GOLDEN)

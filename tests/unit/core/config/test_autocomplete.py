@@ -70,14 +70,22 @@ def test_default_of_zero_leaves_the_model_without_batching() -> None:
 
 @pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
 def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
-    in_shape: tuple[int, ...], out_shape: tuple[int, ...]
+    in_shape: tuple[int, ...], out_shape: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert completed("", signature(in_shape, out_shape)).max_batch_size == 0
+    assert completed("", signature(in_shape, out_shape), default=0).max_batch_size == 0
+    side, name, shape = ("input", "IN", in_shape) if in_shape[:1] != (-1,) else ("output", "OUT", out_shape)
+    tensor = f"{side} '{name}' has shape [{','.join(map(str, shape))}]"
+    assert caplog.messages == [
+        "model 'm' runs one request at a time, because the first dimension of each tensor must be -1 for batching, "
+        f"and {tensor}; to batch it, export it with a dynamic first dimension"
+    ]
     with pytest.raises(ConfigInvalid) as caught:
         completed("max_batch_size: 8", signature(in_shape, out_shape))
     assert caught.value.message == (
         "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
     )
+    assert (caught.value.hint or "").startswith(tensor)
 
 
 def test_given_side_stays_unchanged() -> None:
