@@ -134,6 +134,11 @@ def _output(options: Namespace) -> BatchPredictionJob.OutputConfig:
 def _instance_config(options: Namespace) -> BatchPredictionJob.InstanceConfig | None:
     if options.included_fields and options.excluded_fields:
         raise BadOption.of("--excluded-fields", "use either --included-fields or --excluded-fields")
+    if options.instance_type and options.format not in ("jsonl", "bigquery"):
+        raise BadOption.of("--instance-type", f"it does not apply to {options.format}")
+    if (options.included_fields or options.excluded_fields) and options.format in ("csv", "file-list"):
+        option = "--included-fields" if options.included_fields else "--excluded-fields"
+        raise BadOption.of(option, f"it does not apply to {options.format}")
     if options.key_field and options.format in ("file-list", "tf-record", "tf-record-gzip"):
         raise BadOption.of("--key-field", f"the instances of {options.format} have no fields")
     given = {

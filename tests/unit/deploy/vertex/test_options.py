@@ -72,9 +72,11 @@ SHIFT = ("shift", "--dry-run", "--endpoint=digits")
             "the instances of file-list have no fields",
         ),
         (
-            (*BATCH, "--format=csv", "--input=gs://a", "--included-fields=a", "--excluded-fields=b"),
+            (*BATCH, "--format=jsonl", "--input=gs://a", "--included-fields=a", "--excluded-fields=b"),
             "use either --included-fields or --excluded-fields",
         ),
+        ((*BATCH, "--format=csv", "--input=gs://a", "--instance-type=array"), "it does not apply to csv"),
+        ((*BATCH, "--format=csv", "--input=gs://a", "--excluded-fields=a"), "it does not apply to csv"),
         ((*BATCH, "--format=csv", "--input=gs://a", "--parameters={"), "it takes a JSON document"),
         ((*BATCH, "--format=csv", "--input=gs://a", "--output=/tmp"), "it takes a gs:// folder or a bq:// data set"),
         (("delete",), "Nothing to delete: give --endpoint, --model or --expired"),
