@@ -10,8 +10,8 @@ from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_registry import LoadedModels
 from adapters.sagemaker.response_type import ResponseTypes
 from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
-from core.config.model_spec import ModelSpec
 from core.engine.protocol import Engine
+from core.engine.served_model import ServedModel
 from core.frontend.bridge import Bridge
 from core.frontend.default_model import DefaultModel
 
@@ -35,11 +35,11 @@ class SageMakerEndpoint:
         if settings.multi_model:
             self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine())
 
-    def default_spec(self) -> ModelSpec:
-        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.spec`."""
+    def default_model(self) -> ServedModel:
+        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
         if self._loaded is not None:
             raise RouteAbsent("this endpoint serves many models: name one with POST /models/{name}/invoke")
-        return self._default_model.spec()
+        return self._default_model.find()
 
     def loaded_models(self) -> LoadedModels:
         """The models of a multi-model endpoint. Raises RouteAbsent on an endpoint with one model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v2
 from core.config.model_spec import ModelSpec
+from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest
 from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2
@@ -21,9 +22,9 @@ from core.http.views.infer import infer_body, off_hub, read_whole, servable
 _LATEST = -1
 
 
-def invoke(application: V2Application, environ: Environ, spec: ModelSpec, response_types: ResponseTypes) -> Reply:
-    """Run the request in `environ` on the model of `spec`. Raises ServerError."""
-    servable(spec)
+def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
+    """Run the request in `environ` on `model`. Raises ServerError."""
+    spec = servable(model).spec
     body = read_whole(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
@@ -40,15 +41,15 @@ def invoke(application: V2Application, environ: Environ, spec: ModelSpec, respon
         if kind is not BodyKind.V2:
             media_type = response_types.of(accept, kind, len(spec.outputs))
             payload = decode_payload(application, body, spec, kind)
-            result = infer_payload(application, environ, spec, payload)
+            result = infer_payload(application, environ, model, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None
         if wanted is not None:
-            result = infer_converted(application, environ, spec, body, _LATEST, wanted)
+            result = infer_converted(application, environ, model, body, _LATEST, wanted)
             return payload_reply(application, environ, result, wanted)
     elif not size_text:
         raise BINARY.missing_size()
-    return infer_body(application, environ, spec, body, _LATEST, size_text)
+    return infer_body(application, environ, model, body, _LATEST, size_text)
 
 
 def _infer_lines(

@@ -46,13 +46,13 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: Callable[[], byte
 
 
 def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
-    return invoke(application, environ, endpoint.default_spec(), endpoint.response_types)
+    return invoke(application, environ, endpoint.default_model(), endpoint.response_types)
 
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
     archive = environ.get(_TARGET_MODEL, "")
     with endpoint.loaded_models().invocation(unquote(model), archive) as engine_name:
-        return invoke(application, environ, application.engine.model_spec(engine_name), endpoint.response_types)
+        return invoke(application, environ, application.engine.model(engine_name), endpoint.response_types)
 
 
 def _shown(route: Route) -> str:

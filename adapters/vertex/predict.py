@@ -15,6 +15,7 @@ from adapters.vertex.endpoint import VertexEndpoint
 from adapters.vertex.settings import PayloadKind
 from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_target, take_target
 from core.config.model_spec import ModelSpec
+from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, Unsupported
 from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2, known_format, starts_as_v2
@@ -50,21 +51,21 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     target = DEFAULT_TARGET if is_v2 else _named_target(application, kind, content_type, body)
     version = target.version
     if target.model:
-        spec = application.engine.model_spec(target.model, version)
+        model = application.engine.model(target.model, version)
     else:
         version = endpoint.default_version if version == DEFAULT_TARGET.version else version
-        spec = endpoint.default_model.spec(version)
-    servable(spec)
+        model = endpoint.default_model.find(version)
+    spec = servable(model).spec
     if wants_stream(environ.get("HTTP_ACCEPT")):
         raise no_stream(spec)
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
     found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, spec)
     if found is BodyKind.V2:
-        reply = infer_body(application, environ, spec, body, version, size_text)
+        reply = infer_body(application, environ, model, body, version, size_text)
     else:
         payload = decode_payload(application, body, spec, found, endpoint.key_fields)
-        reply = _predictions(application, environ, spec, version, payload)
+        reply = _predictions(application, environ, model, version, payload)
     endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply
 
@@ -113,8 +114,9 @@ def _body_kind(
 
 
 def _predictions(
-    application: V2Application, environ: Environ, spec: ModelSpec, version: int, payload: DecodedPayload
+    application: V2Application, environ: Environ, model: ServedModel, version: int, payload: DecodedPayload
 ) -> Reply:
+    spec = model.spec
     target = take_target(payload.parameters)
     if target.stream:
         raise no_stream(spec)
@@ -123,5 +125,5 @@ def _predictions(
     else:
         media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
     pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
-    result = infer_payload(application, environ, spec, payload, pattern)
+    result = infer_payload(application, environ, model, payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)

@@ -5,7 +5,6 @@ Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,9 +16,8 @@ from core.backends.registry import BackendRegistry
 from core.config.model_spec import ModelSpec
 from core.engine.config_message import ConfigMessage
 from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
-from core.errors import InvalidRequest, ModelNotReady, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.response import InferenceResponse
+from core.engine.served_model import ServedModel
+from core.errors import InvalidRequest
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
@@ -39,10 +37,6 @@ from core.repository.sources.opener import SourceOpener, SourceOptions
 
 class InferenceEngine:
     """Any thread may call any method; those that block say so."""
-
-    # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end, which
-    # then reads the others later (at 64 connections an eighth fewer requests/s).
-    handover = sys.maxsize
 
     def __init__(
         self, options: EngineOptions, lifecycle: Lifecycle, hardware: HardwareGauges, sources: SourceOpener
@@ -86,24 +80,8 @@ class InferenceEngine:
         """Every version and the models without one, for a person to read."""
         return overview(self._models.all())
 
-    def submit(self, pending: PendingRequest) -> None:
-        request = pending.request
-        try:
-            version = self._models.find(request.model_name, request.model_version)
-            while True:
-                try:
-                    version.submit(pending)
-                    return
-                except (ServerStopping, ModelNotReady):
-                    # It may just have been replaced: the version that took its place serves the request.
-                    refusing, version = version, self._models.find(request.model_name, request.model_version)
-                    if version is refusing:
-                        raise
-        except ServerError as error:
-            pending.on_response(InferenceResponse.failed(request, error))
-
-    def cancel(self, pending: PendingRequest) -> None:
-        pending.cancelled = True
+    def model(self, name: str, version: int = -1) -> ServedModel:
+        return self._models.find(name, version)
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec

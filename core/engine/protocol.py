@@ -1,8 +1,8 @@
 """The Engine protocol: everything that a front end may ask of the engine, wherever the engine runs.
 
-A front end knows a model by name and version, submits requests and receives responses through a callback. All values
-are plain data, so that the engine can run in another process. A method marked with `call` is declared here only:
-`core.remote` derives from its annotations what crosses the process boundary. This module imports no backend.
+A front end finds a model by name and version, submits requests to it and receives responses through a callback. All
+other values are plain data, so that the engine can run in another process. A method marked with `call` is declared here
+only: `core.remote` derives from its annotations what crosses the process boundary. This module imports no backend.
 Source: docs/architecture.md section 5.
 """
 
@@ -14,7 +14,7 @@ from core.config.model_spec import ModelSpec
 from core.engine.call import HoldChange, ModelChange, call
 from core.engine.config_message import ConfigMessage
 from core.engine.metadata import ModelMetadata, ServerMetadata
-from core.inference.pending_request import PendingRequest
+from core.engine.served_model import ServedModel
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from core.observability.metrics.snapshot import MetricsSnapshot
@@ -22,24 +22,15 @@ from core.observability.statistics import VersionStatistics
 
 
 class Engine(Protocol):
-    """What a front end may ask. Any thread may call any method, and no method blocks unless its docstring says so.
+    """What a front end may ask. Any thread may call any method, and no method blocks unless its docstring says so."""
 
-    `handover` is how many requests that arrive at the same moment a front end submits in a row.
-    """
-
-    handover: int
-
-    def submit(self, pending: PendingRequest) -> None:
-        """Run a request. Never raises: an error is a response. `on_response` may be called before this returns."""
-        ...
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """The caller no longer wants an answer. A queued request leaves the queue unrun and is answered CANCELLED."""
+    def model(self, name: str, version: int = -1) -> ServedModel:
+        """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text."""
         ...
 
     @call()
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        """What a codec needs to know about the model. Raises ModelNotFound or ModelNotReady with Triton's text."""
+        """The `spec` of the model. Raises the lookup errors of `model`."""
         ...
 
     @call(hold=HoldChange.TAKE)
@@ -47,7 +38,7 @@ class Engine(Protocol):
         """Hold a version for requests that belong together: until `release_version` it answers them, though it is
         unloaded or replaced meanwhile.
 
-        Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model_spec`. A
+        Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model`. A
         front end that goes away releases all that it holds.
         """
         ...
@@ -62,12 +53,12 @@ class Engine(Protocol):
 
     @call()
     def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
-        """Raises the lookup errors of `model_spec`."""
+        """Raises the lookup errors of `model`."""
         ...
 
     @call()
     def model_config(self, name: str, version: int = -1) -> ConfigMessage:
-        """The complete configuration. Raises the lookup errors of `model_spec`."""
+        """The complete configuration. Raises the lookup errors of `model`."""
         ...
 
     @call()
@@ -110,7 +101,7 @@ class Engine(Protocol):
 
     @call()
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Raises the lookup errors of `model_spec`."""
+        """Raises the lookup errors of `model`."""
         ...
 
     def phase(self) -> ServingPhase:

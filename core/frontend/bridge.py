@@ -21,7 +21,7 @@ from core.inference.response import InferenceResponse
 from core.waiting.waiter import ThreadWaiter
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine
+    from core.engine.served_model import ServedModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,9 +34,9 @@ LOOK_SECONDS = 0.1
 
 class Bridge(Protocol):
     def infer(
-        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
-        """Submit `request` and wait for its one response, which may be an error.
+        """Submit `request` to `model` and wait for its one response, which may be an error.
 
         When `client_gone` returns true, the request is cancelled, and the engine answers it soon. When it raises a
         ServerError, the request is cancelled and the error is the response at once; a response that the engine gives
@@ -95,16 +95,16 @@ class ThreadBridge:
         refuse_patched_threading(modules)
 
     def infer(
-        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
         waiting = _WaitingForResponse()
         pending = PendingRequest(request, waiting.respond)
-        engine.submit(pending)
+        model.submit(pending)
         try:
             if client_gone is not None:
                 while waiting.wait(LOOK_SECONDS) is None:
                     if client_gone():
-                        engine.cancel(pending)
+                        pending.cancel()
                         break
             response: InferenceResponse = waiting.wait()
         except ServerError as error:
@@ -112,7 +112,7 @@ class ThreadBridge:
         finally:
             if waiting.outcome is None:
                 # The wait was interrupted.
-                engine.cancel(pending)
+                pending.cancel()
         return response
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

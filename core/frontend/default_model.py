@@ -5,8 +5,8 @@ Source: docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B
 
 from __future__ import annotations
 
-from core.config.model_spec import ModelSpec
 from core.engine.protocol import Engine
+from core.engine.served_model import ServedModel
 from core.errors import ConfigInvalid, ModelLoading, ModelNotReady, ServerError
 from core.frontend.bridge import Bridge
 from core.lifecycle.serving_phase import Phase
@@ -24,7 +24,7 @@ class DefaultModel:
         self._cure = cure
         self._only = ""
 
-    def spec(self, version: int = -1) -> ModelSpec:
+    def find(self, version: int = -1) -> ServedModel:
         """The model's `version`, -1 for the latest. Raises ModelNotReady without a model, ConfigInvalid if there are
         several, and the engine's lookup errors.
 
@@ -33,14 +33,14 @@ class DefaultModel:
         name = self.configured or self._only
         if name:
             try:
-                return self._engine.model_spec(name, version)
+                return self._engine.model(name, version)
             except ServerError:
                 if self.configured:
                     self._refuse_while_loading()
                     raise
                 if self._serves(name):
                     raise
-        return self._engine.model_spec(self._find(), version)
+        return self._engine.model(self._only_name(), version)
 
     def is_ready(self) -> bool:
         """Whether the named model serves, or, without a name, any model."""
@@ -52,7 +52,7 @@ class DefaultModel:
 
     def _serves(self, name: str) -> bool:
         try:
-            self._engine.model_spec(name)
+            self._engine.model(name)
         except ServerError:
             return False
         return True
@@ -61,7 +61,7 @@ class DefaultModel:
         if self._engine.phase().name in (Phase.STARTING, Phase.LOADING):
             raise ModelLoading("the models are still being loaded", hint="wait until the server is ready")
 
-    def _find(self) -> str:
+    def _only_name(self) -> str:
         # While models load, the first one that is ready would look like the only one.
         self._refuse_while_loading()
         index = self._bridge.run(self._engine.repository_index, True)

@@ -20,7 +20,7 @@ from core.inference.response import InferenceResponse
 from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine
+    from core.engine.served_model import ServedModel
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ class GeventBridge:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
-        self, engine: Engine, request: InferenceRequest, client_gone: ClientGone | None = None
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
     ) -> InferenceResponse:
-        waiting = _WaitingForResponse(self._waiters, engine, client_gone)
+        waiting = _WaitingForResponse(self._waiters, model, client_gone)
         waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
         self._departures.put(waiting)
         if client_gone is not None:
@@ -55,7 +55,7 @@ class GeventBridge:
             if client_gone is not None:
                 self._watch.remove(waiting)
             if waiting.outcome is None:
-                engine.cancel(pending)
+                pending.cancel()
         return response
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -114,16 +114,16 @@ class _WaitingForResponse(GreenletWaiter):
     The client watch sets `since`, the number of its look at which the wait began.
     """
 
-    __slots__ = ("_responses", "client_gone", "engine", "pending", "since")
+    __slots__ = ("_responses", "client_gone", "model", "pending", "since")
     since: int
 
-    def __init__(self, waiters: HubWaiters, engine: Engine, client_gone: ClientGone | None) -> None:
+    def __init__(self, waiters: HubWaiters, model: ServedModel, client_gone: ClientGone | None) -> None:
         # Not super().__init__(), which would be one more call for each request.
         self._waiters = waiters
         self.greenlet = None
         self.outcome = None
         self._responses: SingleResponse | None = None
-        self.engine = engine
+        self.model = model
         self.pending: PendingRequest | None = None
         self.client_gone = client_gone
 
@@ -137,7 +137,7 @@ class _WaitingForResponse(GreenletWaiter):
                 return False
         except ServerError as error:
             self.settle(InferenceResponse.failed(pending.request, error))
-        self.engine.cancel(pending)
+        pending.cancel()
         return True
 
     def respond(self, response: InferenceResponse) -> None:
@@ -170,14 +170,14 @@ class _Departures:
         if not self._waiting:
             self._loop.run_callback(self._submit_all)
         self._waiting.append(waiting)
-        if len(self._waiting) == waiting.engine.handover:
+        if len(self._waiting) == waiting.model.handover:
             self._submit_all()
 
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if one.pending is not None:
-                one.engine.submit(one.pending)
+                one.model.submit(one.pending)
         self._deferred.run()
 
 

@@ -20,6 +20,7 @@ from core.inference.response import InferenceResponse
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
+    from core.engine.served_model import ServedModel
 
 AT_ONCE = 16
 
@@ -52,6 +53,7 @@ class _FanOut:
         self._responses: dict[int, InferenceResponse] = {}
         self._error: ServerError | None = None
         self._hold: tuple[str, int] | None = None
+        self._model: ServedModel | None = None
 
     def run(self, requests: Iterable[InferenceRequest]) -> list[InferenceResponse]:
         try:
@@ -81,10 +83,12 @@ class _FanOut:
         if self._hold is None:
             number = self._engine.hold_version(request.model_name, request.model_version)
             self._hold = request.model_name, number
+        if self._model is None:
+            self._model = self._engine.model(*self._hold)
         request.model_version = self._hold[1]
         pending = PendingRequest(request, partial(_gather, index, SingleResponse(), self._answers))
         self._under_way[index] = pending
-        self._engine.submit(pending)
+        self._model.submit(pending)
 
     def _take_answer(self) -> None:
         """Wait for an answer, at most for one period."""
@@ -115,7 +119,7 @@ class _FanOut:
 
     def _cancel_all(self) -> None:
         for pending in self._under_way.values():
-            self._engine.cancel(pending)
+            pending.cancel()
 
 
 def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:

@@ -12,8 +12,8 @@ from core.inference.response import OnResponse
 class PendingRequest:
     """A request, the caller that gets its responses, and the engine's notes on it.
 
-    The caller makes it and passes it to `Engine.submit`, and to `Engine.cancel` if it no longer wants an answer. The
-    engine owns `request` from `submit` to the final response. It never leaves its process.
+    The caller makes it and passes it to `ServedModel.submit`. The engine owns `request` from `submit` to the final
+    response. It never leaves its process.
 
     `on_response` may be called on any thread and as often as the model answers, the last time with `final` set.
     `defer` takes calls that the submitting thread makes after it has submitted all that it has; None: it makes none.
@@ -29,6 +29,7 @@ class PendingRequest:
         "expires_ns",
         "flush",
         "number",
+        "on_cancel",
         "on_response",
         "request",
         "start_ns",
@@ -46,8 +47,10 @@ class PendingRequest:
         self.on_response = on_response
         self.defer = defer
         self.flush = flush
-        # Set from any thread. A queued request that carries it leaves the queue unrun.
+        # Set by `cancel`. A queued request that carries it leaves the queue unrun.
         self.cancelled = False
+        # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
+        self.on_cancel: Callable[[PendingRequest], None] | None = None
         # Items, and a value that must be equal within a batch (None: no condition). Validation finds both.
         self.batch_size = 1
         self.batch_key: tuple[object, ...] | None = None
@@ -57,3 +60,9 @@ class PendingRequest:
         self.expires_ns = 0
         # The number of the request between a front end and an engine in two processes.
         self.number = 0
+
+    def cancel(self) -> None:
+        """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel(self)

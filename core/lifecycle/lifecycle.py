@@ -65,7 +65,8 @@ class Lifecycle:
         self._open_source = open_source
         self._retirement = Retirement()
         self.models = Models(
-            lambda key, publish: Model(key, loader, self._retirement, publish), namespacing=options.namespacing
+            lambda key, models: Model(key, loader, self._retirement, models.publish, models.find),
+            namespacing=options.namespacing,
         )
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)

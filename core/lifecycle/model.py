@@ -16,7 +16,7 @@ from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.reload_plan import Content, Plan, plan_reload
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.version import ModelVersion
+from core.lifecycle.version import Find, ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey
 from core.repository.sources.source import SourceFile
 from core.repository.versions import select_versions
@@ -36,7 +36,9 @@ class Model:
     `ModelVersion`.
     """
 
-    def __init__(self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None]) -> None:
+    def __init__(
+        self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None], find: Find
+    ) -> None:
         self.key = key
         self.problem = ""
         self.required = False
@@ -51,6 +53,7 @@ class Model:
         self._loader = loader
         self._retirement = retirement
         self._publish = publish
+        self._find = find
         self._operation = threading.Lock()
         # Held only while `serving` changes: the exit of the server must not wait for a load.
         self._changing = threading.Lock()
@@ -190,7 +193,7 @@ class Model:
         return ModelLoadFailed(message, hint=hint, model=name)
 
     def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
-        fresh = {number: ModelVersion(self.key.name, number, cause, self.origin) for number in plan.load}
+        fresh = {number: ModelVersion(self.key.name, number, cause, self._find, self.origin) for number in plan.load}
         # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""

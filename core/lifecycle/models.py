@@ -26,8 +26,8 @@ class Models:
     the repositories have been read, so that a name which is not among the models does not exist.
     """
 
-    def __init__(self, make: Callable[[ModelKey, Callable[[], None]], Model], *, namespacing: bool = False) -> None:
-        """`make(key, publish)` makes a model, which calls `publish` whenever other versions serve."""
+    def __init__(self, make: Callable[[ModelKey, Models], Model], *, namespacing: bool = False) -> None:
+        """`make(key, models)` makes a model, which calls `publish` whenever other versions serve."""
         self._make = make
         self._namespacing = namespacing
         self.are_listed = False
@@ -44,7 +44,7 @@ class Models:
         """The model of `key`, made if it is new."""
         with self._lock:
             if key not in self._models:
-                self._models[key] = self._make(key, self.publish)
+                self._models[key] = self._make(key, self)
             return self._models[key]
 
     def named(self, name: str) -> list[Model]:
@@ -90,7 +90,7 @@ class Models:
                 found.hold()
                 break
             except ModelNotReady:
-                # It may just have been replaced, as in `InferenceEngine.submit`.
+                # It may just have been replaced, as in `ModelVersion.submit`.
                 refusing, found = found, self.find(name, version)
                 if found is refusing:
                     raise

@@ -33,6 +33,7 @@ _log = logging.getLogger("trident.engine")
 _ROOM_SECONDS = 1.0
 # A call that does not block is answered at once unless the engine is in trouble.
 _CALL_SECONDS = 60.0
+_LATEST = -1
 _SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
 _STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
@@ -54,6 +55,14 @@ class _WaitsForRoom(NamedTuple):
     pending: PendingRequest
 
 
+class RemoteModel(NamedTuple):
+    """A model of the engine. It is the ServedModel for all requests until other versions serve."""
+
+    spec: ModelSpec
+    submit: Callable[[PendingRequest], None]
+    handover: int = ENOUGH
+
+
 class RemoteEngine:
     """The engine that listens at `path`. Any thread may call any method; a call blocks only its own thread or greenlet.
 
@@ -62,15 +71,13 @@ class RemoteEngine:
     one that is not loaded yet.
     """
 
-    handover = ENOUGH
-
     def __init__(self, path: str, link: Link, memory_bytes: int) -> None:
         self._path = path
         self._link = link
         self._memory_bytes = memory_bytes
         self._connection: Connection | None = None
         self._state = engine_down(_NOT_YET)
-        self._specs: dict[tuple[str, int], ModelSpec] = {}
+        self._models: dict[tuple[str, int], RemoteModel] = {}
         self._waiting: deque[_WaitsForRoom] = deque()
         self._is_exiting = False
         self._is_recovering = False
@@ -144,7 +151,7 @@ class RemoteEngine:
 
     def _lose(self, reason: str) -> None:
         connection, self._connection = self._connection, None
-        self._specs = {}
+        self._models = {}
         self._state = engine_down(reason)
         self._is_recovering = True
         if connection is not None:
@@ -157,7 +164,7 @@ class RemoteEngine:
 
     def _learn(self, state: EngineState) -> None:
         if state.generation != self._state.generation:
-            self._specs = {}
+            self._models = {}
         self._state = state
         if state.phase.name not in _STILL_LOADING:
             self._is_recovering = False
@@ -183,7 +190,16 @@ class RemoteEngine:
 
     # --- the Engine protocol
 
-    def submit(self, pending: PendingRequest) -> None:
+    def model(self, name: str, version: int = -1) -> RemoteModel:
+        found = self._models.get((name, version))
+        if found is None:
+            models = self._models
+            found = RemoteModel(self.model_spec(name, version), self._submit)
+            if version >= _LATEST:  # the number of a hold may mean another version soon
+                models[name, version] = found  # into the models of the generation in which it was asked for
+        return found
+
+    def _submit(self, pending: PendingRequest) -> None:
         connection = self._connection
         if connection is None:
             pending.on_response(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
@@ -196,21 +212,7 @@ class RemoteEngine:
         except ServerError as error:
             pending.on_response(InferenceResponse.failed(pending.request, error))
 
-    def cancel(self, pending: PendingRequest) -> None:
-        pending.cancelled = True
-        connection = self._connection
-        if connection is not None:
-            connection.cancel(pending)
-
-    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        found = self._specs.get((name, version))
-        if found is None:
-            specs = self._specs
-            found = self._ask_model_spec(name, version)
-            specs[name, version] = found  # into the specs of the generation in which it was asked for
-        return found
-
-    _ask_model_spec = _asked(Engine.model_spec)
+    model_spec = _asked(Engine.model_spec)
     hold_version = _asked(Engine.hold_version)
     release_version = _asked(Engine.release_version)
     server_metadata = _asked(Engine.server_metadata)

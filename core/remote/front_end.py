@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from core.errors import ServerError
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -121,7 +122,7 @@ class FrontEnd:
         elif kind == CANCEL:
             pending = self._pending.get(number)
             if pending is not None:
-                self._engine.cancel(pending)
+                pending.cancel()
         elif kind == RELEASE:
             self._release(number)
         elif kind == CALL:
@@ -161,9 +162,14 @@ class FrontEnd:
         request = self._requests.read(content, shared)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
+        try:
+            model = self._engine.model(request.model_name, request.model_version)
+        except ServerError as error:
+            self._respond(number, InferenceResponse.failed(request, error))
+            return
         pending = PendingRequest(request, partial(self._respond, number), defer=self._deferred.add, flush=self._flush)
         self._pending[number] = pending
-        self._engine.submit(pending)
+        model.submit(pending)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self._shared_memory is not None
@@ -231,7 +237,7 @@ class FrontEnd:
         self.is_closed = True
         self._outbox.close()
         for pending in list(self._pending.values()):
-            self._engine.cancel(pending)
+            pending.cancel()
         self._pending.clear()
         for name, number in self.holds:
             self._engine.release_version(name, number)

@@ -34,6 +34,19 @@ def identity_spec(name: str, version: int = 1) -> ModelSpec:
     )
 
 
+class FakeModel:
+    """A ServedModel whose requests its engine answers."""
+
+    def __init__(self, engine: FakeEngine, spec: ModelSpec) -> None:
+        self._engine = engine
+        self.spec = spec
+        self.handover = engine.handover
+
+    def submit(self, pending: PendingRequest) -> None:
+        pending.on_cancel = self._engine.cancel
+        self._engine.submit(pending)
+
+
 def empty_response(request: InferenceRequest) -> InferenceResponse:
     return InferenceResponse(request.model_name, 1, [], id=request.id)
 
@@ -80,11 +93,14 @@ class FakeEngine:
     def _version(self, name: str, version: int) -> int:
         if name not in self.versions:
             raise ModelNotFound(f"Request for unknown model: '{name}' is not found", model=name)
-        if version == -1:
+        if version < 0:  # the latest, or a held one
             return max(self.versions[name])
         if version not in self.versions[name]:
             raise ModelNotFound(f"Request for unknown model: '{name}' version {version} is not found", model=name)
         return version
+
+    def model(self, name: str, version: int = -1) -> FakeModel:
+        return FakeModel(self, self.model_spec(name, version))
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return identity_spec(name, self._version(name, version))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.config.model_spec import ModelSpec
+from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
@@ -73,32 +74,34 @@ def check_size(application: V2Application, size: int) -> None:
 def infer_payload(
     application: V2Application,
     environ: Environ,
-    spec: ModelSpec,
+    model: ServedModel,
     payload: DecodedPayload,
     pattern: InferenceRequest | None = None,
 ) -> PayloadResult:
-    """Run `payload` on the serving version of `spec`'s model. Raises ServerError.
+    """Run `payload` on `model`. Raises ServerError.
 
-    A payload that fits into one batch is one request. Otherwise it is several, and a native thread waits for them.
+    A payload that fits into one batch is one request. Otherwise it is several, a native thread waits for them, and the
+    version that then serves is held for all of them.
     Every request is a copy of `pattern`, which has no inputs.
     """
-    pattern = pattern or InferenceRequest(spec.name, [])
+    pattern = pattern or InferenceRequest(model.spec.name, [])
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
     prepare(application, environ, pattern)
-    if _is_one_request(payload, spec):
-        (pattern.inputs,) = split_instances(payload, spec)
-        return result_of([run(application, environ, pattern)], payload)
-    return application.bridge.run_long(_infer_parts, application, environ, spec, payload, pattern)
+    if _is_one_request(payload, model.spec):
+        (pattern.inputs,) = split_instances(payload, model.spec)
+        return result_of([run(application, environ, model, pattern)], payload)
+    return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
 
 
 def infer_converted(
-    application: V2Application, environ: Environ, spec: ModelSpec, body: Buffer, version: int, media_type: str
+    application: V2Application, environ: Environ, model: ServedModel, body: Buffer, version: int, media_type: str
 ) -> PayloadResult:
     """Run a v2 JSON request whose response is to be in another `media_type`. Raises ServerError."""
+    spec = model.spec
     request, plan = decode_converted(application, body, spec, version, media_type)
     prepare(application, environ, request)
-    return converted(request, run(application, environ, request), plan, spec)
+    return converted(request, run(application, environ, model, request), plan, spec)
 
 
 def decode_converted(

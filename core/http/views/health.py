@@ -35,7 +35,7 @@ def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model_spec`."""
+    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`."""
     if not front_end.engine.is_model_ready(model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
     return empty_reply(TEXT)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from werkzeug.wsgi import get_input_stream
 
-from core.config.model_spec import ModelSpec
+from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
 from core.frontend.request_parameters import forward_header
@@ -45,32 +45,37 @@ def infer(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = 
     """Run the request in `environ` on `model`; `version` is text, empty for the latest. Raises ServerError."""
     try:
         number = version_number(version) if version else LATEST
-        spec = servable(front_end.engine.model_spec(model, number))
+        found = servable(front_end.engine.model(model, number))
         body = read_whole(front_end, environ)
     except ServerError as error:
         # Triton takes the output of a broken compression for the body, and refuses that.
         error.before_parsing = type(error) is not BrokenCompression
         raise
-    return infer_body(front_end, environ, spec, body, number, front_end.binary_header(environ))
+    return infer_body(front_end, environ, found, body, number, front_end.binary_header(environ))
 
 
 def infer_body(
-    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, body: Buffer, version: int, header: str | None
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int, header: str | None
 ) -> Reply:
-    """Run the v2 request in `body`; `header` is the result of `front_end.binary_header`. Raises ServerError."""
+    """Run the v2 request in `body` on `model`. Raises ServerError.
+
+    `version` is the one that the client asked for, -1 for the latest. `header` is the result of
+    `front_end.binary_header`.
+    """
     header_length = None if header is None else _header_length(front_end, header, len(body))
+    spec = model.spec
     request, plan = decode_request(body, header_length, version, spec, front_end.options.max_input_size)
     prepare(front_end, environ, request)
-    response = run(front_end, environ, request)
+    response = run(front_end, environ, model, request)
     parts, json_length = encode_response(response, plan, spec)
     return finish(front_end, environ, parts, front_end.body_headers(json_length), response.parameters)
 
 
-def servable(spec: ModelSpec) -> ModelSpec:
+def servable(model: ServedModel) -> ServedModel:
     """The model, if it gives one response to a request. Raises Unsupported."""
-    if spec.decoupled:
+    if model.spec.decoupled:
         raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-    return spec
+    return model
 
 
 def read_whole(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
@@ -94,9 +99,9 @@ def prepare(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest
         _forward_headers(environ, pattern, request)
 
 
-def run(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest) -> InferenceResponse:
+def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
     """The model's one response. Raises the ServerError of a failed one."""
-    response = front_end.bridge.infer(front_end.engine, request, environ.get(CLIENT_GONE_KEY))
+    response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY))
     if response.error is not None:
         raise response.error
     return response

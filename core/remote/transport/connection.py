@@ -138,6 +138,7 @@ class Connection:
         except TypeError as error:  # a value that JSON cannot hold
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         pending.number = number
+        pending.on_cancel = self._cancel
         self._pending[number] = (pending, held)
         if self._is_lost and self._pending.pop(number, None) is not None:
             raise EngineGone("the engine ended before it had the request")
@@ -162,7 +163,7 @@ class Connection:
             assert offset is not None
         return offset
 
-    def cancel(self, pending: PendingRequest) -> None:
+    def _cancel(self, pending: PendingRequest) -> None:
         if pending.number in self._pending:
             self._send_soon(frame(CANCEL, pending.number))
 

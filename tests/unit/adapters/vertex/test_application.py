@@ -46,7 +46,7 @@ def test_errors_have_their_statuses(error: Exception, status: int) -> None:
 def test_an_unexpected_error_reveals_nothing() -> None:
     bench = VertexBench()
     bench.error = ServerError("x")
-    bench.engine.model_spec = lambda name, version=-1: 1 / 0  # type: ignore[method-assign,assignment]
+    bench.engine.model = lambda name, version=-1: 1 / 0  # type: ignore[method-assign,assignment]
     answer = bench.post()
     assert (answer.status_code, answer.mimetype) == (500, "application/json")
     assert answer.json == {"error": "unexpected error in the server, its log says more"}

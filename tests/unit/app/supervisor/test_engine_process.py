@@ -99,7 +99,7 @@ def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirector
             assert len(list((directory.path / "files").glob("trident-override-*"))) == 1
             assert product(remote, "brought", [1, 2, 3, 4]) == [-1, -2, -3, -4]
             with pytest.raises(ModelNotFound):
-                remote.model_spec("first")
+                remote.model("first")
             remote.unload_model("second", False, wait=True)
             assert [change.model for change in LoadLog(directory.loads).changes()][-1] == "second"
             process.send_signal(STOP_ENGINE)

@@ -57,7 +57,8 @@ def serving(repository: Path, *more: Path, **options: object) -> Iterator[Infere
 def infer(engine: InferenceEngine, model: str, *arrays: Array, version: int = -1) -> InferenceResponse:
     inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n, array in enumerate(arrays)]
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-    engine.submit(PendingRequest(InferenceRequest(model, inputs, model_version=version), responses.put))
+    request = InferenceRequest(model, inputs, model_version=version)
+    engine.model(model, version).submit(PendingRequest(request, responses.put))
     return responses.get(timeout=LIMIT_S)
 
 
@@ -87,7 +88,8 @@ def test_the_engine_serves_a_model(tmp_path: Path) -> None:
 def test_errors_are_responses(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
-        assert isinstance(infer(engine, "nope").error, ModelNotFound)
+        with pytest.raises(ModelNotFound):
+            infer(engine, "nope")
         error = infer(engine, "simple", ones()).error
         assert isinstance(error, InvalidRequest)
         assert "expected 2 inputs but got 1 inputs for model 'simple'" in error.message
@@ -126,7 +128,7 @@ def test_a_model_that_fails_gives_the_reason_and_the_others_serve(tmp_path: Path
         assert [entry.name for entry in engine.repository_index(ready_only=True)] == ["good"]
         assert infer(engine, "good", ones(), ones()).error is None
         with pytest.raises(ModelNotFound, match="has no available versions"):
-            engine.model_spec("broken")
+            engine.model("broken")
 
 
 def test_without_strict_readiness_a_failed_model_does_not_count(tmp_path: Path) -> None:

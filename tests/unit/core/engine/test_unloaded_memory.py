@@ -56,5 +56,5 @@ def _ask(engine: InferenceEngine) -> InferenceResponse:
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
     zeros = np.zeros((1, 16), np.int32)
     inputs = [InputTensor(name, "INT32", (1, 16), zeros) for name in ("INPUT0", "INPUT1")]
-    engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
+    engine.model("simple").submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
     return responses.get(timeout=LIMIT_S)

@@ -41,14 +41,14 @@ def request() -> InferenceRequest:
 
 def test_infer_returns_a_response_given_on_the_same_thread() -> None:
     given = response()
-    assert ThreadBridge().infer(FakeEngine(lambda _: given), request()) is given
+    assert ThreadBridge().infer(FakeEngine(lambda _: given).model("simple"), request()) is given
 
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_infer_returns_a_response_given_on_another_thread(watched: bool) -> None:
     engine = OtherThread()
     for _ in range(100):
-        answer = ThreadBridge().infer(engine, request(), (lambda: False) if watched else None)
+        answer = ThreadBridge().infer(engine.model("simple"), request(), (lambda: False) if watched else None)
         assert answer.id == "7"
     for thread in engine.threads:
         thread.join(10)
@@ -57,7 +57,7 @@ def test_infer_returns_a_response_given_on_another_thread(watched: bool) -> None
 def test_a_disconnected_client_cancels_its_request() -> None:
     engine = FakeEngine(lambda _: None)
     looks: Iterator[bool] = iter([False, True])
-    answer = ThreadBridge().infer(engine, request(), lambda: next(looks))
+    answer = ThreadBridge().infer(engine.model("simple"), request(), lambda: next(looks))
     assert isinstance(answer.error, RequestCancelled)
     assert engine.calls == [("cancel", "simple")]
 
@@ -69,7 +69,7 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
     def too_late() -> bool:
         raise DeadlineExceeded("too late")
 
-    answer = ThreadBridge().infer(engine, request(), too_late)
+    answer = ThreadBridge().infer(engine.model("simple"), request(), too_late)
     assert isinstance(answer.error, DeadlineExceeded)
     assert (answer.id, answer.final) == (request().id, True)
     assert engine.calls == [("cancel",)]
@@ -82,7 +82,7 @@ def test_an_interrupted_wait_cancels_the_request() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ThreadBridge().infer(engine, request(), interrupt)
+        ThreadBridge().infer(engine.model("simple"), request(), interrupt)
     assert engine.calls == [("cancel", "simple")]
 
 

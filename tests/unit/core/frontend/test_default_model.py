@@ -30,39 +30,39 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
 
 def test_the_named_model_is_used_whatever_else_serves() -> None:
     engine = Index("a", "b")
-    assert default_of(engine, "b").spec().name == "b"
+    assert default_of(engine, "b").find().spec.name == "b"
     assert engine.looks == 0
 
 
 def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
     engine = Index("a")
     default = default_of(engine)
-    assert [default.spec().name, default.spec().name] == ["a", "a"]
+    assert [default.find().spec.name, default.find().spec.name] == ["a", "a"]
     assert engine.looks == 1
     engine.versions = {"b": (1,)}
-    assert default.spec().name == "b"
+    assert default.find().spec.name == "b"
 
 
 def test_no_model_is_not_ready() -> None:
     with pytest.raises(ModelNotReady, match="no model is loaded"):
-        default_of(Index()).spec()
+        default_of(Index()).find()
 
 
 def test_several_models_are_refused_with_a_hint() -> None:
     with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
-        default_of(Index("b", "a")).spec()
+        default_of(Index("b", "a")).find()
     assert caught.value.hint == "the cure"
     with pytest.raises(ConfigInvalid, match=r"…$"):
-        default_of(Index(*map(str, range(20)))).spec()
+        default_of(Index(*map(str, range(20)))).find()
 
 
 def test_no_model_is_the_only_one_while_models_load() -> None:
     engine = Index("a")
     engine.serving = ServingPhase(name=Phase.LOADING, done=1, total=2)
     with pytest.raises(ModelNotReady, match="still being loaded"):
-        default_of(engine).spec()
+        default_of(engine).find()
     engine.serving = ServingPhase(name=Phase.READY)
-    assert default_of(engine).spec().name == "a"
+    assert default_of(engine).find().spec.name == "a"
 
 
 def test_a_named_model_is_ready_when_it_serves() -> None:
@@ -81,6 +81,6 @@ def test_without_a_name_any_serving_model_is_ready() -> None:
     engine.versions = {"b": (1,)}
     assert default.is_ready()
     assert engine.looks == 3
-    default.spec()
+    default.find()
     assert default.is_ready()
     assert engine.looks == 4  # now it is known by name

@@ -72,7 +72,8 @@ def test_no_wake_up_is_lost_among_threads() -> None:
 
     def one_connection(bridge: GeventBridge, number: int) -> int:
         return sum(
-            bridge.infer(engine, request(f"{number}-{n}"), lambda: False).id == f"{number}-{n}" for n in range(200)
+            bridge.infer(engine.model("simple"), request(f"{number}-{n}"), lambda: False).id == f"{number}-{n}"
+            for n in range(200)
         )
 
     def test(bridge: GeventBridge) -> None:
@@ -107,7 +108,7 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
 
         def connection(name: str) -> None:
             events.append(f"read {name}")
-            bridge.infer(engine, request(name))
+            bridge.infer(engine.model("simple"), request(name))
 
         gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT)
         assert ", ".join(events) == expected
@@ -134,7 +135,9 @@ def test_deferred_calls_run_on_the_hub_after_all_requests_were_submitted() -> No
     def test(bridge: GeventBridge) -> None:
         engine = Deferring()
         engine._answer = engine._answer  # type: ignore[method-assign]  # one object: it is asked for it twice
-        gevent.joinall([gevent.spawn(bridge.infer, engine, request(name)) for name in "ab"], timeout=LIMIT)
+        gevent.joinall(
+            [gevent.spawn(bridge.infer, engine.model("simple"), request(name)) for name in "ab"], timeout=LIMIT
+        )
         assert events == ["submit a", "submit b", f"answer on {threading.current_thread().name}"]
 
     on_a_hub(test)
@@ -151,7 +154,9 @@ def test_the_hub_runs_short_executions_itself() -> None:
 
         def test(bridge: GeventBridge) -> None:
             engine = Engine()
-            waiting = [gevent.spawn(bridge.infer, engine, bench.request(name).request) for name in "abc"]
+            waiting = [
+                gevent.spawn(bridge.infer, engine.model("simple"), bench.request(name).request) for name in "abc"
+            ]
             gevent.joinall(waiting, timeout=LIMIT)
             assert [each.value.id for each in waiting] == ["a", "b", "c"]
             assert bench.backend.batches == [["a", "b", "c"]]
@@ -171,7 +176,7 @@ def test_a_batch_signals_the_hub_once() -> None:
     def test(bridge: GeventBridge) -> None:
         signal = bridge._waiters.signal
         wake = signal._async = Counting(signal._async)
-        connections = [gevent.spawn(bridge.infer, Batching(), request()) for _ in range(16)]
+        connections = [gevent.spawn(bridge.infer, Batching().model("simple"), request()) for _ in range(16)]
         until(lambda: len(waiting) == 16, sleep=gevent.sleep)
         # The hub does not run in between, because this greenlet does not yield.
         batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
@@ -201,9 +206,9 @@ class Counting:
 def test_infer_returns_a_response_given_before_the_wait() -> None:
     def test(bridge: GeventBridge) -> None:
         for _ in range(10):
-            assert bridge.infer(FakeEngine(), request("now")).id == "now"
+            assert bridge.infer(FakeEngine().model("simple"), request("now")).id == "now"
         gevent.sleep(0)
-        assert bridge.infer(FakeEngine(), request("then")).id == "then"
+        assert bridge.infer(FakeEngine().model("simple"), request("then")).id == "then"
 
     on_a_hub(test)
 
@@ -215,7 +220,7 @@ def test_several_responses_become_an_error() -> None:
                 pending.on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
 
     def test(bridge: GeventBridge) -> None:
-        error = bridge.infer(Chatty(), request()).error
+        error = bridge.infer(Chatty().model("simple"), request()).error
         assert error is not None
         assert error.message == "expected a single response, got 3"
 
@@ -229,7 +234,8 @@ def test_a_disconnected_client_cancels_its_request() -> None:
     def test(bridge: GeventBridge) -> None:
         names = ("a", "b", "c")
         connections = {
-            name: gevent.spawn(bridge.infer, engine, request(name), lambda n=name: n in gone) for name in names
+            name: gevent.spawn(bridge.infer, engine.model("simple"), request(name), lambda n=name: n in gone)
+            for name in names
         }
         gevent.sleep(0)
         gone.append("b")
@@ -241,7 +247,7 @@ def test_a_disconnected_client_cancels_its_request() -> None:
         assert sorted(engine.calls) == [("cancel", name) for name in names]
         # No request waits, so the timer stops; the next request starts it again.
         until(lambda: not bridge._watch._running, sleep=gevent.sleep)
-        again = gevent.spawn(bridge.infer, engine, request("d"), lambda: True)
+        again = gevent.spawn(bridge.infer, engine.model("simple"), request("d"), lambda: True)
         assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
 
     on_a_hub(test)
@@ -261,8 +267,8 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
 
     def test(bridge: GeventBridge) -> None:
         given = request("a")
-        late = gevent.spawn(bridge.infer, engine, given, too_late)
-        other = gevent.spawn(bridge.infer, engine, request("b"), lambda: False)
+        late = gevent.spawn(bridge.infer, engine.model("simple"), given, too_late)
+        other = gevent.spawn(bridge.infer, engine.model("simple"), request("b"), lambda: False)
         answer = late.get(timeout=LIMIT)
         assert isinstance(answer.error, DeadlineExceeded)
         assert engine.calls == [("cancel", "a")]
@@ -287,7 +293,7 @@ def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
 
     def connection(bridge: GeventBridge, gate: Any) -> None:
         try:
-            bridge.infer(engine, request())
+            bridge.infer(engine.model("simple"), request())
         except gevent.Timeout:
             steps.append("left")
             gate.wait()

@@ -20,6 +20,7 @@ from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.engine.in_process import InferenceEngine
+from core.engine.served_model import ServedModel
 from core.errors import BackendFailed
 from core.http.v2.repository_index import repository_index_json
 from core.inference.pending_request import PendingRequest
@@ -179,10 +180,15 @@ class Bench:
         return self.lifecycle.models.find(name, -1)
 
     def submit(self, name: str, tensor: InputTensor | None = None) -> queue.SimpleQueue[InferenceResponse]:
+        return self.submit_to(self.engine.model(name), name, tensor)
+
+    def submit_to(
+        self, model: ServedModel, name: str, tensor: InputTensor | None = None
+    ) -> queue.SimpleQueue[InferenceResponse]:
         tensor = tensor or InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))
         request = InferenceRequest(name, [tensor])
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        self.engine.submit(PendingRequest(request, responses.put))
+        model.submit(PendingRequest(request, responses.put))
         return responses
 
     def ask(self, name: str, tensor: InputTensor | None = None) -> int:

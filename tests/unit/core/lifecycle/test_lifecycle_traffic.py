@@ -22,7 +22,7 @@ from core.inference.response import InferenceResponse
 from core.lifecycle.serving_phase import Phase
 from core.repository.sources.local import LocalSource
 from tests.unit import onnx_models
-from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, put, threads, weight_of, write
+from tests.unit.core.lifecycle.lifecycle_bench import CONFIG, LIMIT_S, Bench, living, put, threads, weight_of, write
 from tests.waiting import until
 
 RELOADS = 30
@@ -67,7 +67,7 @@ class Caller:
     def _call(self, number: int) -> InferenceResponse:
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
         tensor = InputTensor("INPUT0", "INT32", (1, 1), np.full((1, 1), number, np.int32))
-        self._bench.engine.submit(PendingRequest(InferenceRequest("m", [tensor]), responses.put))
+        self._bench.engine.model("m").submit(PendingRequest(InferenceRequest("m", [tensor]), responses.put))
         return responses.get(timeout=LIMIT_S)
 
     def _note(self, number: int, response: InferenceResponse) -> None:
@@ -150,6 +150,29 @@ def test_a_request_that_found_a_version_just_before_it_left_is_served_by_the_nex
         unload = partial(bench.engine.unload_model, "m", False)
         with pytest.raises(ModelNotFound, match="'m' has no available versions"):
             bench.ask("m", tensor=Noticed(unload))
+
+
+def test_a_version_that_was_found_and_then_left_passes_requests_on(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with explicit(tmp_path) as bench:
+        found = bench.engine.model("m")
+        put(tmp_path / "m" / "1" / "model.fake", "2")
+        bench.load("m")
+        until(lambda: bench.backend.models[0].is_closed)
+        assert weight_of(bench.submit_to(found, "m")) == 2
+        bench.engine.unload_model("m", False, wait=True)
+        with pytest.raises(ModelNotFound, match="'m' has no available versions"):
+            weight_of(bench.submit_to(found, "m"))
+
+
+def test_the_version_that_was_found_as_the_latest_serves_though_a_later_one_was_loaded(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1, config=CONFIG + "version_policy { all {} }")
+    with explicit(tmp_path) as bench:
+        found = bench.engine.model("m")
+        put(tmp_path / "m" / "2" / "model.fake", "2")
+        bench.load("m")
+        assert bench.ask("m") == 2
+        assert weight_of(bench.submit_to(found, "m")) == 1
 
 
 def test_a_request_is_answered_by_the_version_that_accepted_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.backends.base import LoadContext
-from core.errors import ConfigInvalid, ServerError
+from core.errors import ConfigInvalid, ModelNotFound, ServerError
 from core.inference.request import InputTensor
 from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.options import EngineOptions
@@ -89,9 +89,13 @@ def located(source: LocalSource, name: str = "m") -> Located:
     return Located(ModelKey(name), source, tuple(source.files(name) or ()))
 
 
+def no_version(name: str, version: int) -> ModelVersion:
+    raise ModelNotFound(name)
+
+
 def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
     """The version after the load; it is unloaded again if it was ready."""
-    version = ModelVersion("m", 1, "a test")
+    version = ModelVersion("m", 1, "a test", no_version)
     loader.load(prepared, version)
     if version.is_ready:
         version.begin_unload("the test is over")

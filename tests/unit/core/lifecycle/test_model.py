@@ -17,6 +17,7 @@ from core.lifecycle.model import Model
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import ModelState
+from core.lifecycle.version import ModelVersion
 from core.repository.repositories import Located, ModelKey
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -45,9 +46,13 @@ class Repository:
         loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend))
         self.retirement = Retirement()
         self.published: list[list[int]] = []
-        self.model = Model(
-            ModelKey("m"), loader, self.retirement, lambda: self.published.append(sorted(self.model.serving))
-        )
+        self.model = Model(ModelKey("m"), loader, self.retirement, self._publish, self._find)
+
+    def _publish(self) -> None:
+        self.published.append(sorted(self.model.serving))
+
+    def _find(self, name: str, version: int) -> ModelVersion:
+        return self.model.serving[version]
 
     def write(self, *weights: int | str, config: str = CONFIG) -> None:
         write(self.path, "m", *weights, config=config)

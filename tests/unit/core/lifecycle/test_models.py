@@ -16,14 +16,16 @@ from core.repository.repositories import ModelKey
 
 def empty(*, namespacing: bool = False) -> Models:
     loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}))
-    known = Models(lambda key, publish: Model(key, loader, Retirement(), publish), namespacing=namespacing)
+    known = Models(
+        lambda key, models: Model(key, loader, Retirement(), models.publish, models.find), namespacing=namespacing
+    )
     known.are_listed = True
     return known
 
 
 def enter(known: Models, key: ModelKey, number: int, state: ModelState) -> None:
     model = known.add(key)
-    version = ModelVersion(key.name, number, "a test")
+    version = ModelVersion(key.name, number, "a test", known.find)
     if state is ModelState.LOADING:
         model.is_awaited = True
     else:

@@ -112,7 +112,7 @@ class Answer:
 
 def ask(engine: Any, request: InferenceRequest) -> Answer:
     answer = Answer(request)
-    engine.submit(answer.pending)
+    engine.model(request.model_name, request.model_version).submit(answer.pending)
     return answer
 
 

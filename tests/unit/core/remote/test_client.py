@@ -89,18 +89,18 @@ def test_a_call_raises_what_the_engine_raises(remote: RemoteEngine, engine: Serv
         remote.load_model("a", {})
     assert (raised.value.hint, raised.value.model) == ("another one", "a")
     with pytest.raises(ModelNotFound, match="'b' is not found"):
-        remote.model_spec("b")
+        remote.model("b")
     with pytest.raises(InvalidRequest):
         remote.model_statistics("b")
 
 
-def test_a_model_spec_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
-    assert remote.model_spec("simple").version == 3
+def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
+    assert remote.model("simple").spec.version == 3
     engine.versions["simple"] = (1, 3, 4)
-    assert remote.model_spec("simple").version == 3
+    assert remote.model("simple").spec.version == 3
     engine.generation += 1
-    until(lambda: remote.model_spec("simple").version == 4)
-    assert remote.model_spec("simple", 1) == identity_spec("simple", 1)
+    until(lambda: remote.model("simple").spec.version == 4)
+    assert remote.model("simple", 1).spec == identity_spec("simple", 1)
 
 
 def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> None:
@@ -158,9 +158,9 @@ def test_cancel_reaches_the_engine(remote: RemoteEngine, engine: ServedEngine) -
     engine.respond = lambda request: None
     answer = ask(remote, numbers(SMALL))
     until(lambda: engine._pending)
-    remote.cancel(answer.pending)
+    answer.pending.cancel()
     assert isinstance(answer.get().error, RequestCancelled)
-    remote.cancel(answer.pending)
+    answer.pending.cancel()
 
 
 def test_a_request_that_cannot_be_sent_is_answered_with_an_error(remote: RemoteEngine) -> None:
@@ -204,7 +204,7 @@ def test_a_request_that_waits_too_long_for_room_is_answered_with_an_error(
 def test_a_request_that_waits_for_room_can_be_cancelled(remote: RemoteEngine, engine: ServedEngine) -> None:
     memory = remote.allocate(HALF)
     answer = ask(remote, numbers(filled(LARGE)))
-    remote.cancel(answer.pending)
+    answer.pending.cancel()
     assert isinstance(answer.get().error, RequestCancelled)
     assert engine._pending == {}
     del memory
@@ -248,14 +248,14 @@ def test_real_models_answer_through_the_client(tmp_path: Path) -> None:
             for _ in range(10):
                 assert (ask(remote, request_for("echo", large, "FP32")).get().outputs[0].array == large).all()
             with pytest.raises(ModelNotFound):
-                remote.model_spec("text")
+                remote.model("text")
             remote.load_model("text", {})
             words = np.array([["a", "", "äö"]], object)
             found = ask(remote, request_for("text", words, "BYTES")).get().outputs[0].array
             assert found.tolist() == [[b"a", b"", "äö".encode()]]
             remote.unload_model("text", False, wait=True)
             with pytest.raises(ModelNotFound):
-                remote.model_spec("text")
+                remote.model("text")
             assert remote.model_statistics("sums") == engine.model_statistics("sums")
             assert remote.model_statistics("sums")[0].statistics.inference_count == 200
     finally:

@@ -27,6 +27,7 @@ from tests.unit.core.remote.remote_parts import (
     LIMIT_S,
     SHARED,
     SMALL,
+    Answer,
     ServedEngine,
     ask,
     connected,
@@ -52,22 +53,28 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
 # --- without an engine
 
 
-def test_requests_and_calls_fail_before_the_engine_starts(tmp_path: Path) -> None:
+def test_calls_fail_before_the_engine_starts(tmp_path: Path) -> None:
     remote = RemoteEngine(str(tmp_path / "nobody"), ThreadLink(), SHARED)
     remote.start()
     try:
         assert (remote.is_live(), remote.is_ready()) == (True, False)
         assert remote.phase() == ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": "it has not started yet"})
         assert remote.allocate(100) is None
-        answer = ask(remote, numbers(SMALL))
-        error = answer.get().error
-        assert isinstance(error, EngineGone)
-        assert "it has not started yet" in error.message
         with pytest.raises(EngineGone, match="it has not started yet"):
-            remote.model_spec("simple")
-        remote.cancel(answer.pending)
+            remote.model("simple")
     finally:
         remote.close()
+
+
+def test_a_request_for_a_model_that_was_found_before_the_loss_fails(engine: ServedEngine, tmp_path: Path) -> None:
+    with served(tmp_path, engine) as (path, server), connected(path) as remote:
+        model = remote.model("simple")
+        server.stop()
+        until(lambda: remote.sock is None)
+        answer = Answer(numbers(SMALL))
+        model.submit(answer.pending)
+        assert isinstance(answer.get().error, EngineGone)
+        answer.pending.cancel()
 
 
 def test_the_loss_of_the_engine_answers_requests_in_flight(
@@ -103,7 +110,7 @@ def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: 
         body = remote.allocate(LARGE)
         assert body is not None
         body[:] = 5
-        assert remote.model_spec("simple").version == 3
+        assert remote.model("simple").spec.version == 3
         server.stop()
         until(lambda: not remote.is_ready())
         (tmp_path / "engine.sock").unlink()
@@ -111,7 +118,7 @@ def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: 
         following.versions["simple"] = (1, 7)
         with served(tmp_path, following):
             until(remote.is_ready)
-            assert remote.model_spec("simple").version == 7
+            assert remote.model("simple").spec.version == 7
             # The next engine does not see the memory that was allocated for the last one.
             response = ask(remote, numbers(body, datatype="UINT8")).get()
             assert response.error is None
@@ -123,7 +130,7 @@ def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: 
     """A client that is told that the model does not exist would not ask again."""
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         with pytest.raises(ModelNotFound):
-            remote.model_spec("other")
+            remote.model("other")
         server.stop()
         until(lambda: not remote.is_ready())
         (tmp_path / "engine.sock").unlink()
@@ -133,13 +140,13 @@ def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: 
         following.serving = ServingPhase(name=Phase.LOADING)
         with served(tmp_path, following):
             until(lambda: remote.phase().name == Phase.LOADING)
-            for call in (remote.model_spec, remote.is_model_ready, remote.model_config):
+            for call in (remote.model, remote.is_model_ready, remote.model_config):
                 with pytest.raises(EngineGone, match="has not loaded 'simple' yet"):
                     call("simple")
             following.serving = ServingPhase(name=Phase.READY)
             until(lambda: remote.phase().name == Phase.READY)
             with pytest.raises(ModelNotFound):
-                remote.model_spec("simple")
+                remote.model("simple")
         (tmp_path / "engine.sock").touch()
 
 
@@ -184,7 +191,8 @@ def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, cap
         remote.start()
         try:
             until(lambda: "--http-worker-memory-bytes" in remote.phase().failures["engine"])
-            assert "--http-worker-memory-bytes" in str(ask(remote, numbers(SMALL)).get().error)
+            with pytest.raises(EngineGone, match="--http-worker-memory-bytes"):
+                remote.model("simple")
             assert not remote.is_ready()
         finally:
             remote.close()

@@ -18,7 +18,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import one
-from tests.unit.fake_engine import FakeEngine
+from tests.unit.fake_engine import FakeEngine, FakeModel
 
 
 class Bench:
@@ -26,12 +26,12 @@ class Bench:
 
     def __init__(self) -> None:
         self.seen: list[InferenceRequest] = []
-        self.application = V2Application(
-            FakeEngine(self._echo), HttpOptions(header_forward_pattern="^x-"), ThreadBridge()
-        )
+        self.engine = FakeEngine(self._echo)
+        self.engine.versions["m"] = (1,)
+        self.application = V2Application(self.engine, HttpOptions(header_forward_pattern="^x-"), ThreadBridge())
 
     def infer(self, payload: DecodedPayload, spec: ModelSpec, **environ: Any) -> PayloadResult:
-        return infer_payload(self.application, environ, spec, payload)
+        return infer_payload(self.application, environ, FakeModel(self.engine, spec), payload)
 
     def _echo(self, request: InferenceRequest) -> InferenceResponse:
         self.seen.append(request)

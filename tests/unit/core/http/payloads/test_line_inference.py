@@ -29,7 +29,9 @@ class Bench:
     def __init__(self, options: HttpOptions | None = None) -> None:
         self.seen: list[InferenceRequest] = []
         self.error: ServerError | None = None
-        self.application = V2Application(FakeEngine(self._echo), options or HttpOptions(), ThreadBridge())
+        engine = FakeEngine(self._echo)
+        engine.versions[SPEC.name] = (1,)
+        self.application = V2Application(engine, options or HttpOptions(), ThreadBridge())
 
     def infer(self, *lines: bytes, answer_type: AnswerType = lambda is_v2: None, **environ: Any) -> Reply:
         return infer_lines(self.application, environ, SPEC, list(lines), answer_type)

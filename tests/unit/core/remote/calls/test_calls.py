@@ -42,8 +42,8 @@ from tests.unit import onnx_models
 from tests.waiting import until
 
 LIMIT_S = 60.0
-# Requests and cancellations are frames of their own; the engine sends the others with its state.
-NO_CALLS = {"submit", "cancel", "is_live", "is_ready", "phase"}
+# Requests are frames of their own; the engine sends the others with its state.
+NO_CALLS = {"model", "is_live", "is_ready", "phase"}
 CONFIG = """
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
@@ -86,7 +86,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
         array = np.ones((2, 16), np.int32)
         inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n in range(2)]
-        engine.submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
+        engine.model("simple").submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
         assert responses.get(timeout=LIMIT_S).error is None
         # The batch is counted after its requests were answered.
         until(lambda: engine.model_statistics("simple")[0].statistics.inference_count == 2)

@@ -173,13 +173,13 @@ def test_submit_refuses_a_parameter_that_json_cannot_hold(ends: Ends) -> None:
 
 
 def test_cancel_names_the_request(ends: Ends) -> None:
-    ends.connection.cancel(Answer(numbers(SMALL)).pending)  # it was never submitted
+    Answer(numbers(SMALL)).pending.cancel()  # it was never submitted
     pending = ends.submit(numbers(SMALL)).pending
     number, _, _ = ends.next_request()
-    ends.connection.cancel(pending)
+    pending.cancel()
     assert ends.next()[::3] == (CANCEL, number)
     ends.answer(number)
-    ends.connection.cancel(pending)  # it was answered
+    pending.cancel()  # it was answered
     ends.connection.call(b"[]", lambda content: None)
     assert ends.next()[0] == CALL
 
