@@ -16,7 +16,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
-from core.scheduling.execution import Clock, Outcome, execute_batch
+from core.scheduling.execution import Clock, execute_batch
 from core.scheduling.rejection import reject
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work
@@ -64,42 +64,39 @@ class ModelInstance:
         A batch that fails as a whole is executed again in halves, down to the requests that fail alone. If the backend
         instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called, once.
         """
-        self._execute(requests)
+        name, version, respond = self._spec.name, self._spec.version, self._respond
+        parts = [requests]
+        while parts:
+            part = parts.pop()
+            try:
+                outcomes = execute_batch(self._backend, part, self._statistics, self._clock)
+            except Exception as exc:
+                # Executed after this block, so that the next exception is not chained to this one.
+                parts += self._split(part, exc)
+                continue
+            for pending, outcome in zip(part, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    self._fail(pending, outcome)
+                else:
+                    respond(pending, InferenceResponse(name, version, outcome, id=pending.request.id))
         flush(requests)
         if self._on_poisoned is not None and self._backend.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             on_poisoned(self._backend)
 
-    def _execute(self, requests: Sequence[PendingRequest]) -> None:
-        outcomes = self._try(requests)
-        if isinstance(outcomes, Exception):
-            self._split(requests, outcomes)
-            return
-        name, version, respond = self._spec.name, self._spec.version, self._respond
-        for pending, outcome in zip(requests, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                self._fail(pending, outcome)
-            else:
-                respond(pending, InferenceResponse(name, version, outcome, id=pending.request.id))
+    def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
+        """The halves of a batch that failed, the second one first; fails a single request.
 
-    def _try(self, requests: Sequence[PendingRequest]) -> Sequence[Outcome] | Exception:
-        """Returns the exception, so that those of the next attempts are not chained to it."""
-        try:
-            return execute_batch(self._backend, requests, self._statistics, self._clock)
-        except Exception as exc:
-            return exc
-
-    def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> None:
-        """Find by bisection the requests that made a batch fail. On a poisoned instance every request fails."""
+        On a poisoned instance every request fails.
+        """
         if len(requests) == 1 or self._backend.poisoned:
             for pending in requests:
                 self._fail(pending, exc)
-            return
+            return []
         count, model = len(requests), self._spec.name
         _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, exc)
         middle = count // 2
-        self._execute(requests[:middle])
-        self._execute(requests[middle:])
+        return [requests[middle:], requests[:middle]]
 
     def _fail(self, pending: PendingRequest, exc: Exception) -> None:
         """Answer one request with its error. An exception that is not a ServerError is logged with its traceback."""

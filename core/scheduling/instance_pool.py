@@ -31,24 +31,22 @@ class InstancePool:
         self.closed = False
 
     def rest(self, thread: InstanceThread) -> None:
-        """RUNNING -> IDLE"""
+        """RUNNING, HOLDING or LENT -> IDLE"""
         thread.move(IDLE)
         self.idle.append(thread)
 
     def hold(self, thread: InstanceThread, wait: Wait) -> None:
         """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
-        self.relieve_holder()
+        if self.holder is not None:
+            self._relieve(self.holder)
         thread.move(HOLDING)
         thread.wait = wait
         self.holder = thread
 
-    def relieve_holder(self) -> None:
-        """HOLDING -> IDLE, if a thread holds. Its time limit may still wake it once, in vain."""
-        holder = self.holder
-        if holder is not None:
-            self.holder = None
-            holder.move(IDLE)
-            self.idle.append(holder)
+    def _relieve(self, holder: InstanceThread) -> None:
+        """HOLDING -> IDLE. The thread's time limit may still wake it once, in vain."""
+        self.holder = None
+        self.rest(holder)
 
     def wake_idle(self, items: int) -> None:
         """IDLE -> WOKEN for one thread, if the queue holds more `items` than the WOKEN threads can take."""
@@ -88,7 +86,8 @@ class InstancePool:
             self._wake(thread)
         else:
             self.rest(thread)
-            self.wake_idle(items)
+            if items:
+                self.wake_idle(items)
 
     def retire(self, thread: InstanceThread) -> None:
         """Have `thread` end when it next looks for work.
@@ -103,7 +102,8 @@ class InstancePool:
     def close(self) -> None:
         """Wake every resting thread and keep none at rest from now on."""
         self.closed = True
-        self.relieve_holder()
+        if self.holder is not None:
+            self._relieve(self.holder)
         while self.idle:
             self._wake(self.idle.pop())
 
@@ -115,7 +115,8 @@ class InstancePool:
         thread.taken = len(work.batch) + len(work.rejections)
         self.in_flight += thread.taken
         if work.batch:
-            self.relieve_holder()
+            if self.holder is not None:
+                self._relieve(self.holder)
             if queue.size:
                 self.wake_idle(queue.items)
 

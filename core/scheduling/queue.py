@@ -23,14 +23,13 @@ class RequestQueue:
     which the scheduler takes nothing yet, 0 for none.
     """
 
-    __slots__ = ("_default_level", "_levels", "_rejections", "_single", "delay_until", "is_in_order", "items", "size")
+    __slots__ = ("_default_level", "_levels", "_single", "delay_until", "is_in_order", "items", "size")
 
     def __init__(self, batching: BatchingSpec | None = None, delay_until: int = 0) -> None:
         policies = batching.policies if batching else (QueuePolicy(),)
         self._levels = [_Level(policy) for policy in policies]
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
         self._default_level = batching.default_priority_level if batching else 0
-        self._rejections: list[Rejection] = []
         self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
         self.delay_until = delay_until
         self.size = 0
@@ -60,29 +59,20 @@ class RequestQueue:
                 return level.waiting[-1] is pending
         return False
 
-    def candidates(self, limit: int, now_ns: int) -> list[PendingRequest]:
-        """The first `limit` requests that may run. Requests behind them are not examined.
+    def candidates(self, limit: int, now_ns: int) -> tuple[list[PendingRequest], list[Rejection]]:
+        """The first `limit` requests that may run, and the cancelled and expired ones that were among them.
 
-        Cancelled and expired requests among them leave the queue; `take_rejections` returns them.
+        The latter have left the queue. Requests behind the candidates are not examined.
         """
-        if self._single is not None:
-            return self._walk(self._single, limit, now_ns)
         live: list[PendingRequest] = []
+        rejections: list[Rejection] = []
         for level in self._levels:
-            live += self._walk(level, limit - len(live), now_ns)
+            live += level.head(limit - len(live), now_ns, rejections)
             if len(live) == limit:
                 break
-        return live
-
-    def _walk(self, level: _Level, limit: int, now_ns: int) -> list[PendingRequest]:
-        head = level.head(limit)
-        for pending in head:
-            if pending.cancelled or 0 < pending.expires_ns <= now_ns:
-                for rejection in level.sweep(limit, now_ns):
-                    self._rejections.append(rejection)
-                    self._count_off(rejection.pending)
-                return level.head(limit)
-        return head
+        for rejection in rejections:
+            self._count_off(rejection.pending)
+        return live, rejections
 
     def take(self, count: int) -> list[PendingRequest]:
         """Remove and return the first `count` requests, which `candidates` has just returned."""
@@ -94,11 +84,6 @@ class RequestQueue:
                     self._count_off(pending)
                     taken.append(pending)
         return taken
-
-    def take_rejections(self) -> list[Rejection]:
-        """The requests that `candidates` removed since the last call."""
-        rejections, self._rejections = self._rejections, []
-        return rejections
 
     def clear(self) -> list[PendingRequest]:
         """Remove and return everything."""
@@ -133,14 +118,18 @@ class _Level:
             timeout_ns = pending.request.timeout_us * 1000
         pending.expires_ns = pending.enqueue_ns + timeout_ns if timeout_ns else 0
 
-    def head(self, limit: int) -> list[PendingRequest]:
-        """The first `limit` requests of the level, live or not."""
+    def head(self, limit: int, now_ns: int, rejections: list[Rejection]) -> list[PendingRequest]:
+        """The first `limit` live requests of the level. Those that leave the queue are added to `rejections`."""
         head = list(islice(self.waiting, limit))
         if self.delayed:
             head += islice(self.delayed, limit - len(head))
+        for pending in head:
+            if pending.cancelled or 0 < pending.expires_ns <= now_ns:
+                rejections += self._sweep(limit, now_ns)
+                return self.head(limit, now_ns, rejections)
         return head
 
-    def sweep(self, limit: int, now_ns: int) -> list[Rejection]:
+    def _sweep(self, limit: int, now_ns: int) -> list[Rejection]:
         """Apply the policy until the first `limit` requests are live. Returns the requests that left the queue."""
         rejections: list[Rejection] = []
         live: list[PendingRequest] = []

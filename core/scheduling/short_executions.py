@@ -31,9 +31,11 @@ class ShortExecutions:
     No client may block the submitting thread, so the amount of input that a client sends must not make the next
     execution a long one. An execution with twice the input of a short one takes some milliseconds at most, even if the
     time grows with the cube of the size.
+
+    `lasting` tells whether the last 16 executions were short.
     """
 
-    __slots__ = ("_average", "_largest", "_measured", "_short")
+    __slots__ = ("_average", "_largest", "_measured", "_short", "lasting")
 
     def __init__(self, spec: ModelSpec) -> None:
         # With a queue delay an instance thread has to wait for a batch to grow. The time that a model spends on a
@@ -43,15 +45,11 @@ class ShortExecutions:
         self._short = 0
         self._largest = 0
         self._average = 0.0
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the last 16 executions were short."""
-        return self._short >= _IN_A_ROW
+        self.lasting = False
 
     def expected(self, batch: Sequence[PendingRequest]) -> bool:
         """Whether executing `batch` will be short: the last 16 were, and one of them had at least half its input."""
-        return self._short >= _IN_A_ROW and _size(batch) <= 2 * self._largest
+        return self.lasting and _size(batch) <= 2 * self._largest
 
     def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:
         """Note that executing `batch` took `duration_ns` nanoseconds, on the submitting thread if `inline`."""
@@ -60,6 +58,7 @@ class ShortExecutions:
         count = len(batch)
         if duration_ns >= _SHORT_NS + _SHORT_NS_PER_REQUEST * count:
             self._short = self._largest = 0
+            self.lasting = False
             return
         self._short += 1
         self._largest = max(self._largest, _size(batch))
@@ -68,6 +67,7 @@ class ShortExecutions:
             if self._average > 1:
                 self._average = 0.0
                 self._short = -_PAUSE
+        self.lasting = self._short >= _IN_A_ROW
 
 
 def _size(batch: Sequence[PendingRequest]) -> int:

@@ -28,8 +28,7 @@ def take_work(
     """
     if not queue.size or queue.delay_until:
         return None
-    candidates = queue.candidates(limits.max_batch_size, now_ns)
-    rejections = queue.take_rejections()
+    candidates, rejections = queue.candidates(limits.max_batch_size, now_ns)
     decision = form_batch(candidates, limits, now_ns)
     if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
         return Work(queue.take(decision.requests), rejections)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from core.backends.base import BackendInstance, Execution
+from core.config.model_spec import ModelSpec
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -61,7 +62,12 @@ class Caller:
 
 
 class AlwaysShort(ShortExecutions):
-    lasting = True  # type: ignore[assignment]
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.lasting = True
+
+    def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:
+        """However long it took."""
 
     def expected(self, batch: Sequence[PendingRequest]) -> bool:
         return True

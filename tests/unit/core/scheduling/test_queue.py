@@ -31,7 +31,7 @@ def test_a_level_is_first_in_first_out() -> None:
     for id in "abcd":
         queue.push(request(id))
     assert (queue.size, queue.items) == (4, 4)
-    assert ids(queue.candidates(3, 0)) == "abc"
+    assert ids(queue.candidates(3, 0)[0]) == "abc"
     assert ids(queue.take(2)) == "ab"
     assert (queue.size, queue.items) == (2, 2)
     assert ids(queue.clear()) == "cd"
@@ -53,17 +53,17 @@ def test_unknown_priorities_go_to_the_default_level() -> None:
     queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
     for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
         queue.push(request(id, priority=priority))
-    assert ids(queue.candidates(8, 0)) == "cfbdea"
-    assert ids(queue.candidates(3, 0)) == "cfb"
+    assert ids(queue.candidates(8, 0)[0]) == "cfbdea"
+    assert ids(queue.candidates(3, 0)[0]) == "cfb"
     assert ids(queue.take(4)) == "cfbd"
-    assert ids(queue.candidates(8, 0)) == "ea"
+    assert ids(queue.candidates(8, 0)[0]) == "ea"
 
 
 def test_priorities_are_ignored_without_levels() -> None:
     queue = queue_of()
     for id, priority in [("a", 3), ("b", 1)]:
         queue.push(request(id, priority=priority))
-    assert ids(queue.candidates(8, 0)) == "ab"
+    assert ids(queue.candidates(8, 0)[0]) == "ab"
 
 
 def test_a_cancelled_request_is_rejected_with_an_empty_text() -> None:
@@ -72,23 +72,13 @@ def test_a_cancelled_request_is_rejected_with_an_empty_text() -> None:
     for made in requests:
         queue.push(made)
     requests[1].cancelled = True
-    assert ids(queue.candidates(8, 0)) == "ac"
-    ((rejected, error),) = queue.take_rejections()
+    live, ((rejected, error),) = queue.candidates(8, 0)
+    assert ids(live) == "ac"
     assert rejected is requests[1]
     assert isinstance(error, RequestCancelled)
     assert error.message == ""
-    assert queue.take_rejections() == []
+    assert queue.candidates(8, 0)[1] == []
     assert (queue.size, queue.items) == (2, 2)
-
-
-def test_taken_rejections_do_not_change_afterwards() -> None:
-    queue = queue_of()
-    queue.push(made := request("a"))
-    taken = queue.take_rejections()
-    made.cancelled = True
-    queue.candidates(8, 0)
-    assert taken == []
-    assert len(queue.take_rejections()) == 1
 
 
 def test_requests_behind_the_limit_replace_rejected_ones() -> None:
@@ -97,8 +87,9 @@ def test_requests_behind_the_limit_replace_rejected_ones() -> None:
     for made in requests:
         queue.push(made)
     requests[0].cancelled = requests[3].cancelled = True
-    assert ids(queue.candidates(2, 0)) == "bc"
-    assert ids([rejection.pending for rejection in queue.take_rejections()]) == "a"
+    live, rejections = queue.candidates(2, 0)
+    assert ids(live) == "bc"
+    assert ids([rejection.pending for rejection in rejections]) == "a"
     assert queue.size == 3
 
 
@@ -106,9 +97,9 @@ def test_the_reject_action_rejects_at_the_timeout() -> None:
     queue = queue_of(QueuePolicy(default_timeout_ns=100))
     queue.push(request("a", enqueue_ns=10))
     queue.push(request("b", enqueue_ns=20))
-    assert ids(queue.candidates(8, 109)) == "ab"
-    assert ids(queue.candidates(8, 110)) == "b"
-    ((rejected, error),) = queue.take_rejections()
+    assert ids(queue.candidates(8, 109)[0]) == "ab"
+    live, ((rejected, error),) = queue.candidates(8, 110)
+    assert ids(live) == "b"
     assert rejected.request.id == "a"
     assert isinstance(error, DeadlineExceeded)
     assert error.message == "Request timeout expired"
@@ -120,11 +111,11 @@ def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None
     queue.push(request("z", priority=2))
     queue.push(request("a", enqueue_ns=0))
     queue.push(request("b", enqueue_ns=50))
-    assert ids(queue.candidates(8, 100)) == "baz"
+    assert ids(queue.candidates(8, 100)[0]) == "baz"
     queue.push(request("c", enqueue_ns=120))
-    assert ids(queue.candidates(8, 120)) == "bcaz"
-    assert ids(queue.candidates(8, 10_000)) == "abcz"
-    assert queue.take_rejections() == []
+    assert ids(queue.candidates(8, 120)[0]) == "bcaz"
+    live, rejections = queue.candidates(8, 10_000)
+    assert (ids(live), rejections) == ("abcz", [])
     assert queue.size == 4
     assert ids(queue.take(4)) == "abcz"
 
@@ -132,10 +123,10 @@ def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None
 def test_a_delayed_request_can_be_cancelled() -> None:
     queue = queue_of(QueuePolicy(default_timeout_ns=100, delay_on_timeout=True))
     queue.push(made := request("a"))
-    assert ids(queue.candidates(8, 100)) == "a"
+    assert ids(queue.candidates(8, 100)[0]) == "a"
     made.cancelled = True
-    assert queue.candidates(8, 101) == []
-    assert len(queue.take_rejections()) == 1
+    live, rejections = queue.candidates(8, 101)
+    assert (live, len(rejections)) == ([], 1)
     assert queue.size == 0
 
 
