@@ -91,8 +91,18 @@ def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | Non
     return rows[0] if rows else None
 
 
-def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    """The problems of platform and backend after `fill_platform`."""
+def _backend_hint(files: Collection[str]) -> str:
+    models = sorted(name for name in files if name.endswith(".onnx"))
+    if not models:
+        return "set 'backend' in config.pbtxt, or give the model file its default name, such as model.onnx"
+    return (
+        f"rename '{models[0]}' to model.onnx, or write backend: \"onnxruntime\" and default_model_filename: "
+        f'"{models[0]}" into config.pbtxt'
+    )
+
+
+def platform_problems(config: ModelConfig, model_name: str, files: Collection[str] = ()) -> list[Problem]:
+    """The problems of platform and backend after `fill_platform`, which was called with `files`."""
     platform, backend = config.platform, config.backend
     if platform == ENSEMBLE:
         if backend:
@@ -112,7 +122,7 @@ def platform_problems(config: ModelConfig, model_name: str) -> list[Problem]:
                 "backend",
                 f"Invalid model name: Could not determine backend for model '{model_name}' with no backend in model "
                 "configuration. Expected model name of the form 'model.<backend_name>'.",
-                "set 'backend' in config.pbtxt, or give the model file its default name, such as model.onnx",
+                _backend_hint(files),
             )
         ]
     pairs = {(row.name, row.backend) for row in PLATFORMS}

@@ -154,7 +154,9 @@ class RequestValidator:
             return 1
         if batch > spec.max_batch_size:
             raise InvalidRequest(
-                f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'"
+                f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'",
+                hint=f"the request has {batch} items: send fewer at once, or set max_batch_size in config.pbtxt. "
+                "A model without one gets the default, 4, which --backend-config=default-max-batch-size=32 changes",
             )
         return batch or 1
 

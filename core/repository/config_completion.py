@@ -84,10 +84,11 @@ def check_config(
     not the model.
     """
     config = copy_of(written)
-    fill_identity(config, directory.name, detection_files(directory))
+    files = detection_files(directory)
+    fill_identity(config, directory.name, files)
     gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
-    problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete)
+    problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete, files=files)
     if problems:
         raise InvalidModelConfig(problems, model=directory.name)
 
@@ -102,7 +103,8 @@ def complete(
 ) -> Completion:
     """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
     config = copy_of(written)
-    fill_identity(config, directory.name, detection_files(directory))
+    files = detection_files(directory)
+    fill_identity(config, directory.name, files)
     gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
     done = Completion(config, directory.path)
@@ -112,7 +114,7 @@ def complete(
     except ConfigInvalid as error:
         missing_version = [Problem.of("version_policy", error)]
     if auto_complete and not is_ensemble(config) and needs_signature(config):
-        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False, files=files)
         done.problems += missing_version
         if done.problems:
             return done
@@ -124,6 +126,6 @@ def complete(
             done.failure = error
             return done
         normalize(config, gpu_ids)
-    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, files=files) + missing_version
     done.validated = True
     return done

@@ -36,12 +36,14 @@ def is_poison(exc: BaseException) -> bool:
     return _POISONED.search(str(exc)) is not None
 
 
-def failure_of(exc: Exception, model_name: str, failed: type[ServerError] = BackendFailed) -> ServerError:
-    """The server's error for an exception of ONNX Runtime: OutOfMemory or `failed`, with Triton's text."""
+def failure_of(
+    exc: Exception, model_name: str, failed: type[ServerError] = BackendFailed, hint: str | None = None
+) -> ServerError:
+    """The server's error for an exception of ONNX Runtime: OutOfMemory, or `failed` with `hint`; with Triton's text."""
     whole = str(exc)
     match = _MESSAGE.match(whole)
     code, text = (match["code"], match["text"]) if match else (_FAIL, whole)
     message = f"onnx runtime error {code}: {text or type(exc).__name__}"
     if isinstance(exc, MemoryError) or _OUT_OF_MEMORY.search(whole):
         return OutOfMemory(message, model=model_name)
-    return failed(message, model=model_name)
+    return failed(message, hint=hint, model=model_name)

@@ -19,6 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 from core.backends.devices import cuda
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
+from core.backends.onnxruntime.load_hints import load_hint
 from core.backends.onnxruntime.model_file import library_path, model_path
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
@@ -81,7 +82,8 @@ def make_session(request: SessionRequest) -> Any:
                 options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
                 session = _session(request, options, cut.content)
     except FAILURES as exc:
-        raise failure_of(exc, name, ModelLoadFailed) from exc
+        hint = load_hint(str(exc), path, onnxruntime.__version__)
+        raise failure_of(exc, name, ModelLoadFailed, hint) from exc
     active = session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], _LIBRARIES) if missing else ""

@@ -1,0 +1,51 @@
+"""The cures for model files that ONNX Runtime does not load, with texts that it really produces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.onnxruntime.load_hints import load_hint
+from core.errors import ModelLoadFailed
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import config_of
+
+
+def too_new(part: str) -> onnx.ModelProto:
+    model = onnx_models.add_sub()
+    if part == "IR":
+        model.ir_version = 99
+    else:
+        model.opset_import[0].version = 99
+    return model
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS pointer"),
+        (b"", "the file is empty"),
+        (onnx_models.slow().SerializeToString()[:50_000], "the file (50000 bytes) is not an ONNX model, or incomplete"),
+        (too_new("IR").SerializeToString(), "the model has IR version 99, and ONNX Runtime "),
+        (too_new("opset").SerializeToString(), "the model has opset 99 of ai.onnx, and ONNX Runtime "),
+    ],
+    ids=["pointer", "empty", "incomplete", "IR version", "opset"],
+)
+def test_a_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelLoadFailed) as caught:
+        OnnxRuntimeBackend().inspect(tmp_path, config_of(""))
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_forbidden_file_is_named() -> None:
+    text = "[ONNXRuntimeError] : 1 : FAIL : Load model from /m/1/model.onnx failed:system error number 13"
+    assert "chmod -R a+rX /m/1" in (load_hint(text, Path("/m/1/model.onnx"), "1.31.1") or "")
+
+
+def test_another_failure_has_no_hint(tmp_path: Path) -> None:
+    path = onnx_models.write(onnx_models.add_sub(), tmp_path / "model.onnx")
+    assert load_hint("Fatal error: Mine is not a registered function/op", path, "1.31.1") is None
