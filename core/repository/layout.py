@@ -17,6 +17,7 @@ from core.errors import RepositoryUnavailable
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
 GOLDEN_REQUESTS = "golden"
+_OF_OTHER_PROGRAMS = frozenset({"lost+found", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,16 @@ class ModelDirectory:
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """The sub-directories of `path`. Raises what `model_names` raises."""
-    return [ModelDirectory(name, path / name) for name in model_names(path)]
+    """The sub-directories of `path` that may be models. Raises what `model_names` raises."""
+    return [ModelDirectory(name, path / name) for name in model_names(path) if not is_passed_over(name)]
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a directory of this name in a repository belongs to another program, such as git or the file system.
+
+    Triton takes it for a model. A model of such a name is loaded only if it is named, never as one of all models.
+    """
+    return name.startswith(".") or name in _OF_OTHER_PROGRAMS
 
 
 def model_names(path: Path) -> list[str]:

@@ -45,6 +45,22 @@ def problems_of(
     runs none. `backends` check each version's complete configuration.
     """
     try:
+        return _problems_of(directory, backends, config_name, auto_complete, run_golden)
+    except OSError as error:
+        path = str(error.filename or directory.path)
+        hint = "the server's user must be able to read every file and enter every folder of a model"
+        return [Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)]
+
+
+def _problems_of(
+    directory: ModelDirectory,
+    backends: BackendFacts,
+    config_name: str,
+    auto_complete: bool,
+    run_golden: RunGolden | None,
+) -> list[Problem]:
+    """As `problems_of`. Raises OSError for a file or folder that cannot be read."""
+    try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
     except InvalidModelConfig as error:
         return list(error.problems)

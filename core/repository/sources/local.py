@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 from core.errors import RepositoryUnavailable
 from core.repository.layout import ModelDirectory, model_names
 from core.repository.sources.source import Fetched, SourceFile
-
-_log = logging.getLogger("trident.repository")
+from core.repository.sources.usable_names import UsableNames
 
 
 class LocalSource:
@@ -23,16 +21,11 @@ class LocalSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.location = str(path)
-        self._refused: set[str] = set()
+        self._names = UsableNames(self.location, lambda name: None if _is_utf8(name) else "its name is not UTF-8")
 
     def models(self) -> Sequence[str]:
-        """Leaves out folders whose names are not UTF-8, because no client could ask for them. Each is logged once."""
-        names = set(model_names(self.path))
-        refused = {name for name in names if not _is_utf8(name)}
-        for name in sorted(refused - self._refused):
-            _log.warning("ignore model %r in %s: its name is not UTF-8", name, self.location)
-        self._refused = refused
-        return sorted(names - refused)
+        """Leaves out folders whose names are not UTF-8, because no client could ask for them."""
+        return self._names.of(model_names(self.path))
 
     def check_exists(self) -> None:
         model_names(self.path)

@@ -6,7 +6,6 @@ with a file whose name cannot be a file's fails when it is fetched; the other mo
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ from core.errors import RepositoryUnavailable
 from core.repository.download.downloader import Downloader
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched, SourceFile
+from core.repository.sources.usable_names import UsableNames
 from core.repository.stores.object_names import name_problem, paths_problem
 from core.repository.stores.object_store import ObjectStore, StoredObject
 from core.repository.versions import version_number
@@ -23,8 +23,6 @@ from core.repository.versions import version_number
 _PAGES_ABOVE = 10
 _LEAST_SIMILARITY = 0.6
 _SHOWN = 10
-
-_log = logging.getLogger("trident.repository")
 
 
 class ObjectStoreSource:
@@ -41,10 +39,10 @@ class ObjectStoreSource:
         self._lock = threading.Lock()
         # The last listing by model and path: it has the digests, which a SourceFile does not have.
         self._listed: dict[str, dict[str, StoredObject]] = {}
-        self._refused: set[str] = set()
+        self._names = UsableNames(self.location, name_problem)
 
     def models(self) -> Sequence[str]:
-        return self._usable(self._folders(self._store))
+        return self._names.of(self._folders(self._store))
 
     def check_exists(self) -> None:
         """Names the folder with the most similar name. Takes one listing, of the folder above the prefix."""
@@ -73,7 +71,7 @@ class ObjectStoreSource:
             model, slash, path = stored.key.partition("/")
             if slash:
                 by_model.setdefault(model, {})[path] = stored
-        usable = {model: _without_markers(by_model[model]) for model in self._usable(by_model)}
+        usable = {model: _without_markers(by_model[model]) for model in self._names.of(by_model)}
         with self._lock:
             self._listed = usable
         return {model: _files(listed) for model, listed in usable.items()}
@@ -123,16 +121,6 @@ class ObjectStoreSource:
     def _list(self, prefix: str) -> list[StoredObject]:
         listing = f"list {self.location}"
         return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, threading.Event())
-
-    def _usable(self, models: Iterable[str]) -> list[str]:
-        """The models whose names can be folders, sorted. Each other one is logged once, until it disappears."""
-        problems = {model: problem for model in models if (problem := name_problem(model))}
-        with self._lock:
-            new = problems.keys() - self._refused
-            self._refused = set(problems)
-        for model in sorted(new):
-            _log.warning("ignore model %r in %s: %s", model, self.location, problems[model])
-        return sorted(set(models) - problems.keys())
 
 
 def _without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:

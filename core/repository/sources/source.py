@@ -48,7 +48,7 @@ class Source(Protocol):
     location: str
 
     def models(self) -> Sequence[str]:
-        """The names of the model directories, sorted."""
+        """The names of the model directories, sorted. Leaves out those that `is_passed_over` names."""
         ...
 
     def check_exists(self) -> None:
@@ -56,7 +56,7 @@ class Source(Protocol):
         ...
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
-        """Every model with all its files sorted by path, from one listing of the whole repository."""
+        """Every one of `models` with all its files sorted by path, from one listing of the whole repository."""
         ...
 
     def files(self, model: str) -> Sequence[SourceFile] | None:

@@ -38,6 +38,7 @@ ONLY_IN_SOURCE = {
     "Internal - failed to load all models",
     "--vertex-ai-default-model is '…', which is none of the loaded models: …",
     "failed to read repository …",
+    "failed to read model '…': …",
     "the server could not be created",
     "without effect here: …",
     "the worker (pid …) … and is restarted in … s",

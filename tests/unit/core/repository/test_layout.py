@@ -11,13 +11,13 @@ from core.repository.layout import ModelDirectory, config_path, detection_files,
 
 
 def test_scan_finds_directories_and_ignores_files(tmp_path: Path) -> None:
-    for name in ("b", "a", ".hidden"):
+    for name in ("b", "a", ".hidden", "lost+found", "__pycache__"):
         (tmp_path / name).mkdir()
     (tmp_path / "README").touch()
     (tmp_path / "linked").symlink_to(tmp_path / "a", target_is_directory=True)
     found = scan_repository(tmp_path)
-    assert [directory.name for directory in found] == [".hidden", "a", "b", "linked"]
-    assert found[1] == ModelDirectory("a", tmp_path / "a")
+    assert [directory.name for directory in found] == ["a", "b", "linked"]
+    assert found[0] == ModelDirectory("a", tmp_path / "a")
 
 
 def test_scan_of_a_missing_directory_is_an_error(tmp_path: Path) -> None:

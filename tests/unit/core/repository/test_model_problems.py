@@ -47,6 +47,18 @@ def test_problems_are_those_that_loading_raises(directory: ModelDirectory, conte
     assert tuple(problems_of(directory, Graphs())) == caught.value.problems
 
 
+@pytest.mark.parametrize("named", ["/models/m/1", None])
+def test_unreadable_folder_is_a_problem(directory: ModelDirectory, named: str | None) -> None:
+    class Locked(Graphs):
+        def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+            raise PermissionError(13, "Permission denied", named)
+
+    found = problems_of(directory, Locked())
+    assert [(each.path, each.message) for each in found] == [
+        (named or str(directory.path), "failed to read model 'm': Permission denied")
+    ]
+
+
 def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(directory: ModelDirectory) -> None:
     write(directory, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
     found = problems_of(directory, Graphs())
