@@ -175,8 +175,8 @@ def provoke_scheduling(texts: ProvokedTexts, folder: Path) -> None:
     queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), policies=(policy,)))
     queue.push(pending_request(enqueue_ns=1))
     texts.raised_by(queue.push, pending_request())
-    queue.candidates(1, 10)
-    for rejection in queue.take_rejections():
+    _, rejections = queue.candidates(1, 10)
+    for rejection in rejections:
         texts.raised_by(_raise, rejection.error)
 
 
