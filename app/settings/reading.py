@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
-from app.settings.rules import check, deprecations, metrics_without_effect
+from app.settings.rules import check, check_grpc, deprecations, metrics_without_effect
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -33,6 +33,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
     """
     found = find_platform(SERVER_OPTIONS, arguments, process_environment() if environ is None else environ)
     given = found.given
+    check_grpc(given.unused)
     settings = ServerSettings(
         **given.values,
         sources=given.sources,

@@ -5,12 +5,13 @@ Source: docs/spec/server-options.md sections 2 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.settings.groups.metrics import split_metrics_settings
 from app.settings.option import BadOption
-from app.settings.server import ServerSettings
+from app.settings.precedence import ENVIRONMENT, FLAG, UnusedValue
+from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.services import Service
 from core.errors import ConfigInvalid
 from core.observability.metrics.options import MetricsOptions
@@ -34,6 +35,22 @@ def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
         return []
     config = split_metrics_settings(given["metrics_config"])
     return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]
+
+
+def check_grpc(unused: Iterable[UnusedValue]) -> None:
+    """Raise BadOption if the person who starts the server asks for gRPC or names its port.
+
+    Its clients would find a closed port. `--allow-grpc=false` allows a command line that names the port; options that
+    only tune gRPC, and the variables of a platform, whose clients cannot reach the port, are without effect.
+    """
+    asked = {each.option.flag: each for each in unused if each.source in (FLAG, ENVIRONMENT)}
+    switch = asked.pop("allow-grpc", None)
+    if switch is not None and not switch.value:
+        return
+    found = switch or asked.get("grpc-port")
+    if found is not None:
+        reason = "this server does not have gRPC: use its HTTP port, and --allow-grpc=false to start without gRPC"
+        raise BadOption.of(found.spelled, reason)
 
 
 def check(settings: ServerSettings) -> None:
@@ -102,6 +119,7 @@ def _check_ports(settings: ServerSettings) -> None:
     services = settings.services()
     if not services:
         raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
+    _check_named_ports(settings)
     taken: dict[tuple[str, int], Service] = {}
     for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
@@ -115,6 +133,20 @@ def _check_ports(settings: ServerSettings) -> None:
                 f"{address}:{port}"
             )
     _check_safe_ports(settings, services)
+
+
+# The ports that are closed by default, and the options that open them.
+_CLOSED_PORTS = {"sagemaker_port": "allow_sagemaker", "vertex_ai_port": "allow_vertex_ai"}
+
+
+def _check_named_ports(settings: ServerSettings) -> None:
+    """Raise BadOption for a port that a person named and that is closed only because nothing switches it on or off."""
+    for port, switch in _CLOSED_PORTS.items():
+        source = settings.sources.get(port)
+        if source in (FLAG, ENVIRONMENT) and switch not in settings.sources:
+            option, flag = SERVER_OPTIONS[port], SERVER_OPTIONS[switch].flag
+            spelled = f"--{option.flag}" if source == FLAG else option.variable
+            raise BadOption.of(spelled, f"this port is closed: add --{flag}=true to open it, or --{flag}=false")
 
 
 def _check_safe_ports(settings: ServerSettings, services: Mapping[Service, tuple[str, int]]) -> None:

@@ -13,20 +13,15 @@ from core.inference.tensors import Shape
 
 EXTENSIONS = (
     "classification",
-    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
-    "trace",
-    "logging",
 )
-"""The protocol extensions as Triton lists them; clients look for them, so those that are refused are listed too."""
+"""The protocol extensions that this server has, in Triton's order: clients look for them before they use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

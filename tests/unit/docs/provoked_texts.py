@@ -100,6 +100,8 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         (["--http-prot=1"], {}),
         ([], {"TRIDENT_HTTP_PROT": "1"}),
         (["--grpc-keepalive=1"], {}),
+        (["--grpc-port=8001"], {}),
+        (["--sagemaker-port=8080", repository], {}),
         (["models"], {}),
         (["--allow-http=maybe", repository], {}),
         (["--http-port=many", repository], {}),

@@ -155,3 +155,16 @@ def test_the_option_overrides_its_deprecated_form() -> None:
 
 def test_settings_without_a_deprecated_option_give_no_warning() -> None:
     assert deprecations({"disable_auto_complete_config": True}) == ()
+
+
+@pytest.mark.parametrize("service", ["sagemaker", "vertex-ai"])
+def test_a_named_port_that_is_closed_is_refused(service: str) -> None:
+    with pytest.raises(
+        BadOption, match=f'^Bad option: "--{service}-port".\nthis port is closed: add --allow-{service}'
+    ):
+        read_settings(["--model-repository=/models", f"--{service}-port=9000"], {})
+    read_settings(["--model-repository=/models", f"--{service}-port=9000", f"--allow-{service}=false"], {})
+
+
+def test_a_port_that_the_platform_closes_may_be_named() -> None:
+    read_settings(["--model-repository=/models", "--http-port=9000"], {"AIP_MODE": "PREDICTION"})

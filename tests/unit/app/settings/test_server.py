@@ -51,6 +51,7 @@ SAMPLES = {
     "public_routes": "health,metrics",
 }
 # The first is needed for all others to be read, the other two have one value that is supported so far.
+OPENED_BY = {"sagemaker_port": "allow-sagemaker", "vertex_ai_port": "allow-vertex-ai"}
 APART = {"model_repository", "model_control_mode", "load_model"}
 
 
@@ -63,9 +64,10 @@ def sample(name: str, default: object) -> str:
 @pytest.mark.parametrize("name", [name for name, each in SERVER_OPTIONS.items() if each.flag and name not in APART])
 def test_every_option_can_be_set_by_flag_and_by_variable(name: str) -> None:
     each = SERVER_OPTIONS[name]
+    opened = [f"--{OPENED_BY[name]}=true"] if name in OPENED_BY else []
     text = sample(name, each.default)
-    by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}")
-    by_variable = settings(**{each.variable: text})
+    by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}", *opened)
+    by_variable = settings(*opened, **{each.variable: text})
     assert getattr(by_flag, name) == getattr(by_variable, name) != each.default
     assert (by_flag.sources[name], by_variable.sources[name]) == ("flag", "environment")
 
