@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.settings.server import ServerSettings
 from app.version import VERSION
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.readiness import Readiness
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:
@@ -13,7 +14,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         repositories=settings.model_repository,
         server_id=settings.server_id,
         server_version=VERSION,
-        strict_readiness=settings.strict_readiness,
+        readiness=Readiness(settings.strict_readiness),
         auto_complete=not settings.disable_auto_complete_config,
         config_name=settings.model_config_name,
         control_mode=settings.model_control_mode,

@@ -136,10 +136,10 @@ class InferenceEngine:
         return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
-        """Whether the start has ended and, under strict readiness, every known model can serve."""
+        """Whether the start has ended and the models meet the rule of the options."""
         if self._lifecycle.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
-        return not self._options.strict_readiness or all(model.is_ready for model in self._models.all())
+        return self._options.readiness.is_met(self._models.all())
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         return self._models.find(name, version).is_ready

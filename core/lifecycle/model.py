@@ -143,6 +143,7 @@ class Model:
         with self._operation:
             self._content = None
             self.problem = ""
+            self.required = False
             with self._changing:
                 self._replace({}, dict.fromkeys(self.serving.values(), cause))
 

@@ -118,8 +118,8 @@ class Models:
             return list(self._models.values())
 
     def unready(self) -> dict[str, str]:
-        """The models that are not ready, with the reason; the reason is empty while a model loads."""
-        return {model.key.name: _failure(model) for model in self._all() if not model.is_ready}
+        """The models that are not ready, or whose last load failed, with the reason, which is empty while one loads."""
+        return {model.key.name: _failure(model) for model in self._all() if model.has_failed or not model.is_ready}
 
     def names(self) -> set[str]:
         return {model.key.name for model in self._all()}
@@ -174,11 +174,11 @@ class Models:
 
 
 def _reasons(model: Model) -> str:
-    return "; ".join(
-        f"version {number} is {version.state.current.value}"
-        + (f": {version.state.reason}" if version.state.reason else "")
-        for number, version in sorted(model.versions.items())
-    )
+    reasons = []
+    for number, version in sorted(model.versions.items()):
+        reason = version.state.reason or version.reload_failure
+        reasons.append(f"version {number} is {version.state.current.value}" + (f": {reason}" if reason else ""))
+    return "; ".join(reasons)
 
 
 def _failure(model: Model) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.lifecycle.readiness import Readiness
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
@@ -21,7 +23,7 @@ class EngineOptions:
     repositories: tuple[str, ...]
     server_id: str = "triton"
     server_version: str = ""
-    strict_readiness: bool = True
+    readiness: Readiness = Readiness.SERVING
     auto_complete: bool = True
     config_name: str = ""
     control_mode: str = "none"

@@ -72,7 +72,8 @@ class StartProgress:
     def serving_phase(self, models: Models) -> ServingPhase:
         """The phase in detail.
 
-        After the start, `model` and `failures` are what keeps the server unready now, and what the start did not find.
+        After the start, `model` and `failures` are the models that are not what their repository has now, whether or
+        not they keep the server unready, and what the start did not find.
         That looks at every model, so it is not for a hot path.
         """
         with self._lock:

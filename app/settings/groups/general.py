@@ -8,9 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, TEXT, at_least, number
+from app.settings.option_types import BOOLEAN, TEXT, Kind, at_least, number
 
 _SECTION = "Server"
+# A boolean, as in tritonserver, or auto.
+_STRICTNESS = Kind(
+    "auto|true|false", lambda text: text if text == "auto" else "true" if BOOLEAN.parse(text) else "false"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,10 +46,11 @@ class GeneralSettings:
         section=_SECTION,
         own=True,
     )
-    strict_readiness: bool = option(
-        True,
+    strict_readiness: str = option(
+        "auto",
         "strict-readiness",
-        BOOLEAN,
-        "Whether the server is ready only when every model is ready; otherwise it is ready as soon as it has started.",
+        _STRICTNESS,
+        "When the server is ready. auto: when every model of the start serves; a later load that fails changes "
+        "nothing. true: when every version of every model is ready. false: as soon as it has started.",
         section=_SECTION,
     )

@@ -26,10 +26,13 @@ def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures."""
-    if front_end.engine.is_ready():
-        return empty_reply(TEXT)
+    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures.
+
+    The body of a 200 is empty, as in Triton, unless the last load of a model failed: then it has the failures.
+    """
     phase = front_end.engine.phase()
+    if front_end.engine.is_ready():
+        return json_reply({**readiness(phase), "phase": Phase.READY.value}) if phase.failures else empty_reply(TEXT)
     _refuse_exiting(phase)
     return json_reply(readiness(phase), _NOT_YET)
 

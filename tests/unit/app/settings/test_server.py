@@ -25,7 +25,7 @@ def test_the_defaults_are_tritonservers() -> None:
         8000,
         8002,
     )
-    assert (found.exit_on_error, found.exit_timeout_secs, found.strict_readiness) == (True, 30, True)
+    assert (found.exit_on_error, found.exit_timeout_secs, found.strict_readiness) == (True, 30, "auto")
     assert (found.http_thread_count, found.http_max_input_size) == (8, 67108864)
     assert (found.model_load_thread_count, found.model_load_retry_count) == (4, 0)
     assert found.metrics_interval_ms == 2000.0
@@ -47,6 +47,7 @@ SAMPLES = {
     "sagemaker_safe_port_range": "1-65535",
     "vertex_ai_payload": "v2",
     "http_workers": "3",
+    "strict_readiness": "true",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",
 }

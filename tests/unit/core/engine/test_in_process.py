@@ -23,6 +23,7 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.readiness import Readiness
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase
 from core.lifecycle.state import ModelState
@@ -133,7 +134,7 @@ def test_a_model_that_fails_gives_the_reason_and_the_others_serve(tmp_path: Path
 
 def test_without_strict_readiness_a_failed_model_does_not_count(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "typo", "max_batch_sise: 8")
-    with serving(tmp_path, strict_readiness=False) as engine:
+    with serving(tmp_path, readiness=Readiness.STARTED) as engine:
         assert engine.is_ready()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
+from core.lifecycle.readiness import Readiness
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.repository.sources.local import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -111,8 +112,8 @@ def test_the_wildcard_must_be_the_only_startup_model(tmp_path: Path, caplog: pyt
 
 @pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
 def test_a_server_without_its_repository_is_never_ready(tmp_path: Path, mode: str) -> None:
-    for strict in (True, False):
-        with living(tmp_path / "none", control_mode=mode, strict_readiness=strict) as bench:
+    for readiness in Readiness:
+        with living(tmp_path / "none", control_mode=mode, readiness=readiness) as bench:
             assert bench.engine.phase().failures == {
                 "model repository": "Unavailable: repository path is not a valid directory"
             }
@@ -206,10 +207,10 @@ def test_a_failed_load_has_the_text_of_triton(tmp_path: Path) -> None:
         assert "max_batch_sise" in bench.index()[2]
 
 
-def test_the_phase_names_the_models_that_keep_the_server_unready(tmp_path: Path) -> None:
+def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> None:
     write(tmp_path, "good", 1)
     write(tmp_path, "bad", BROKEN)
-    with explicit(tmp_path, load_models=("good",)) as bench:
+    with explicit(tmp_path, load_models=("good",), readiness=Readiness.STRICT) as bench:
         assert failure(bench, "bad").startswith("InvalidRequest: load failed for model 'bad'")
         assert not bench.engine.is_ready()
         assert bench.engine.phase() == ServingPhase(

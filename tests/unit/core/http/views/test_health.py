@@ -27,6 +27,14 @@ def test_a_healthy_server_is_200_and_empty(client: FlaskClient, path: str) -> No
     assert answer.headers["Content-Length"] == "0"
 
 
+def test_a_ready_server_reports_the_loads_that_failed(client: FlaskClient, engine: FakeEngine) -> None:
+    failures = {"simple": "version 2 is READY; version 3 is UNAVAILABLE: Internal: no such file"}
+    engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures=failures)
+    answer = client.get("/v2/health/ready")
+    assert (answer.status_code, answer.content_type) == (200, "application/json")
+    assert answer.json == {"phase": "ready", "loaded": 1, "total": 1, "failures": failures}
+
+
 def test_a_server_that_is_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> None:
     engine.live = False
     answer = client.get("/v2/health/live")
