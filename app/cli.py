@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-_COMMANDS = ("serve", "validate", "emulate", "version")
+_COMMANDS = ("serve", "validate", "doctor", "emulate", "version")
 _HELP = frozenset({"--help", "-h"})
 _VERSION = frozenset({"--version", "version"})
 _FAILED = 1
@@ -86,6 +86,10 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         from app.commands.validate.command import validate
 
         return validate(arguments)
+    if command == "doctor":
+        from app.commands.doctor.command import doctor
+
+        return doctor(arguments)
     if command == "emulate":
         from app.commands.emulate.command import emulate
 

@@ -16,6 +16,7 @@
     ├── OutOfMemory            UNAVAILABLE     the device has no memory left for this
     ├── BackendFailed          INTERNAL        the backend raised while executing
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
+        └── AccessRefused      UNAVAILABLE     its storage refused a call
 
 Status numbers of a protocol do not appear here: each front end maps codes (and, where it must, classes) to its own.
 Source: Triton's `tritonserver.h` (codes), docs/spec/http.md section 1, docs/spec/repository.md section 1.1 (labels).
@@ -123,3 +124,7 @@ class BackendFailed(ServerError):
 
 class RepositoryUnavailable(ServerError):
     code = ErrorCode.UNAVAILABLE
+
+
+class AccessRefused(RepositoryUnavailable):
+    """A storage refused a call: the identity lacks a permission, or its credentials are not valid."""

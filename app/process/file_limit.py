@@ -14,6 +14,11 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard == resource.RLIM_INFINITY:
+    return connection_places(hard)
+
+
+def connection_places(limit: int) -> int:
+    """The number of connections that may be open with this limit of open files."""
+    if limit == resource.RLIM_INFINITY:
         return _MAX_PLACES
-    return max(_MIN_PLACES, min(_MAX_PLACES, hard - _RESERVED_FILES))
+    return max(_MIN_PLACES, min(_MAX_PLACES, limit - _RESERVED_FILES))

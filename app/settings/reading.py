@@ -26,10 +26,13 @@ def with_repositories(arguments: Sequence[str]) -> list[str]:
     return options + [f"--model-repository={word}" for word in words]
 
 
-def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerSettings:
+def read_settings(
+    arguments: Sequence[str], environ: Mapping[str, str] | None = None, *, needs_repository: bool = True
+) -> ServerSettings:
     """The settings that the arguments after the command and `environ` give; None is the process environment.
 
-    Raises BadOption with the text for the person who starts the server.
+    With `needs_repository` a missing model repository is an error. Raises BadOption with the text for the person who
+    starts the server.
     """
     found = find_platform(SERVER_OPTIONS, arguments, process_environment() if environ is None else environ)
     given = found.given
@@ -43,5 +46,5 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] | None = 
         vertex=found.vertex,
         any_layout=found.any_layout or bool(given.values.get("single_model")),
     )
-    check(settings)
+    check(settings, needs_repository=needs_repository)
     return settings

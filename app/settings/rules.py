@@ -53,9 +53,11 @@ def check_grpc(unused: Iterable[UnusedValue]) -> None:
         raise BadOption.of(found.spelled, reason)
 
 
-def check(settings: ServerSettings) -> None:
+def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     """Raise BadOption for the first invalid combination."""
     _check_models(settings)
+    if needs_repository and not any(settings.model_repository) and not settings.multi_model:
+        raise BadOption("--model-repository must be specified")
     _check_http(settings)
     _check_ports(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
@@ -73,8 +75,6 @@ def _check_models(settings: ServerSettings) -> None:
     _check_single_model(settings)
     if settings.multi_model and settings.model_control_mode != "explicit":
         raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
-    if not any(settings.model_repository) and not settings.multi_model:
-        raise BadOption("--model-repository must be specified")
 
 
 def _check_single_model(settings: ServerSettings) -> None:

@@ -14,13 +14,15 @@ _WIDTH = 100
 USAGE = """\
 Usage: trident serve REPO [options]                     serve the models of a repository
        trident validate REPO [REPO ...]                 print every problem of every model, without a server
+       trident doctor REPO [options]                    print whether this machine can serve the models, and cures
        trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
        trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
        trident version                                  print the version, as trident --version does
        trident --help
 
 Options without a command mean serve, so that a tritonserver command line works unchanged.
-`trident serve --help`, `trident validate --help` and `trident emulate --help` list the options of each command.
+`trident serve --help`, `trident validate --help`, `trident doctor --help` and `trident emulate --help` list the options
+of each command.
 """
 
 VALIDATE_USAGE = """\
@@ -32,6 +34,19 @@ Prints every problem of every model as path, message and hint; exits with status
   --model-config-name=string                      use configs/<name>.pbtxt of a model if it exists
   --disable-auto-complete-config                  take each configuration as written
   --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
+"""
+
+DOCTOR_USAGE = """\
+Usage: trident doctor [--json] [REPO ...] [options of serve]
+
+Checks this machine for a server with these options, and prints a line for each check, with a cure unless it is ok:
+credentials, region, proxy, clock and calls of S3 and Cloud Storage; the models of each repository; memory and disk;
+cores, open files and other limits; the ports; the GPUs and their libraries. It starts no server. Exits with status 1 if
+a check has failed; a warning alone leaves it 0. No secret is printed.
+
+  --json  the report as JSON: the counts `failed` and `warnings`, and `lines`
+
+All options of `trident serve --help` have the same meaning here. Without a repository the machine alone is checked.
 """
 
 EMULATE_USAGE = """\
@@ -89,7 +104,7 @@ def usage(command: str) -> str:
     """The text of `trident COMMAND --help`; for any other word that of `trident --help`."""
     if command == "serve":
         return serve_usage()
-    return {"validate": VALIDATE_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
+    return {"validate": VALIDATE_USAGE, "doctor": DOCTOR_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
 
 
 def serve_usage() -> str:

@@ -18,6 +18,7 @@ from pkgutil import iter_modules
 
 from core import backends
 from core.backends.base import Backend
+from core.backends.devices.device_support import DeviceSupport
 from core.backends.parameter_values import integer
 from core.config.instance_groups import GpuIds
 from core.config.paths import is_plain
@@ -38,6 +39,22 @@ def installed_backends() -> dict[str, MakeBackend]:
     """What makes each backend of this installation, by name. Imports no framework."""
     packages = [module.name for module in iter_modules(backends.__path__) if module.ispkg]
     return {name: partial(_import_and_make, name) for name in packages if find_spec(_module_of(name)) is not None}
+
+
+def device_support() -> dict[str, DeviceSupport | str]:
+    """The devices that each backend of this installation supports, by name, or why its framework cannot be imported.
+
+    Imports the frameworks. A backend describes its support in the function `device_support` of a module of that name.
+    """
+    found: dict[str, DeviceSupport | str] = {}
+    for name in installed_backends():
+        module = f"{backends.__name__}.{name}.device_support"
+        try:
+            if find_spec(module) is not None:
+                found[name] = import_module(module).device_support()
+        except ImportError as error:
+            found[name] = str(error)
+    return found
 
 
 class BackendRegistry:

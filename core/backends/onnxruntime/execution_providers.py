@@ -24,7 +24,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
 # Hints for a provider that the installed ONNX Runtime was built without.
-_CURES = {
+CURES = {
     CUDA: "install trident-inference[gpu] instead of [cpu]",
     TENSORRT: "install trident-inference[gpu] and TensorRT, or remove the accelerator 'tensorrt'",
     OPENVINO: "install onnxruntime-openvino, or remove the accelerator 'openvino'",
@@ -64,7 +64,7 @@ def check_available(requests: Sequence[ProviderRequest], available: Sequence[str
             raise ModelLoadFailed(
                 f"unable to load model '{model_name}', it needs {request.name}, which the installed ONNX Runtime "
                 f"does not have (it has {', '.join(available)})",
-                hint=_CURES.get(request.name),
+                hint=CURES.get(request.name),
                 model=model_name,
             )
 
@@ -81,7 +81,7 @@ def check_active(
         cause = missing_library or "its libraries, or the driver, are missing or of another version"
         raise ModelLoadFailed(
             f"unable to load model '{model_name}', ONNX Runtime could not start {', '.join(lacking)}: {cause}",
-            hint=_CURES.get(lacking[0]),
+            hint=CURES.get(lacking[0]),
             model=model_name,
         )
 

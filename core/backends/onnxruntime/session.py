@@ -42,7 +42,7 @@ FAILURES: tuple[type[Exception], ...] = (
 )
 """ONNX Runtime's own exceptions, of which newer releases have more, and those that its bindings raise for the rest."""
 
-_LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
+LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
 
 # Some builds of ONNX Runtime collect telemetry. Nothing about the server's models may leave it.
 onnxruntime.disable_telemetry_events()
@@ -86,7 +86,7 @@ def make_session(request: SessionRequest) -> Any:
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
     active = session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
-    library = missing_library(missing[0], _LIBRARIES) if missing else ""
+    library = missing_library(missing[0], LIBRARIES) if missing else ""
     check_active(request.providers, active, library, name)
     for provider in request.providers:
         if provider.log_line:

@@ -16,6 +16,7 @@ _log = logging.getLogger("trident.observability")
 
 _LIBRARY = "libnvidia-ml.so.1"
 _UUID_BYTES = 96
+_VERSION_BYTES = 80
 _FUNCTION_NOT_FOUND = 13
 _CODES = {
     1: "not initialized",
@@ -82,6 +83,18 @@ class Nvml:
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         return [self._gpu(index) for index in range(count.value)]
+
+    def driver_version(self) -> str:
+        """The version of the driver, such as `550.54.15`."""
+        text = ctypes.create_string_buffer(_VERSION_BYTES)
+        self._call("nvmlSystemGetDriverVersion", text, ctypes.c_uint(_VERSION_BYTES))
+        return text.value.decode()
+
+    def cuda_version(self) -> str:
+        """The newest version of CUDA that the driver supports, such as `12.4`."""
+        number = ctypes.c_int()
+        self._call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(number))
+        return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
     def utilization(self, gpu: Gpu) -> float:
         value = _Utilization()

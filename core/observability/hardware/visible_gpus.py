@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from core.observability.hardware.nvml import Gpu, Nvml, NvmlError, NvmlLibrary, load_library
 
@@ -25,6 +26,33 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
             break
         chosen += found
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class DriverReading:
+    """NVIDIA's driver: its version, the newest CUDA version that it supports, and the total bytes of each visible GPU.
+
+    The bytes of a GPU that does not report them are 0.
+    """
+
+    version: str
+    cuda: str
+    gpu_bytes: tuple[int, ...]
+
+
+def read_driver(visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> DriverReading | str:
+    """The driver and the GPUs in `visible`, or the reason why they cannot be read. May block for seconds."""
+    try:
+        nvml, gpus = open_visible(visible, load)
+    except (OSError, NvmlError) as error:
+        return str(error)
+    try:
+        memory = [_memory_or_none(nvml, gpu) for gpu in gpus]
+        return DriverReading(nvml.driver_version(), nvml.cuda_version(), tuple(m[0] if m else 0 for m in memory))
+    except NvmlError as error:
+        return str(error)
+    finally:
+        nvml.close()
 
 
 def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> tuple[Nvml, list[Gpu]]:

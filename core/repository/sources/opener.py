@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core.repository.cache.model_cache import ModelCache
 from core.repository.download.downloader import Downloader
@@ -17,6 +18,10 @@ from core.repository.sources.source import Source
 from core.repository.stores.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
 from core.repository.stores.object_store import ObjectStore
 from core.repository.stores.renewed_store import RenewedStore
+
+if TYPE_CHECKING:
+    from core.repository.stores.gcs.store import GcsStore
+    from core.repository.stores.s3.store import S3Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,7 @@ class SourceOpener:
 
     def _renewed_store(self, location: Location, credited: Location) -> ObjectStore:
         return RenewedStore(
-            location.text, lambda: self._credential(credited), lambda credential: _store(location, credential)
+            location.text, lambda: self._credential(credited), lambda credential: open_store(location, credential)
         )
 
     def stop(self) -> None:
@@ -102,7 +107,8 @@ def _above(location: Location) -> Location:
     return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
 
 
-def _store(location: Location, credential: S3Credential | GcsCredential | None) -> ObjectStore:
+def open_store(location: Location, credential: S3Credential | GcsCredential | None) -> S3Store | GcsStore:
+    """The store of a cloud location, without asking its storage. Raises what S3Store and GcsStore raise."""
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme is Scheme.S3:
         from core.repository.stores.s3.store import S3Store

@@ -175,6 +175,10 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
     for command, *arguments in found:
         if command == "serve":
             read_settings(with_repositories([*arguments, "--model-repository=/models"]), {})
+        elif command == "doctor":
+            read_settings(
+                with_repositories([each for each in arguments if each != "--json"]), {}, needs_repository=False
+            )
         elif command == "validate":
             read_validate_options(arguments)
         else:

@@ -189,3 +189,24 @@ def test_the_page_lists_the_statuses_that_the_server_answers() -> None:
 def test_every_row_gives_a_meaning_and_a_cure() -> None:
     for heading in ("message", "what you see"):
         assert [cells for cells in rows(PAGE, heading) if len(cells) != 3 or not all(cells)] == []
+
+
+# --- trident doctor
+
+
+def doctor_checks() -> set[str]:
+    """The names of the lines that `trident doctor` can print, except services, backends and providers."""
+    calls = [
+        node
+        for path in (ROOT / "app" / "commands" / "doctor").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Line"
+    ]
+    names = [call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)]
+    return {str(name) for name in names}
+
+
+def test_the_page_explains_every_line_of_the_doctor() -> None:
+    explained = {quote for cells in rows(PAGE, "area") for quote in QUOTE.findall(cells[1])}
+    assert {"clock", "open files"} <= doctor_checks()
+    assert doctor_checks() <= explained

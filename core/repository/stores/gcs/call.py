@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.errors import RepositoryUnavailable
+from core.errors import AccessRefused, RepositoryUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class GcsCall:
     def failed(self, cause: str) -> RepositoryUnavailable:
         return RepositoryUnavailable(f"{self} failed: {cause}")
 
-    def refused(self, identity: str, status: int, hint: str) -> RepositoryUnavailable:
+    def refused(self, identity: str, status: int, hint: str) -> AccessRefused:
         """The error for an identity that lacks the permission, or for missing credentials."""
-        return RepositoryUnavailable(
+        return AccessRefused(
             f"{self} was refused to {identity} (HTTP {status}): it needs the permission {self.name}", hint=hint
         )
 

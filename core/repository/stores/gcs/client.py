@@ -34,6 +34,7 @@ from google.oauth2 import service_account
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import Location
+from core.repository.stores.access import StorageAccess
 from core.repository.stores.cloud_credentials import GcsCredential
 from core.repository.stores.gcs.call import GcsCall
 from core.repository.stores.object_store import TransientError
@@ -94,6 +95,11 @@ class GcsClient:
             return f"user {user}"
         kind = "a user" if isinstance(self._credentials, user_account.Credentials) else "an external account"
         return f"{kind} of {self._key_file or 'the default credentials'}"
+
+    def access(self) -> StorageAccess:
+        """The access of every request. A metadata server's identity is known after its first token."""
+        credentials = "" if self._is_anonymous else type(self._credentials).__module__
+        return StorageAccess(self.identity, credentials, self._endpoint)
 
     def ask(self, call: GcsCall, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         """The JSON answer to `path` with `query`, after a few retries. Raises RepositoryUnavailable, TransientError."""

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from core.repository.location import Location
+from core.repository.stores.access import StorageAccess
 from core.repository.stores.cloud_credentials import GcsCredential
 from core.repository.stores.gcs.call import GcsCall
 from core.repository.stores.gcs.checksums import content_digest, crc32c_checksum, md5_checksum
@@ -29,6 +30,10 @@ class GcsStore:
         self._bucket = location.bucket
         self._prefix = f"{location.prefix}/" if location.prefix else ""
         self._client = GcsClient(location, credential)
+
+    def access(self) -> StorageAccess:
+        """The access that this store has."""
+        return self._client.access()
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         fields = "items(name,size,generation,md5Hash),nextPageToken"

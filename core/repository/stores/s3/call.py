@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import RepositoryUnavailable
+from core.errors import AccessRefused, RepositoryUnavailable
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _LONGEST_MESSAGE = 500
@@ -48,10 +48,10 @@ class S3Call:
             f"{_NO_CLIENT} {what} ({who})" if self.opening else f"{who} failed. {what}", hint=hint
         )
 
-    def refused(self, identity: str, exception: str, message: str) -> RepositoryUnavailable:
+    def refused(self, identity: str, exception: str, message: str) -> AccessRefused:
         """The error for a missing permission or credential; arguments as in `failed`."""
         error = self.failed(identity, exception, message)
-        return RepositoryUnavailable(
+        return AccessRefused(
             f"{error.message}; it needs the permission {self.permission}",
             hint=f"grant {self.permission} to this identity, or give credentials of one that has it",
         )

@@ -30,6 +30,7 @@ from urllib3.exceptions import HTTPError
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import Location
+from core.repository.stores.access import RegionOrigin, StorageAccess
 from core.repository.stores.cloud_credentials import S3Credential
 from core.repository.stores.object_store import TransientError
 from core.repository.stores.s3.call import S3Call, safe_text
@@ -66,8 +67,12 @@ class _Access:
 
     def __init__(self, location: Location, credential: S3Credential | None) -> None:
         """May ask the machine's metadata service for credentials. Raises BotoCoreError, ValueError."""
-        session = _session(credential or S3Credential())
+        credential = credential or S3Credential()
+        session = _session(credential)
         self._credentials = session.get_credentials()
+        self._region_origin = RegionOrigin.DEFAULT
+        if session.region_name:
+            self._region_origin = RegionOrigin.CREDENTIAL_FILE if credential.region else RegionOrigin.CONFIGURATION
         self.client = session.client(
             "s3",
             endpoint_url=location.endpoint_url or None,
@@ -86,6 +91,11 @@ class _Access:
             return f"the credentials from {origin}", ()
         return f"access key …{now.access_key[-4:]} from {origin}", (now.secret_key, now.token or "")
 
+    def describe(self) -> StorageAccess:
+        credentials = self._credentials.method if self._credentials else ""
+        meta = self.client.meta
+        return StorageAccess(self.identity()[0], credentials, meta.endpoint_url, meta.region_name, self._region_origin)
+
 
 class S3Client:
     """Makes calls for one location; any thread, several at once.
@@ -99,6 +109,10 @@ class S3Client:
         self._credential = credential
         self._lock = threading.Lock()
         self._access: _Access | None = None
+
+    def access(self, call: S3Call) -> StorageAccess:
+        """The access with which `call` would be made. Looks up the credentials; raises RepositoryUnavailable."""
+        return self._open(call).describe()
 
     def ask(self, call: S3Call, operation: str, **arguments: object) -> dict[str, Any]:
         """Call the API method `operation`, with botocore's few attempts. Raises TransientError, RepositoryUnavailable.

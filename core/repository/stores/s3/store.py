@@ -11,6 +11,7 @@ from typing import Any
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import Location
+from core.repository.stores.access import StorageAccess
 from core.repository.stores.cloud_credentials import S3Credential
 from core.repository.stores.object_store import Checksum, StoredObject
 from core.repository.stores.s3.call import S3Call
@@ -32,6 +33,10 @@ class S3Store:
         self._root = f"{location.prefix}/" if location.prefix else ""
         self._client = S3Client(location, credential)
         self._opened = False
+
+    def access(self) -> StorageAccess:
+        """The access that this store has. Looks up the credentials; raises RepositoryUnavailable."""
+        return self._client.access(self._call("s3:ListBucket"))
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         root = self._root + prefix

@@ -66,3 +66,9 @@ def test_words_are_repositories_beside_options_of_every_kind() -> None:
         "--model-repository=/models",
         "--model-repository=s3://bucket",
     ]
+
+
+def test_a_repository_may_be_left_out_where_it_is_not_needed() -> None:
+    assert read_settings(["--http-port=1"], {}, needs_repository=False).model_repository == ()
+    with pytest.raises(BadOption, match="--model-repository must be specified"):
+        read_settings(["--http-port=1"], {})

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from core.backends.base import Backend
-from core.backends.registry import BackendRegistry, installed_backends
+from core.backends.devices.device_support import DeviceSupport
+from core.backends.registry import BackendRegistry, device_support, installed_backends
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.project import ROOT
@@ -146,3 +147,9 @@ assert engine.finish(20)
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (ran.stdout, ran.returncode) == ("False\n", 0), ran.stderr
+
+
+def test_the_installed_backends_describe_their_devices() -> None:
+    found = device_support()
+    assert set(found) <= set(installed_backends())
+    assert isinstance(found["onnxruntime"], DeviceSupport)

@@ -39,6 +39,10 @@ class FakeNvml:
                 self.sessions -= 1
             case "nvmlDeviceGetCount_v2":
                 pointed(arguments[0]).value = len(UUIDS)
+            case "nvmlSystemGetDriverVersion":
+                arguments[0].value = b"550.54.15"
+            case "nvmlSystemGetCudaDriverVersion_v2":
+                pointed(arguments[0]).value = 12040
             case "nvmlDeviceGetHandleByIndex_v2":
                 pointed(arguments[1]).value = arguments[0].value + 1
             case "nvmlDeviceGetUUID":

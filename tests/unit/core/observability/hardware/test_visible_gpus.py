@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from core.observability.hardware.nvml import Gpu
-from core.observability.hardware.visible_gpus import gpu_memory, gpu_uuids, visible_gpus
+from core.observability.hardware.visible_gpus import DriverReading, gpu_memory, gpu_uuids, read_driver, visible_gpus
 from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
 
 
@@ -47,3 +47,17 @@ def test_memory_follows_the_order_of_the_visible_gpus(library: FakeNvml) -> None
     assert gpu_memory("0,1", lambda: library) == (None, None)
     assert library.sessions == 0
     assert gpu_memory(load=no_library) == ()
+
+
+def test_the_driver_is_read_with_the_memory_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert read_driver("1,0", lambda: library) == DriverReading("550.54.15", "12.4", (160_000, 80_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert read_driver("0", lambda: library) == DriverReading("550.54.15", "12.4", (0,))
+    assert library.sessions == 0
+
+
+def test_a_driver_that_cannot_be_read_gives_the_reason(library: FakeNvml) -> None:
+    assert read_driver(load=no_library) == "libnvidia-ml.so.1: cannot open shared object file"
+    library.codes["nvmlSystemGetDriverVersion"] = 15
+    assert read_driver(load=lambda: library) == "nvmlSystemGetDriverVersion: GPU is lost (15)"
+    assert library.sessions == 0

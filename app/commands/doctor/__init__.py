@@ -1,0 +1,1 @@
+"""The command `trident doctor`: each module reads one part of the machine and turns the readings into lines."""

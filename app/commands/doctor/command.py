@@ -1,0 +1,92 @@
+"""`trident doctor`: tells a person whether this machine can serve a repository, with a cure for each fault."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from app.commands.doctor.access_lines import storage_lines
+from app.commands.doctor.gpu import gpu_lines, read_gpu
+from app.commands.doctor.limits import limit_lines, read_limits
+from app.commands.doctor.ports import port_lines, read_ports
+from app.commands.doctor.report import Level, Line, has_failed, json_report, text_report
+from app.commands.doctor.repository import (
+    RepositoryReading,
+    read_cache,
+    read_repository,
+    repository_lines,
+    room_lines,
+)
+from app.commands.doctor.storage import read_storage
+from app.process.environment import disable_telemetry, process_environment
+from app.settings.reading import read_settings, with_repositories
+from app.settings.server import ServerSettings
+from core.errors import ServerError
+from core.repository.location import Scheme, parse_location
+
+_JSON = "--json"
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Print the report; the arguments are `--json` and those of `serve`. Returns 1 if a line has failed, otherwise 0.
+
+    Raises BadOption.
+    """
+    of_serve = [each for each in arguments if each != _JSON]
+    settings = read_settings(with_repositories(of_serve), needs_repository=False)
+    _log_nothing()
+    disable_telemetry()
+    lines = examine_machine(settings)
+    sys.stdout.write(json_report(lines) if _JSON in arguments else text_report(lines))
+    return 1 if has_failed(lines) else 0
+
+
+def examine_machine(settings: ServerSettings) -> list[Line]:
+    """Every line of the page. Asks the storages, opens the ports for a moment, and loads local models one by one."""
+    environ = process_environment()
+    storages: list[Line] = []
+    repositories: list[RepositoryReading] = []
+    for text in dict.fromkeys(filter(None, settings.model_repository)):
+        try:
+            location = parse_location(text)
+        except ServerError as error:
+            storages.append(Line("Repository", "address", Level.FAILED, error.message, error.hint or ""))
+            continue
+        if location.scheme is Scheme.LOCAL:
+            repositories.append(read_repository(location, settings))
+            continue
+        storage = read_storage(location, settings.cloud_credential_path, environ)
+        found = storage_lines(storage, environ)
+        storages += found
+        if not has_failed(found):  # otherwise the scan would fail in the same way, after more attempts
+            repositories.append(read_repository(location, settings, storage.folders))
+    limits = read_limits(settings)
+    asked_by = [name for reading in repositories for name in reading.asking_for_gpu]
+    free_memory = limits.room.free if limits.room is not None else None
+    return [
+        *storages,
+        *(line for reading in repositories for line in repository_lines(reading)),
+        *_room_lines(repositories, free_memory, settings),
+        *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
+        *port_lines(read_ports(settings.services(), reuse_port=settings.reuse_http_port)),
+        *gpu_lines(read_gpu(settings), asked_by),
+    ]
+
+
+def _room_lines(
+    repositories: Sequence[RepositoryReading], free_memory: int | None, settings: ServerSettings
+) -> list[Line]:
+    in_cloud = any(reading.location.scheme is not Scheme.LOCAL for reading in repositories)
+    try:
+        return room_lines(repositories, free_memory, read_cache(settings) if in_cloud else None)
+    except OSError as error:
+        cure = "name a folder that can be written with --model-cache-directory"
+        failure = f"the model cache {settings.model_cache_directory} cannot be read: {error.strerror}"
+        return [*room_lines(repositories, free_memory, None), Line("Room", "disk", Level.FAILED, failure, cure)]
+
+
+def _log_nothing() -> None:
+    """The report has everything that a log would say."""
+    from core.observability.logging import LogOptions, configure_logging
+
+    configure_logging(LogOptions(info=False, warning=False, error=False))

@@ -1,0 +1,81 @@
+"""The report of `trident doctor`, as text for a person or as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from core.observability.log_text import escaped
+
+_WIDTH = 100
+
+
+class Level(StrEnum):
+    """How bad a line is. Only FAILED sets the exit status."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the page. Lines of one `area` stand together; `cure` says what to do about a line that is not OK."""
+
+    area: str
+    check: str
+    level: Level
+    text: str
+    cure: str = ""
+
+
+def text_report(lines: Sequence[Line]) -> str:
+    """One block per area, at most 100 columns wide where blanks allow it, and the result in the last line."""
+    blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
+    return "\n".join([*blocks, _result(lines) + "\n"])
+
+
+def json_report(lines: Sequence[Line]) -> str:
+    """A JSON object: the number of failed lines and of warnings, and every line."""
+    counts = {"failed": _count(lines, Level.FAILED), "warnings": _count(lines, Level.WARNING)}
+    return json.dumps({**counts, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
+
+
+def has_failed(lines: Sequence[Line]) -> bool:
+    return _count(lines, Level.FAILED) > 0
+
+
+def _block(area: str, lines: Sequence[Line]) -> str:
+    width = max(len(line.check) for line in lines)
+    return "\n".join([escaped(area), *(text for line in lines for text in _texts(line, width))]) + "\n"
+
+
+def _texts(line: Line, width: int) -> list[str]:
+    mark = line.level.upper() if line.level is Level.FAILED else line.level
+    first = f"  {mark:<7}  {line.check:<{width}}  "
+    margin = " " * len(first)
+    texts = _wrapped(line.text, first, margin)
+    if line.cure:
+        texts += _wrapped(line.cure, f"{margin}cure: ", f"{margin}      ")
+    return texts
+
+
+def _wrapped(text: str, first: str, margin: str) -> list[str]:
+    # A long path or ARN stays whole, so that it can be copied.
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=first, subsequent_indent=margin)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(escaped(text)) or [first.rstrip()]
+
+
+def _result(lines: Sequence[Line]) -> str:
+    failed, warnings = _count(lines, Level.FAILED), _count(lines, Level.WARNING)
+    counts = f"{failed} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"
+    return f"{counts}: {'this machine cannot serve this as it is' if failed else 'ready to serve'}"
+
+
+def _count(lines: Sequence[Line], level: Level) -> int:
+    return sum(line.level is level for line in lines)

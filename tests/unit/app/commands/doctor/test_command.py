@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from tests.unit.app.commands.validate.test_command import _log_as_before  # noqa: F401
+
+
+@pytest.fixture
+def free_port() -> list[str]:
+    """Options for a server with one port, which nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return ["--http-address=127.0.0.1", f"--http-port={port}", "--allow-metrics=false"]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_machine_that_can_serve_has_status_0(
+    shipped_models: Path, free_port: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(shipped_models), *free_port]) == 0
+    page = capsys.readouterr().out
+    assert f"Repository {shipped_models}\n" in page
+    assert "every model would load" in page
+    assert page.splitlines()[-1].endswith("ready to serve")
+
+
+def test_a_failed_line_has_status_1_and_json_has_it_too(
+    shipped_models: Path, taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"--model-repository={shipped_models}", "--http-address=127.0.0.1", f"--http-port={taken}"]
+    assert main(["doctor", "--json", *options, "--allow-metrics=false"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["failed"] == 1
+    (failed,) = [line for line in report["lines"] if line["level"] == "failed"]
+    assert (failed["area"], failed["check"]) == ("Ports", "HTTP")
+
+
+def test_the_machine_alone_is_examined_without_a_repository(
+    free_port: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *free_port]) == 0
+    assert capsys.readouterr().out.startswith("Limits\n")
+
+
+def test_every_repository_has_its_own_lines(
+    shipped_models: Path, tmp_path: Path, free_port: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    options = [f"--model-repository={each}" for each in (shipped_models, missing, "ftp://host/x")]
+    assert main(["doctor", *options, *free_port]) == 1
+    page = capsys.readouterr().out
+    assert "every model would load" in page
+    assert f"Repository {missing}\n  FAILED   models" in page
+    assert "unknown storage ftp://" in page
+
+
+def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--jsn"]) == 1
+    assert "unknown option" in capsys.readouterr().err
+
+
+def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--help"]) == 0
+    assert "Usage: trident doctor [--json] [REPO ...]" in capsys.readouterr().out
