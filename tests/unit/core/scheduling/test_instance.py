@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import weakref
 from collections.abc import Sequence
 from itertools import count
 
+import numpy as np
 import pytest
 
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
-from core.errors import BackendFailed, OutOfMemory
+from core.errors import BackendFailed, OutOfMemory, ServerError
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.observability.statistics import BatchStatistics, ModelStatistics
 from core.scheduling.delivery import deliver
@@ -54,6 +58,11 @@ class Bench:
 
     def execute(self, ids: str) -> None:
         self.instance.execute(self.requests(ids))
+
+    def outcome_error(self, id: str) -> ServerError:
+        (error,) = [answer.error for answer in self.answers if answer.id == id]
+        assert error is not None
+        return error
 
     def outcomes(self) -> dict[str, str]:
         """The text of each request's output or error."""
@@ -99,6 +108,32 @@ def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.L
     assert (counted.execution_count, counted.inference_count) == (3, 7)
     assert sum(counted.request_failures.values()) == 1
     assert sum(record.exc_info is not None for record in caplog.records) == 1
+
+
+def test_the_failure_of_a_part_is_not_chained_to_that_of_the_whole_batch() -> None:
+    bench = Bench(EchoInstance(ValueError))
+    bench.execute("ax")
+    error = bench.outcome_error("x")
+    assert isinstance(error.__cause__, ValueError)
+    assert error.__cause__.__context__ is None
+
+
+@pytest.mark.parametrize("ids", ["a", "ax", "aebx", "x"])
+def test_requests_of_a_failed_batch_are_freed_at_once(ids: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "trident.scheduling")  # captured records would refer to the exceptions
+    bench = Bench(EchoInstance(OutOfMemory))
+    requests = [pending_request(id) for id in ids]
+    content = np.zeros(4, np.int32)
+    requests[0].request.inputs = [InputTensor("IN", "INT32", (4,), content)]
+    watched = weakref.ref(content)
+    gc.collect()
+    gc.disable()
+    try:
+        bench.instance.execute(requests)
+        del content, requests
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_exception_becomes_backend_failed() -> None:
