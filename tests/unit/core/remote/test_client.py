@@ -103,6 +103,14 @@ def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: 
     assert remote.model("simple", 1).spec == identity_spec("simple", 1)
 
 
+def test_a_held_model_is_asked_for_each_time(remote: RemoteEngine, engine: ServedEngine) -> None:
+    """The number of a hold may mean another version after its release."""
+    number = remote.hold_version("simple")
+    assert remote.model("simple", number).spec.version == 3
+    engine.versions["simple"] = (1, 3, 4)
+    assert remote.model("simple", number).spec.version == 4
+
+
 def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> None:
     assert (remote.is_live(), remote.is_ready(), remote.phase()) == (True, True, engine.serving)
     engine.ready = False
