@@ -120,7 +120,7 @@ def _region_line(area: str, access: StorageAccess, environ: Mapping[str, str]) -
 def _endpoint_line(area: str, access: StorageAccess, environ: Mapping[str, str]) -> Line:
     proxy = proxy_of(access.endpoint, environ)
     via = f", through the proxy {proxy}" if proxy else ", without a proxy"
-    return Line(area, "endpoint", Level.OK, f"{access.endpoint}{via}")
+    return Line(area, "endpoint", Level.OK, f"{_without_password(access.endpoint)}{via}")
 
 
 def proxy_of(endpoint: str, environ: Mapping[str, str]) -> str:

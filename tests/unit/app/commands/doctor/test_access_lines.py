@@ -176,3 +176,8 @@ def test_a_refused_call_to_cloud_storage_shows_the_command() -> None:
 def test_a_call_that_failed_otherwise_has_a_cure_too() -> None:
     call = CallReading("ListObjectsV2", "s3:ListBucket", S3.text, "NoSuchBucket")
     assert "the name of the bucket" in line(replace(GOOD, calls=[call]), "ListObjectsV2").cure
+
+
+def test_a_password_in_the_endpoint_is_masked() -> None:
+    reading = replace(GOOD, access=replace(AWS_ACCESS, endpoint="https://me:secret@minio:9000"))
+    assert line(reading, "endpoint").text == "https://***@minio:9000, without a proxy"
