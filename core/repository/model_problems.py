@@ -1,4 +1,4 @@
-"""Every problem of a model directory, found without serving the model.
+"""Every problem and every warning of a model directory, found without serving the model.
 
 Source: docs/spec/model-config.md sections 2.2 and 2.4.
 """
@@ -16,6 +16,7 @@ from core.config.model_spec import ModelSpec
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
+from core.config.settings_without_effect import settings_without_effect
 from core.config.validation.signature import validate_against_signature
 from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
@@ -50,6 +51,14 @@ def problems_of(
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
         return [Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)]
+
+
+def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
+    """The settings of the model's configuration that have no effect; empty if it cannot be read."""
+    try:
+        return settings_without_effect(read_config(directory, config_name=config_name))
+    except ServerError:  # a problem of the model
+        return []
 
 
 def _problems_of(

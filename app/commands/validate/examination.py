@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from core.config.problem import Problem
     from core.repository.layout import ModelDirectory
 
-# Finds the problems of one model.
+# Finds the problems of one model, or its warnings.
 Check = Callable[["ModelDirectory"], Sequence["Problem"]]
 
 
-def examine(repositories: Iterable[str], check: Check) -> Report:
-    """Report the problems that `check` finds in each model, and the problems of the repositories themselves."""
+def examine(repositories: Iterable[str], check: Check, warn: Check = lambda directory: ()) -> Report:
+    """Report the problems that `check` finds in each model, those of the repositories, and the warnings of `warn`."""
     from core.repository.layout import scan_repository
 
     report = Report()
@@ -36,8 +36,10 @@ def examine(repositories: Iterable[str], check: Check) -> Report:
                 hint = f"the other model is {Path(other, directory.name)}"
                 message = "model appears in two or more repositories"
                 report.findings.append(Finding(repository, directory.name, str(directory.path), message, hint))
-            report.findings += [
-                Finding(repository, directory.name, problem.path, problem.message, problem.hint)
-                for problem in check(directory)
-            ]
+            report.findings += _findings(repository, directory, check(directory))
+            report.warnings += _findings(repository, directory, warn(directory))
     return report
+
+
+def _findings(repository: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
+    return [Finding(repository, directory.name, each.path, each.message, each.hint) for each in problems]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,3 +51,10 @@ def make_check(options: ValidateOptions) -> Check:
         )
 
     return check
+
+
+def make_warnings(options: ValidateOptions) -> Check:
+    """Finds the settings of a model that have no effect."""
+    from core.repository.model_problems import warnings_of
+
+    return partial(warnings_of, config_name=options.config_name)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 
 from core.observability.log_text import escaped
 
 _INDENT = "  "
+_NO_EFFECT = "These settings have no effect; the models load without them.\n"
 _LONGEST_PATH = 44
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem. `model` is empty for a problem of the repository itself; `hint` may be empty."""
+    """One problem or warning. `model` is empty for a problem of the repository itself; `hint` may be empty."""
 
     repository: str
     model: str
@@ -25,29 +27,45 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """`models` is the number of examined models, good and bad."""
+    """`models` is the number of examined models, good and bad; `warnings` are settings that have no effect."""
 
     models: int = 0
     findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
 
 
 def text_report(report: Report) -> str:
-    """One block per model: its name, then path and message of each problem, with the hint below the message."""
-    if not report.findings:
-        return f"{_count(report.models, 'model')}, no problems\n"
-    blocks = []
-    for place, found in groupby(report.findings, key=lambda each: (each.repository, each.model)):
-        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
-        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
-    bad = len({(each.repository, each.model) for each in report.findings if each.model})
-    total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}\n"
-    return "\n".join([*blocks, total])
+    """One block per model: its name, then path and message of each problem, with the hint below the message.
+
+    Blocks of the same form with the warnings follow.
+    """
+    blocks = _blocks(report.findings)
+    if report.warnings:
+        blocks += [_NO_EFFECT, *_blocks(report.warnings)]
+    total = f"{_count(report.models, 'model')}, no problems"
+    if report.findings:
+        bad = len({(each.repository, each.model) for each in report.findings if each.model})
+        total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}"
+    if report.warnings:
+        total += f"; {_count(len(report.warnings), 'setting')} without effect"
+    return "\n".join([*blocks, f"{total}\n"])
 
 
 def json_report(report: Report) -> str:
-    """A JSON object: the number of models, and each problem with repository, model, path, message and hint."""
-    problems = [asdict(each) for each in report.findings]
-    return json.dumps({"models": report.models, "problems": problems}, indent=2) + "\n"
+    """A JSON object: the number of models, and the lists of problems and warnings.
+
+    Each entry has repository, model, path, message and hint.
+    """
+    problems, warnings = ([asdict(each) for each in found] for found in (report.findings, report.warnings))
+    return json.dumps({"models": report.models, "problems": problems, "warnings": warnings}, indent=2) + "\n"
+
+
+def _blocks(findings: Iterable[Finding]) -> list[str]:
+    blocks = []
+    for place, found in groupby(findings, key=lambda each: (each.repository, each.model)):
+        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
+        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
+    return blocks
 
 
 def _block(findings: list[Finding]) -> str:
