@@ -37,7 +37,7 @@ def _optimization(config: ModelConfig) -> Iterator[Problem]:
         yield Problem(path, "No instance group is on a GPU.", "remove it, or add a group of KIND_GPU")
     for name in ("input_pinned_memory", "output_pinned_memory"):
         if optimization.HasField(name) and not getattr(optimization, name).enable:
-            yield Problem(f"optimization.{name}", "Batches for a GPU are always gathered in pinned memory.")
+            yield Problem(f"optimization.{name}", "Pinned memory is used for the batches of a GPU in any case.")
     if optimization.gather_kernel_buffer_threshold:
         path = "optimization.gather_kernel_buffer_threshold"
         yield Problem(path, "Batches are gathered on the CPU, never by a kernel.")

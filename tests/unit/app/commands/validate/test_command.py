@@ -41,6 +41,21 @@ def test_the_exit_status_is_1_if_there_is_a_problem(tmp_path: Path, capsys: pyte
     assert [each["path"] for each in json.loads(capsys.readouterr().out)["problems"]] == ["name", "input[0]"]
 
 
+def test_settings_without_effect_do_not_change_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("cached", "response_cache { enable: true }"), ("broken", "{")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    assert validate([str(tmp_path)], check=lambda directory: []) == 0
+    assert capsys.readouterr().out == (
+        "These settings have no effect; the models load without them.\n\n"
+        f"cached ({tmp_path})\n"
+        "  response_cache  There is no response cache: every request is executed.\n\n"
+        "2 models, no problems; 1 setting without effect\n"
+    )
+
+
 def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert validate([str(shipped_models)]) == 0
     assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"

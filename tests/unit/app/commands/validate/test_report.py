@@ -51,4 +51,24 @@ def test_the_json_report_has_every_field() -> None:
     assert json.loads(json_report(report)) == {
         "models": 2,
         "problems": [{"repository": "/models", "model": "digits", "path": "name", "message": "is missing", "hint": ""}],
+        "warnings": [],
     }
+
+
+def test_warnings_follow_the_problems() -> None:
+    found = Finding("/models", "digits", "response_cache", "has no effect", "remove it")
+    report = Report(models=2, warnings=[found])
+    assert text_report(report) == (
+        "These settings have no effect; the models load without them.\n"
+        "\n"
+        "digits (/models)\n"
+        "  response_cache  has no effect\n"
+        "                  hint: remove it\n"
+        "\n"
+        "2 models, no problems; 1 setting without effect\n"
+    )
+    assert [each["path"] for each in json.loads(json_report(report))["warnings"]] == ["response_cache"]
+    report.findings.append(Finding("/models", "bad", "name", "is missing", ""))
+    text = text_report(report)
+    assert text.startswith("bad (/models)\n  name  is missing\n\nThese settings have no effect")
+    assert text.endswith("\n1 problem, in 1 of 2 models; 1 setting without effect\n")
