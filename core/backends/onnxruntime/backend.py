@@ -115,20 +115,23 @@ class OnnxRuntimeBackend:
 
 def _check_signature(config: ModelConfig, session: Any) -> None:
     """Raise InvalidModelConfig if `config` contradicts the graph, and what a trial shows of its outputs."""
-    signature = signature_of(session, config.name)
-    problems = validate_against_signature(config, signature, config.name)
-    if problems and (tried := tried_signature(session, signature)) is not signature:
-        problems = validate_against_signature(config, tried, config.name)
-        for declared, grows in zip(signature.outputs, tried.outputs, strict=True):
-            if declared != grows:
-                _log.info(
-                    "output '%s' of model '%s' is declared as %s, but it grows with the batch: the model is batched",
-                    declared.name,
-                    config.name,
-                    shape_text(declared.shape),
-                )
-    if problems:
-        raise InvalidModelConfig(problems, model=config.name)
+    name, signature = config.name, signature_of(session, config.name)
+    problems = validate_against_signature(config, signature, name)
+    if not problems:
+        return
+    tried = tried_signature(session, signature)
+    if tried is signature or validate_against_signature(config, tried, name):
+        raise InvalidModelConfig(problems, model=name)
+    for declared, grown in zip(signature.outputs, tried.outputs, strict=True):
+        if declared != grown:
+            _log.info(
+                "output '%s' of model '%s' is declared as %s, but a trial run shows that it grows with the batch: "
+                "it is served as %s",
+                declared.name,
+                name,
+                shape_text(declared.shape),
+                shape_text(grown.shape),
+            )
 
 
 @cache

@@ -63,7 +63,8 @@ def test_a_model_whose_outputs_grow_is_batched(datatype: str, tmp_path: Path, ca
         array = np.full((2, 3), b"a", object) if datatype == "BYTES" else np.ones((2, 3), served_dtype(datatype))
         assert served.infer({"INPUT0": array})["OUTPUT0"].shape == (2, 3)
     assert [message for message in caplog.messages if "grows" in message] == [
-        "output 'OUTPUT0' of model 'model' is declared as [1,3], but it grows with the batch: the model is batched"
+        "output 'OUTPUT0' of model 'model' is declared as [1,3], but a trial run shows that it grows with the batch: "
+        "it is served as [-1,3]"
     ]
 
 
@@ -100,6 +101,12 @@ def test_the_default_of_no_batching_serves_the_output_with_any_size(tmp_path: Pa
 def test_a_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [3])
     with serving(declared([1, 3]), text + tensor_text("output", "OUTPUT0", "FP32", [3]), tmp_path):
+        pass
+    wrong = text + tensor_text("output", "OUTPUT0", "FP32", [4])
+    with (
+        pytest.raises(InvalidModelConfig, match="first dimension must be -1"),
+        serving(declared([1, 3]), wrong, tmp_path),
+    ):
         pass
     output = tensor_text("output", "OUTPUT0", "FP32", [1], "reshape {}")
     with (
