@@ -70,8 +70,8 @@ class RequestQueue:
             live += level.head(limit - len(live), now_ns, rejections)
             if len(live) == limit:
                 break
-        for rejection in rejections:
-            self._count_off(rejection.pending)
+        if rejections:
+            self._count_off([rejection.pending for rejection in rejections])
         return live, rejections
 
     def take(self, count: int) -> list[PendingRequest]:
@@ -80,18 +80,17 @@ class RequestQueue:
         for level in self._levels:
             for line in (level.waiting, level.delayed):
                 while line and len(taken) < count:
-                    pending = line.popleft()
-                    self._count_off(pending)
-                    taken.append(pending)
+                    taken.append(line.popleft())
+        self._count_off(taken)
         return taken
 
     def clear(self) -> list[PendingRequest]:
         """Remove and return everything."""
         return self.take(self.size)
 
-    def _count_off(self, pending: PendingRequest) -> None:
-        self.size -= 1
-        self.items -= pending.batch_size or 1
+    def _count_off(self, requests: list[PendingRequest]) -> None:
+        self.size -= len(requests)
+        self.items -= sum([pending.batch_size or 1 for pending in requests])
 
 
 class _Level:
