@@ -44,7 +44,7 @@ class ServerError(Exception):
     """An error with a text for the client, a code, and perhaps a hint and the model that it concerns.
 
     The client reads `message`, which is Triton's text if a client could match on it. `hint` says what to do about the
-    error; it is sent in a header and logged, but never in the body.
+    error; it is logged and sent in a header, on the v2 port in the body, too.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN

@@ -33,6 +33,7 @@ class VertexApplication(V2Application):
     """
 
     early_error_mime = JSON
+    hint_in_body = False
 
     def __init__(
         self,

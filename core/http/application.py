@@ -48,12 +48,14 @@ class V2Application(HttpFrontEnd, Flask):
 
     * `routes`: the route table.
     * `early_error_mime`: the content type of a refusal before the body is parsed.
+    * `hint_in_body`: whether the body of an error has its hint, too.
     * `infer_path(path)`: the paths of infer requests. A pure function: its results are remembered.
     * `status_of(error)`: the status of an error.
     """
 
     routes: tuple[Route, ...] = ROUTES
     early_error_mime = TEXT
+    hint_in_body = True
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
         Flask.__init__(self, "core.http", static_folder=None, template_folder=None)
@@ -137,7 +139,7 @@ class V2Application(HttpFrontEnd, Flask):
     def _refuse(self, error: Exception, mime: str, environ: Environ) -> Reply:
         status = self.status_of(error)
         errors.log_error(error, status, environ)
-        return errors.error_reply(error, status, mime, environ)
+        return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
 
     # --- Flask -------------------------------------------------------------------------------------------------------
 

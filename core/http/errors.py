@@ -114,11 +114,21 @@ def message_of(error: Exception) -> str:
     return "unexpected error in the server, its log says more"
 
 
-def error_reply(error: Exception, status: int, mime: str, environ: Environ) -> Reply:
-    """A reply with the body `{"error": message}`, and the hint and the request's id in headers."""
+def error_reply(error: Exception, status: int, mime: str, environ: Environ, *, hint_in_body: bool = True) -> Reply:
+    """A reply with the body `{"error": message}`, and the hint and the request's id in headers.
+
+    With `hint_in_body` the body of an error that has a hint is `{"error": message, "hint": hint}`: clients like
+    `tritonclient` show no headers.
+    """
+    document = {"error": _valid(message_of(error))}
+    if hint_in_body and isinstance(error, ServerError) and error.hint:
+        document["hint"] = _valid(error.hint[:_LONGEST_HEADER])
+    return text_reply(status, orjson.dumps(document), mime, _extra_headers(error, environ))
+
+
+def _valid(text: str) -> str:
     # A message may quote a client's text, which need not be valid Unicode.
-    message = message_of(error).encode("utf-8", "replace").decode()
-    return text_reply(status, orjson.dumps({"error": message}), mime, _extra_headers(error, environ))
+    return text.encode("utf-8", "replace").decode()
 
 
 def _extra_headers(error: Exception, environ: Environ) -> Headers:

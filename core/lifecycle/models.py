@@ -159,10 +159,12 @@ class Models:
         loading = self.loading_error(name, version)
         if loading is not None:
             return loading
-        if not models or not models[0].versions:
+        model = models[0] if models else None
+        if model is not None and model.has_failed and not model.serving and (version == -1 or not model.versions):
+            return _failed_to_load(model)
+        if model is None or not model.versions:
             kind = InvalidRequest if self._namespacing else ModelNotFound
-            return kind(f"{_UNKNOWN}'{name}' is not found", hint=(models[0].problem or None) if models else None)
-        model = models[0]
+            return kind(f"{_UNKNOWN}'{name}' is not found")
         if version == -1:
             return ModelNotFound(f"{_UNKNOWN}'{name}' has no available versions", hint=_reasons(model))
         if version not in model.versions:
@@ -171,6 +173,16 @@ class Models:
                 f"{_UNKNOWN}'{name}' version {version} is not found", hint=f"the versions are: {known}"
             )
         return ModelNotReady(f"{_UNKNOWN}'{name}' version {version} is not at ready state", hint=_reasons(model))
+
+
+def _failed_to_load(model: Model) -> ModelNotReady:
+    """Triton says that it is not found or has no available versions, and has the reason only in its log."""
+    reason = model.problem or _reasons(model)
+    return ModelNotReady(
+        f"model '{model.key.name}' failed to load: {reason}",
+        hint="correct it and load it again; `trident validate REPO` lists all problems of a repository",
+        model=model.key.name,
+    )
 
 
 def _reasons(model: Model) -> str:

@@ -373,6 +373,7 @@ def provoke_control(texts: ProvokedTexts, folder: Path) -> None:
         with loaded.invocation("hash", "cats.tar.gz"):
             pass
         loaded.unload("hash")
+        texts.answered_by(plain, "/v2/models/hash/infer")
         refusing = FakeEngine()
         loaded = LoadedModels(refusing, str(folder), MemoryBudget(lambda: None))
         loaded.load("hash", f"{folder}/hash/model")

@@ -128,8 +128,10 @@ def test_a_model_that_fails_gives_the_reason_and_the_others_serve(tmp_path: Path
         assert "max_batch_sise" in index["typo"].reason
         assert [entry.name for entry in engine.repository_index(ready_only=True)] == ["good"]
         assert infer(engine, "good", ones(), ones()).error is None
-        with pytest.raises(ModelNotFound, match="has no available versions"):
+        with pytest.raises(ModelNotReady, match="'broken' failed to load: version 1 is UNAVAILABLE: Internal: onnx"):
             engine.model("broken")
+        with pytest.raises(ModelNotReady, match=r"'typo' failed to load: Invalid argument: .* named .max_batch_sise."):
+            engine.model("typo")
 
 
 def test_without_strict_readiness_a_failed_model_does_not_count(tmp_path: Path) -> None:

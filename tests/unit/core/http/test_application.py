@@ -123,8 +123,8 @@ def test_an_error_becomes_a_reply_in_one_place(
     application.error = QueueFull("Exceeds maximum queue size", hint="wait")
     with caplog.at_level(logging.INFO, logger="trident.http"):
         status, headers, body = call(getattr(application, way), INFER)
-    assert (status, body) == ("503 Service Unavailable", b'{"error":"Exceeds maximum queue size"}')
-    assert headers == {"Content-Type": JSON, "Content-Length": "38", "Trident-Hint": "wait", "Retry-After": "1"}
+    assert (status, body) == ("503 Service Unavailable", b'{"error":"Exceeds maximum queue size","hint":"wait"}')
+    assert headers == {"Content-Type": JSON, "Content-Length": "52", "Trident-Hint": "wait", "Retry-After": "1"}
     assert len(caplog.records) == 1
 
 

@@ -60,8 +60,17 @@ def test_status_of_maps_errors_to_statuses(error: Exception, status: int) -> Non
     assert status_of(error) == status
 
 
-def test_the_body_holds_only_the_message() -> None:
-    reply = error_reply(ModelNotFound("no 'é/\"' \n", hint="look there", model="m"), 404, JSON, ENVIRON)
+def test_the_body_has_the_hint_unless_the_port_keeps_it_out() -> None:
+    error = ModelNotFound("no", hint="look\n\ud800")
+    assert error_reply(error, 404, JSON, {}).body == [b'{"error":"no","hint":"look\\n?"}']
+    assert error_reply(error, 404, JSON, {}, hint_in_body=False).body == [b'{"error":"no"}']
+    assert error_reply(ModelNotFound("no"), 404, JSON, {}).body == [b'{"error":"no"}']
+    assert len(error_reply(ModelNotFound("no", hint="x" * 5000), 404, JSON, {}).body[0]) < 1200
+
+
+def test_the_body_has_the_message_as_it_is() -> None:
+    error = ModelNotFound("no 'é/\"' \n", hint="look there", model="m")
+    reply = error_reply(error, 404, JSON, ENVIRON, hint_in_body=False)
     assert reply.body == ['{"error":"no \'é/\\"\' \\n"}'.encode()]
     assert dict(reply.headers) == {
         "Content-Type": JSON,

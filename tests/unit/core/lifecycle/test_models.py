@@ -57,13 +57,19 @@ def test_find_returns_a_version_or_the_latest_ready_one() -> None:
         ("m", 9, ModelNotFound, "Request for unknown model: 'm' version 9 is not found"),
         ("m", 7, ModelNotReady, "Request for unknown model: 'm' version 7 is not at ready state"),
         ("m", 8, ModelLoading, "Request for unknown model: 'm' version 8 is not at ready state"),
-        ("failed", -1, ModelNotFound, "Request for unknown model: 'failed' has no available versions"),
+        ("gone", -1, ModelNotFound, "Request for unknown model: 'gone' has no available versions"),
+        ("failed", 1, ModelNotReady, "Request for unknown model: 'failed' version 1 is not at ready state"),
+        ("failed", 2, ModelNotFound, "Request for unknown model: 'failed' version 2 is not found"),
         ("loading", -1, ModelLoading, "model 'loading' is still being loaded"),
         ("loading", 1, ModelLoading, "Request for unknown model: 'loading' version 1 is not at ready state"),
         ("loading", 9, ModelNotFound, "Request for unknown model: 'loading' version 9 is not found"),
         ("awaited", -1, ModelLoading, "model 'awaited' is still being loaded"),
         ("awaited", 9, ModelLoading, "model 'awaited' is still being loaded"),
         ("empty", -1, ModelNotFound, "Request for unknown model: 'empty' is not found"),
+        # Triton has the reasons of failed loads only in its log.
+        ("failed", -1, ModelNotReady, "model 'failed' failed to load: version 1 is UNAVAILABLE: Internal: broken"),
+        ("invalid", -1, ModelNotReady, "model 'invalid' failed to load: Invalid argument: nothing in it"),
+        ("invalid", 1, ModelNotReady, "model 'invalid' failed to load: Invalid argument: nothing in it"),
     ],
 )
 def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: type[ServerError], message: str) -> None:
@@ -73,9 +79,16 @@ def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: t
         ("m", 8, ModelState.LOADING),
         ("loading", 1, ModelState.LOADING),
         ("failed", 1, ModelState.UNAVAILABLE),
+        ("gone", 1, ModelState.READY),
     )
+    gone = known.add(ModelKey("gone"))
+    gone.serving = {}
+    gone.versions[1].state.move(ModelState.UNLOADING)
+    gone.versions[1].state.move(ModelState.UNAVAILABLE, UNLOADED)
+    known.publish()
     known.add(ModelKey("awaited")).is_awaited = True
-    known.add(ModelKey("empty")).problem = "Invalid argument: nothing in it"
+    known.add(ModelKey("empty"))
+    known.add(ModelKey("invalid")).problem = "Invalid argument: nothing in it"
     with pytest.raises(kind) as caught:
         known.find(name, version)
     assert caught.value.message == message
