@@ -50,8 +50,9 @@ Each ready model version has these. Besides the labels below they have
 * the `metric_tags` of the model configuration, with an underscore before their names.
 
 `--metrics-config=counter_latencies=false` leaves the durations out and, as in Triton, keeps the counters at 0.
-Counters restart at 0 when a version is loaded again. A request that is refused before it is queued (malformed, model
-not ready, queue full) is counted in none of them, but is logged.
+Counters restart at 0 when a version is loaded again. A request that a full queue refuses is a failure with the reason
+REJECTED, which Triton does not count; the statistics call leaves it out, as in Triton. A request that is refused before
+it reaches the queue (malformed, model not ready) is counted only in `trident_http_errors_total`.
 """,
     "trident_repository_": """\
 ## Model repositories
@@ -66,13 +67,14 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
     "flask_": """\
 ## HTTP requests
 
-These count all routes (health, metadata, repository control, `/ping`, `/models`) except the infer routes, whose
-requests are counted with their models, and Vertex AI's two routes. `route` is the pattern of the route, and empty for a
-path without a route. In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those
-of its own port, and each of these has a `_created` gauge with the time of the first request.
+`trident_http_errors_total` counts the errors of all routes; the refusals of what is not HTTP (408, 413, 431 …) are only
+in the log. The others count all routes (health, metadata, repository control, `/ping`, `/models`) except the infer
+routes, whose requests are counted with their models, and Vertex AI's two routes. `route` is the pattern of the route,
+and empty for a path without a route. In one process (`--http-workers=0`) a page shows the requests of one port,
+SageMaker's page those of its own port, and each of these has a `_created` gauge with the time of the first request.
 """,
 }
-_PREFIXES = {"nv_model_": "nv_inference_"}
+_PREFIXES = {"nv_model_": "nv_inference_", "trident_http_": "flask_"}
 # Additions to the help texts, which are Triton's.
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
@@ -88,6 +90,12 @@ NOTES = {
     "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
 }
 _HTTP = (
+    Row(
+        "trident_http_errors_total",
+        "counter",
+        ("method", "route", "status"),
+        "Responses with an error, of all routes including the infer routes; a series appears with its first error",
+    ),
     Row(
         "flask_http_request_duration_seconds",
         "histogram",

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from flask import Flask, Request, Response, request
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import MapAdapter
@@ -63,6 +63,12 @@ class V2Application(HttpFrontEnd, Flask):
         self.request_metrics = CollectorRegistry()
         self._restrictions = Restrictions(options.restricted) if options.restricted else None
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
+        self._errors = Counter(
+            "trident_http_errors",
+            "Responses with an error, of all routes including the infer routes",
+            ("method", "route", "status"),
+            registry=self.request_metrics,
+        )
         self._add_routes()
         PrometheusMetrics(self, path=None, group_by=_route, registry=self.request_metrics)
 
@@ -104,7 +110,7 @@ class V2Application(HttpFrontEnd, Flask):
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
             try:
-                return self._refuse(error, mime, environ)
+                return self._refuse(error, mime, environ, route.rules[0] if route.rules else route.name)
             finally:
                 # The traceback refers to the frames that the error passed, and one of them to the response that has
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
@@ -116,7 +122,7 @@ class V2Application(HttpFrontEnd, Flask):
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 
     def request_metrics_page(self) -> bytes:
-        """Counts and durations of the requests that went through Flask, in the Prometheus text format."""
+        """Counts and durations of the requests that went through Flask, and the errors of all, as Prometheus' text."""
         return generate_latest(self.request_metrics)
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
@@ -136,8 +142,9 @@ class V2Application(HttpFrontEnd, Flask):
             self._infer_paths[target] = found
         return found
 
-    def _refuse(self, error: Exception, mime: str, environ: Environ) -> Reply:
+    def _refuse(self, error: Exception, mime: str, environ: Environ, rule: str) -> Reply:
         status = self.status_of(error)
+        self._errors.labels(environ["REQUEST_METHOD"], rule, str(status)).inc()
         errors.log_error(error, status, environ)
         return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
 
@@ -158,7 +165,7 @@ class V2Application(HttpFrontEnd, Flask):
     def _unrouted(self, error: Exception) -> Response:
         """The response to an error outside a view: above all, to a path without a route."""
         refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
-        return _response(self._refuse(refusal, self.early_error_mime, request.environ))
+        return _response(self._refuse(refusal, self.early_error_mime, request.environ, ""))
 
 
 def _response(reply: Reply) -> Response:

@@ -12,12 +12,12 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validator import BatchForm, RequestValidator
 from core.config.schema import ModelConfig
-from core.errors import ModelNotReady, OutOfMemory, ServerError, ServerStopping
+from core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
-from core.observability.statistics import ModelStatistics
+from core.observability.statistics import FailureReason, ModelStatistics
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
 from core.scheduling.protocol import Scheduler
@@ -168,6 +168,9 @@ class ModelVersion:
             scheduler.submit(pending)
         except (ServerStopping, ModelNotReady) as error:
             self._pass_on(pending, error.with_traceback(None))
+        except QueueFull as error:
+            self.statistics.record_refusal(FailureReason.REJECTED)
+            pending.on_response(InferenceResponse.failed(pending.request, error))
         except ServerError as error:
             pending.on_response(InferenceResponse.failed(pending.request, error))
 
@@ -180,6 +183,7 @@ class ModelVersion:
         except ServerError as error:
             refusal = error.with_traceback(None)
         if successor is self:
+            self.statistics.record_refusal(FailureReason.OTHER)
             pending.on_response(InferenceResponse.failed(request, refusal))
         else:
             successor.submit(pending)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from core.inference.pending_request import PendingRequest
 
 
 class FailureReason(Enum):
-    """Why a request failed after it was accepted; the value is the label of the failure metric."""
+    """Why a request failed or was refused by the queue; the value is the label of the failure metric."""
 
     REJECTED = "REJECTED"
     CANCELED = "CANCELED"
@@ -53,6 +53,7 @@ class StatisticsSnapshot:
     compute_infer_ns: int
     compute_output_ns: int
     pending: int
+    request_refusals: Mapping[FailureReason, int] = field(default_factory=dict)
     failure_ns: int = 0
     last_inference_ms: int = 0
     batches: tuple[BatchStatistics, ...] = ()
@@ -80,7 +81,8 @@ class _ComputeCounters:
 class ModelStatistics:
     """Counters of one model version. Thread-safe; every method returns at once.
 
-    Refusals (queue full, server stopping, an invalid request) are no failures and are not counted anywhere.
+    Requests that the queue refuses (it is full, or the server stops) are counted apart from failures: the metrics show
+    both, the statistics call shows only failures, as in Triton. An invalid request is not counted here.
     """
 
     def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
@@ -92,6 +94,7 @@ class ModelStatistics:
         self._success_count = 0
         self._success_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
+        self._refusals: dict[FailureReason, int] = {}
         self._fail_ns = 0
         self._queue_ns = 0
         self._compute = _ComputeCounters()
@@ -140,12 +143,18 @@ class ModelStatistics:
             self._failures[reason] += 1
             self._fail_ns += now_ns - pending.start_ns
 
+    def record_refusal(self, reason: FailureReason) -> None:
+        """Count one request that the queue did not accept."""
+        with self._lock:
+            self._refusals[reason] = self._refusals.get(reason, 0) + 1
+
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
         with self._lock:
             return StatisticsSnapshot(
                 request_success=self._success_count,
                 request_failures=dict(self._failures),
+                request_refusals=dict(self._refusals),
                 inference_count=self._inference_count,
                 execution_count=self._execution_count,
                 request_ns=self._success_ns,

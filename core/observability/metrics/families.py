@@ -144,13 +144,18 @@ def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iter
         "counter",
         "Number of failed inference requests, all batch sizes",
         (
-            ({**r.labels, "reason": reason.value}, r.statistics.request_failures.get(reason, 0) * unit)
+            ({**r.labels, "reason": reason.value}, _failed(r.statistics, reason) * unit)
             for r in reporters
             for reason in FailureReason
         ),
     )
     for name, text, count in _COUNTS:
         yield _family(name, "counter", text, ((r.labels, count(r.statistics) * unit) for r in reporters))
+
+
+def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:
+    """Triton does not count the requests that a full queue refuses. Here they are failures, so that alarms see them."""
+    return statistics.request_failures.get(reason, 0) + statistics.request_refusals.get(reason, 0)
 
 
 def _download_families(downloads: DownloadMetrics) -> Iterator[MetricFamily]:
@@ -221,6 +226,11 @@ def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, Statisti
     before = {reason: count for reason, count in failures.items() if reason not in _FAILURES_ON_DEVICE}
     executed = {reason: count for reason, count in failures.items() if reason in _FAILURES_ON_DEVICE}
     return (
-        replace(_ZERO, request_failures=before, pending=statistics.pending),
-        replace(statistics, request_failures=executed, pending=0),
+        replace(
+            _ZERO,
+            request_failures=before,
+            request_refusals=statistics.request_refusals,
+            pending=statistics.pending,
+        ),
+        replace(statistics, request_failures=executed, request_refusals={}, pending=0),
     )

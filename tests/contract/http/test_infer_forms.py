@@ -233,6 +233,10 @@ def test_full_queue_refuses_with_retry_after(server: ServerProcess) -> None:
         assert refused.document == {"error": "[request id: <id_unknown>] Exceeds maximum queue size"}
         assert [client.reply().status for client in (first, second)] == [200, 200]
     assert statistics(server, "full")["inference_stats"]["fail"]["count"] == 0
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    assert 'nv_inference_request_failure{model="full",reason="REJECTED",version="1"} 1\n' in page
+    route = 'method="POST",route="/v2/models/<model>/infer",status="503"'
+    assert f"\ntrident_http_errors_total{{{route}}} " in page
 
 
 def test_request_is_refused_after_its_queue_timeout(server: ServerProcess) -> None:

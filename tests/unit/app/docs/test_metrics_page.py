@@ -43,12 +43,17 @@ def test_the_http_metrics_are_those_of_the_application() -> None:
     application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
     client = application.test_client()
     client.get("/v2/health/live")
+    client.get("/none")
     shown = {}
     for family in application.request_metrics.collect():
         labels = {name for sample in family.samples for name in sample.labels} - {"le"}
         name = f"{family.name}_total" if family.type == "counter" else family.name
         shown[name] = (family.type, labels)
-    documented = {row.name: (row.type, set(row.labels)) for row in metric_rows() if row.name.startswith("flask_")}
+    documented = {
+        row.name: (row.type, set(row.labels))
+        for row in metric_rows()
+        if row.name.startswith(("flask_", "trident_http_"))
+    }
     # No view raises an exception, so this family has no series; its labels are those of the requests.
     assert shown.pop("flask_http_request_exceptions_total") == ("counter", set())
     assert documented.pop("flask_http_request_exceptions_total") == documented["flask_http_request_total"]

@@ -201,7 +201,19 @@ def test_requests_through_flask_are_measured_by_route(application: Recording) ->
     assert 'method="UNKNOWN"' in page
     assert "made" not in page
     assert "BREW" not in page
-    assert "infer" not in page
+    assert "infer" not in page.partition("# HELP flask_")[2]
+
+
+def test_errors_of_all_routes_are_counted(application: Recording) -> None:
+    call(application, "/made/up", "GET")
+    call(application, INFER, "PUT")
+    call(application, "/v2", "GET")
+    page = application.request_metrics_page().decode()
+    errors = [line for line in page.splitlines() if line.startswith("trident_http_errors_total{")]
+    assert errors == [
+        'trident_http_errors_total{method="GET",route="",status="404"} 1.0',
+        'trident_http_errors_total{method="PUT",route="/v2/models/<model>/infer",status="405"} 1.0',
+    ]
 
 
 def test_applications_do_not_share_their_metrics() -> None:

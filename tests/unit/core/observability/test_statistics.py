@@ -76,3 +76,12 @@ def test_a_snapshot_does_not_change(statistics: ModelStatistics) -> None:
     statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1)
     assert snapshot.request_failures[FailureReason.OTHER] == 0
     assert statistics.snapshot().request_failures[FailureReason.OTHER] == 1
+
+
+def test_refusals_are_counted_apart_from_failures() -> None:
+    statistics = ModelStatistics()
+    for reason in (FailureReason.REJECTED, FailureReason.REJECTED, FailureReason.OTHER):
+        statistics.record_refusal(reason)
+    snapshot = statistics.snapshot()
+    assert snapshot.request_refusals == {FailureReason.REJECTED: 2, FailureReason.OTHER: 1}
+    assert (sum(snapshot.request_failures.values()), snapshot.failure_ns) == (0, 0)

@@ -18,7 +18,7 @@ from core.observability.statistics import FailureReason, ModelStatistics, Statis
 STATISTICS = StatisticsSnapshot(
     request_success=5,
     request_failures={
-        FailureReason.REJECTED: 1,
+        FailureReason.REJECTED: 0,
         FailureReason.CANCELED: 2,
         FailureReason.BACKEND: 3,
         FailureReason.OTHER: 4,
@@ -31,6 +31,7 @@ STATISTICS = StatisticsSnapshot(
     compute_infer_ns=900_000,
     compute_output_ns=999,
     pending=7,
+    request_refusals={FailureReason.REJECTED: 1},
 )
 DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
 IDLE = ModelMetrics(
