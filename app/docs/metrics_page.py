@@ -11,7 +11,13 @@ from core.observability.hardware.gpu_meter import GpuReading
 from core.observability.metrics.exposition import MetricFamily
 from core.observability.metrics.families import metric_families
 from core.observability.metrics.options import MetricsOptions
-from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.metrics.snapshot import (
+    DownloadMetrics,
+    LoadMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    VersionStateMetrics,
+)
 from core.observability.statistics import FailureReason, ModelStatistics
 
 
@@ -54,6 +60,13 @@ Counters restart at 0 when a version is loaded again. A request that a full queu
 REJECTED, which Triton does not count; the statistics call leaves it out, as in Triton. A request that is refused before
 it reaches the queue (malformed, model not ready) is counted only in `trident_http_errors_total`.
 """,
+    "trident_model_": """\
+## Loads
+
+In every control mode, also of models that do not serve. The states are those of the repository index. A version that
+failed to load is `UNAVAILABLE` until it loads or is no longer wanted; a version that was unloaded has no series. A
+model of which no version could be found has an empty `version`. `namespace` is as above.
+""",
     "trident_repository_": """\
 ## Model repositories
 
@@ -85,6 +98,9 @@ NOTES = {
     "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
     "nv_inference_pending_request_count": "use it for autoscaling",
     "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
+    "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
+    "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
+    "out_of_memory; a model counts once, however many versions it has",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
     "nv_pinned_memory_pool_used_bytes": "always 0",
     "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
@@ -140,7 +156,11 @@ def metric_rows() -> list[Row]:
 def families_of(model: ModelMetrics) -> list[MetricFamily]:
     """All families of a server with this model, a GPU, and a repository in cloud storage."""
     snapshot = MetricsSnapshot(
-        models=(model,), hardware=HardwareReading(cpu=_CPU, gpus=(_GPU,)), downloads=DownloadMetrics()
+        models=(model,),
+        states=(VersionStateMetrics(model=model.model, version=str(model.version), state="READY"),),
+        loads=(LoadMetrics(cause="start", result="success", count=1),),
+        hardware=HardwareReading(cpu=_CPU, gpus=(_GPU,)),
+        downloads=DownloadMetrics(),
     )
     return list(metric_families(snapshot, MetricsOptions()))
 

@@ -25,6 +25,7 @@ from core.lifecycle.overview import VersionOverview, overview
 from core.lifecycle.repository_index import IndexEntry, repository_index
 from core.lifecycle.serving_phase import DownloadPhase, Phase, ServingPhase
 from core.lifecycle.version import ModelVersion
+from core.lifecycle.version_states import version_states
 from core.observability.hardware.cpu_meter import CpuMeter
 from core.observability.hardware.gauges import HardwareGauges
 from core.observability.hardware.gpu_meter import GpuMeter
@@ -166,6 +167,8 @@ class InferenceEngine:
         ]
         return MetricsSnapshot(
             models=tuple(models),
+            states=tuple(state for model in self._models.all() for state in version_states(model)),
+            loads=self._lifecycle.load_counts.metrics(),
             hardware=self._hardware.reading,
             downloads=_download_metrics(self._sources.progress.snapshot()),
         )

@@ -25,6 +25,7 @@ from core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
+from core.lifecycle.load_counts import LoadCause, LoadCounts
 from core.lifecycle.load_request import LoadRequest, check_model_name
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader
@@ -47,8 +48,6 @@ _log = logging.getLogger("trident.lifecycle")
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"
-_STARTUP = "server start"
-_REQUEST = "load request"
 # More than an empty repository takes to be read.
 _START_SECONDS = 30.0
 
@@ -71,6 +70,7 @@ class Lifecycle:
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
         self._progress = StartProgress()
+        self.load_counts = LoadCounts()
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
@@ -115,7 +115,8 @@ class Lifecycle:
                 _log.error("failed to poll model repository for model '%s': %s", name, error.message)
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
             for one in located:
-                self.models.add(one.key).load(one, _REQUEST, request.config)
+                with self.load_counts.counting(LoadCause.REQUEST):
+                    self.models.add(one.key).load(one, LoadCause.REQUEST.value, request.config)
 
     def load_directory(self, name: str, directory: Path) -> None:
         """Load the model in `directory`, outside all repositories, under `name`. Blocks until it serves.
@@ -136,7 +137,9 @@ class Lifecycle:
         model = self.models.add(ModelKey(name))
         model.origin = f" from {directory}"
         try:
-            model.load(Located(ModelKey(name), source, tuple(source.files(name) or ())), _REQUEST)
+            with self.load_counts.counting(LoadCause.REQUEST):
+                located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
+                model.load(located, LoadCause.REQUEST.value)
         except ServerError:
             if not model.serving and not model.required:
                 model.forget()
@@ -216,7 +219,7 @@ class Lifecycle:
             self._fail_start(f"Internal: {error}")
             return
         self._has_repositories = True
-        self._poller = Poller(self._repositories, self.models, self._threads, self._load)
+        self._poller = Poller(self._repositories, self.models, self._threads, partial(self._load, cause=LoadCause.POLL))
         self._load_all(located)
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._options.poll_secs):
@@ -273,13 +276,14 @@ class Lifecycle:
     def _load_at_start(self, located: Located) -> None:
         name = located.key.name
         self._progress.begin_model(name)
-        self._progress.end_model(name, self._load(located, _STARTUP))
+        self._progress.end_model(name, self._load(located, LoadCause.START))
 
-    def _load(self, located: Located, cause: str) -> str:
+    def _load(self, located: Located, cause: LoadCause) -> str:
         """Load a model; returns why it failed, or "". Does not raise: everything is logged."""
         model = self.models.add(located.key)
         try:
-            model.load(located, cause)
+            with self.load_counts.counting(cause):
+                model.load(located, cause.value)
         except ServerError as error:
             return model.problem or error.message.strip()
         except Exception as exc:  # a bug that one model triggers must not end the thread that loads the others

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from core.lifecycle.load_counts import LoadCause
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.model import Model
 from core.lifecycle.models import Models
@@ -17,18 +18,16 @@ from core.repository.repositories import Located, ModelKey, Repositories, Scan
 
 _log = logging.getLogger("trident.lifecycle")
 
-CAUSE = "repository poll"
-
 
 class Poller:
-    """`poll` is called on one thread. `load` loads a model for a cause; it runs on `threads` and does not raise."""
+    """`poll` is called on one thread. `load` loads a model; it runs on `threads` and does not raise."""
 
     def __init__(
         self,
         repositories: Repositories,
         models: Models,
         threads: LoadThreads,
-        load: Callable[[Located, str], object],
+        load: Callable[[Located], object],
     ) -> None:
         self._repositories = repositories
         self._models = models
@@ -70,7 +69,7 @@ class Poller:
         with self._lock:
             located = self._queued.pop(key, None)
         if located is not None:
-            self._load(located, CAUSE)
+            self._load(located)
 
     def _unload_missing(self, scan: Scan) -> None:
         for model in self._models.all():
@@ -78,5 +77,5 @@ class Poller:
             if is_missing and not model.is_busy and model.location not in scan.failures:
                 if model.serving:
                     _log.info("'%s' is no longer in its repository", model.key.name)
-                    model.unload(CAUSE)
+                    model.unload(LoadCause.POLL.value)
                 model.forget()

@@ -168,6 +168,29 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 text="Without the first load.",
             ),
             Panel(
+                "Versions that failed to load",
+                "short",
+                (
+                    (
+                        _BY_VERSION,
+                        f'sum by (model, version) (trident_model_version_state{{{MODEL},state="UNAVAILABLE"}})',
+                    ),
+                ),
+                width=12,
+                text="The number of servers on which the version cannot be loaded.",
+            ),
+            Panel(
+                "Loads per hour",
+                "short",
+                (
+                    (
+                        "{{cause}} {{result}}",
+                        f"sum by (cause, result) (increase(trident_model_loads_total{{{SERVER}}}[1h]))",
+                    ),
+                ),
+                width=12,
+            ),
+            Panel(
                 "Repository control",
                 "reqps",
                 (("{{status}} {{route}}", _http_rate("route, status", 'route=~"/v2/repository/.*"')),),

@@ -16,7 +16,13 @@ from core.observability.hardware.gauges import PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
 from core.observability.metrics.exposition import MetricFamily, Sample
 from core.observability.metrics.options import MetricsOptions
-from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.metrics.snapshot import (
+    DownloadMetrics,
+    LoadMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    VersionStateMetrics,
+)
 from core.observability.statistics import FailureReason, StatisticsSnapshot
 
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
@@ -33,6 +39,7 @@ _ZERO = StatisticsSnapshot(
     compute_output_ns=0,
     pending=0,
 )
+_STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -126,6 +133,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         yield from _gpu_families(snapshot.hardware.gpus)
     if options.cpu and snapshot.hardware.cpu is not None:
         yield from _cpu_families(snapshot.hardware.cpu)
+    yield from _load_families(snapshot.states, snapshot.loads)
     if snapshot.downloads is not None:
         yield from _download_families(snapshot.downloads)
 
@@ -156,6 +164,30 @@ def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iter
 def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:
     """Triton does not count the requests that a full queue refuses. Here they are failures, so that alarms see them."""
     return statistics.request_failures.get(reason, 0) + statistics.request_refusals.get(reason, 0)
+
+
+def _load_families(states: Iterable[VersionStateMetrics], loads: Iterable[LoadMetrics]) -> Iterator[MetricFamily]:
+    yield _family(
+        "trident_model_version_state",
+        "gauge",
+        "1 for the state that a model version is in, 0 for the others",
+        (
+            ({**_state_labels(entry), "state": state}, int(state == entry.state))
+            for entry in states
+            for state in _STATES
+        ),
+    )
+    yield _family(
+        "trident_model_loads_total",
+        "counter",
+        "Loads of models that have ended",
+        (({"cause": each.cause, "result": each.result}, each.count) for each in loads),
+    )
+
+
+def _state_labels(entry: VersionStateMetrics) -> dict[str, str]:
+    labels = {"model": entry.model, "version": entry.version}
+    return labels if entry.namespace is None else {**labels, "namespace": entry.namespace}
 
 
 def _download_families(downloads: DownloadMetrics) -> Iterator[MetricFamily]:

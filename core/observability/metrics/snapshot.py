@@ -27,6 +27,25 @@ class ModelMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStateMetrics:
+    """The state of one model version; `version` is empty for a model of which no version could be found."""
+
+    model: str
+    version: str
+    state: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadMetrics:
+    """How many loads of models had this cause and this result."""
+
+    cause: str
+    result: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadMetrics:
     """The downloads from cloud storage since the start, and the bytes that are still to be downloaded."""
 
@@ -46,5 +65,7 @@ class MetricsSnapshot:
     """
 
     models: tuple[ModelMetrics, ...] = ()
+    states: tuple[VersionStateMetrics, ...] = ()
+    loads: tuple[LoadMetrics, ...] = ()
     hardware: HardwareReading = field(default_factory=HardwareReading)
     downloads: DownloadMetrics | None = None

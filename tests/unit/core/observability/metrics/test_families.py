@@ -12,7 +12,13 @@ from core.observability.hardware.gpu_meter import GpuReading
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import metric_families
 from core.observability.metrics.options import MetricsOptions
-from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.metrics.snapshot import (
+    DownloadMetrics,
+    LoadMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    VersionStateMetrics,
+)
 from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
@@ -33,6 +39,7 @@ STATISTICS = StatisticsSnapshot(
     pending=7,
     request_refusals={FailureReason.REJECTED: 1},
 )
+STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
 IDLE = ModelMetrics(
     model="idle",
@@ -191,6 +198,26 @@ def test_an_empty_snapshot_shows_only_the_pool() -> None:
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
     }
+
+
+def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() -> None:
+    states = (
+        VersionStateMetrics(model="m", version="2", state="READY"),
+        VersionStateMetrics(model="bad", version="", state="UNAVAILABLE", namespace="/models"),
+    )
+    loads = (LoadMetrics(cause="poll", result="failure", count=3),)
+    lines = [
+        line for line in page(MetricsSnapshot(states=states, loads=loads)).splitlines() if line.startswith("trident")
+    ]
+    assert lines == [
+        *(f'trident_model_version_state{{model="m",state="{s}",version="2"}} {int(s == "READY")}' for s in STATES),
+        *(
+            f'trident_model_version_state{{model="bad",namespace="/models",state="{s}",version=""}} '
+            f"{int(s == 'UNAVAILABLE')}"
+            for s in STATES
+        ),
+        'trident_model_loads_total{cause="poll",result="failure"} 3',
+    ]
 
 
 def test_a_version_on_a_gpu_has_two_reporters_that_add_up() -> None:
