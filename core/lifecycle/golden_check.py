@@ -18,7 +18,6 @@ from core.errors import ModelLoadFailed, ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
 from core.inference.tensors import Array, Datatype, shape_text
-from core.observability.statistics import ModelStatistics
 from core.scheduling.execution import run_once
 
 _LONGEST_SHOWN = 200
@@ -57,8 +56,7 @@ def _run(
     golden: GoldenRequest,
 ) -> list[OutputTensor]:
     request = golden.inference_request(spec)
-    # Separate statistics, because no caller sent it.
-    return run_once(instance, [request], check, ModelStatistics())[0]
+    return run_once(instance, [request], check)[0]
 
 
 def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:

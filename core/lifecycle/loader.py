@@ -234,7 +234,7 @@ class ModelLoader:
                 )
                 try:
                     requests = [sample.request(version.spec) for _ in range(sample.batch_size)]
-                    run_once(instance, requests, version.check, version.statistics)
+                    run_once(instance, requests, version.check)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from core.backends.base import BackendInstance
@@ -10,8 +9,8 @@ from core.config.request_validator import BatchForm
 from core.errors import BackendFailed
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, Outputs, OutputTensor
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.inference.response import Outputs, OutputTensor
+from core.observability.statistics import ModelStatistics
 
 # Monotonic nanoseconds.
 Clock = Callable[[], int]
@@ -46,42 +45,17 @@ def execute_batch(
 
 
 def run_once(
-    backend: BackendInstance,
-    requests: Sequence[InferenceRequest],
-    check: Callable[[InferenceRequest], BatchForm],
-    statistics: ModelStatistics,
-    *,
-    clock: Clock = time.monotonic_ns,
+    backend: BackendInstance, requests: Sequence[InferenceRequest], check: Callable[[InferenceRequest], BatchForm]
 ) -> list[list[OutputTensor]]:
     """Check `requests` and execute them as one batch, without a queue: for warmup and golden requests.
 
-    Counted like any other execution. Returns the outputs of each request; raises the first error. Must not run while
-    the instance's thread does.
+    Nothing is counted, because no client sent them. Returns the outputs of each request; raises the first error. Must
+    not run while the instance's thread does.
     """
-    batch = [PendingRequest(request, _ignore) for request in requests]
-    for pending in batch:
-        pending.batch_size, pending.batch_key = check(pending.request)
-    now_ns = clock()
-    for pending in batch:
-        pending.start_ns = pending.enqueue_ns = now_ns
-    try:
-        outcomes = execute_batch(backend, batch, statistics, clock)
-    except Exception:
-        for pending in batch:
-            statistics.record_failure(pending, FailureReason.BACKEND, clock())
-        raise
+    batch_sizes = [check(request)[0] or 1 for request in requests]
     outputs: list[list[OutputTensor]] = []
-    errors: list[Exception] = []
-    for pending, outcome in zip(batch, outcomes, strict=True):
+    for outcome in backend.execute(requests, batch_sizes).outputs:
         if isinstance(outcome, Exception):
-            statistics.record_failure(pending, FailureReason.BACKEND, clock())
-            errors.append(outcome)
-        else:
-            outputs.append(list(outcome))
-    if errors:
-        raise errors[0]
+            raise outcome
+        outputs.append(list(outcome))
     return outputs
-
-
-def _ignore(response: InferenceResponse) -> None:
-    """`run_once` returns its outputs and sends no response."""

@@ -260,12 +260,13 @@ def test_timeout_of_a_request_shortens_the_models(server: ServerProcess) -> None
 # --- warmup
 
 
-def test_warmup_is_counted(server: ServerProcess) -> None:
-    """The warmup runs two batches of three requests."""
+def test_warmup_is_not_counted(server: ServerProcess) -> None:
     counted = statistics(server, "warm")
-    assert (counted["inference_count"], counted["execution_count"]) == (6, 2)
-    assert counted["inference_stats"]["success"]["count"] == 6
-    assert batches(server, "warm") == {3: 2}
+    assert (counted["inference_count"], counted["execution_count"], counted["last_inference"]) == (0, 0, 0)
+    assert counted["inference_stats"]["success"]["count"] == 0
+    assert batches(server, "warm") == {}
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    assert 'nv_inference_exec_count{model="warm",version="1"} 0\n' in page
 
 
 # --- forms of inputs
