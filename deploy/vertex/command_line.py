@@ -10,14 +10,8 @@ from typing import NamedTuple, NoReturn
 
 from app.settings.command_line import nearest
 from app.settings.option import BadOption
-from deploy.vertex.batch import add_batch_options, batch
-from deploy.vertex.deployment import add_deploy_options, deploy
 from deploy.vertex.place import Place
 from deploy.vertex.plan import Steps
-from deploy.vertex.removal import add_delete_options, delete
-from deploy.vertex.shift import add_shift_options, shift
-from deploy.vertex.smoke import add_smoke_options, smoke
-from deploy.vertex.upload import add_upload_options, upload
 
 PROGRAM = "python -m deploy.vertex"
 _LIMIT_S = 7200.0
@@ -33,37 +27,63 @@ class Circumstances(NamedTuple):
     now: datetime
 
 
-class Action(NamedTuple):
-    """An action of the command: its options and its plan."""
+class ActionParts(NamedTuple):
+    """`add_options` adds the options of an action to a parser, `steps` is its plan."""
 
-    help: str
     add_options: Callable[[ArgumentParser], None]
     steps: Callable[[Namespace, Circumstances], Steps]
 
 
+class Action(NamedTuple):
+    """An action of the command. `load` imports it, which needs Google's SDK; `--help` works without."""
+
+    help: str
+    load: Callable[[], ActionParts]
+
+
+def _upload() -> ActionParts:
+    from deploy.vertex.upload import add_upload_options, upload
+
+    return ActionParts(add_upload_options, lambda given, at: upload(given, at.place))
+
+
+def _deploy() -> ActionParts:
+    from deploy.vertex.deployment import add_deploy_options, deploy
+
+    return ActionParts(add_deploy_options, lambda given, at: deploy(given, at.place, at.now))
+
+
+def _shift() -> ActionParts:
+    from deploy.vertex.shift import add_shift_options, shift
+
+    return ActionParts(add_shift_options, lambda given, at: shift(given, at.place))
+
+
+def _smoke() -> ActionParts:
+    from deploy.vertex.smoke import add_smoke_options, smoke
+
+    return ActionParts(add_smoke_options, lambda given, at: smoke(given, at.place, at.api))
+
+
+def _batch() -> ActionParts:
+    from deploy.vertex.batch import add_batch_options, batch
+
+    return ActionParts(add_batch_options, lambda given, at: batch(given, at.place))
+
+
+def _delete() -> ActionParts:
+    from deploy.vertex.removal import add_delete_options, delete
+
+    return ActionParts(add_delete_options, lambda given, at: delete(given, at.place, at.now))
+
+
 ACTIONS = {
-    "upload": Action(
-        "a model, or a new version of a model", add_upload_options, lambda given, at: upload(given, at.place)
-    ),
-    "deploy": Action(
-        "a model to an existing or new endpoint",
-        add_deploy_options,
-        lambda given, at: deploy(given, at.place, at.now),
-    ),
-    "shift": Action(
-        "traffic from one deployed model to another", add_shift_options, lambda given, at: shift(given, at.place)
-    ),
-    "smoke": Action(
-        "test calls of every kind through an endpoint",
-        add_smoke_options,
-        lambda given, at: smoke(given, at.place, at.api),
-    ),
-    "batch": Action("a batch prediction job", add_batch_options, lambda given, at: batch(given, at.place)),
-    "delete": Action(
-        "endpoints with their deployed models, and models",
-        add_delete_options,
-        lambda given, at: delete(given, at.place, at.now),
-    ),
+    "upload": Action("a model, or a new version of a model", _upload),
+    "deploy": Action("a model to an existing or new endpoint", _deploy),
+    "shift": Action("traffic from one deployed model to another", _shift),
+    "smoke": Action("test calls of every kind through an endpoint", _smoke),
+    "batch": Action("a batch prediction job", _batch),
+    "delete": Action("endpoints with their deployed models, and models", _delete),
 }
 
 
@@ -78,7 +98,7 @@ def read_options(arguments: Sequence[str]) -> Namespace:
     """The options, with `action` and `container_arguments` (those after `--`). Raises BadOption."""
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
-    parser, actions = _parsers()
+    parser, actions = _parsers(given[0] if given else "")
     options, others = parser.parse_known_args(given[:end])
     if others:
         raise BadOption(_unknown(others[0], actions[options.action]))
@@ -99,7 +119,8 @@ def circumstances(options: Namespace, now: datetime) -> Circumstances:
     return Circumstances(place, api.rstrip("/"), now)
 
 
-def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+def _parsers(chosen: str) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The parser, and those of the actions; only the `chosen` action has its options."""
     parser = _Parser(prog=PROGRAM, description="Models on Vertex AI.", allow_abbrev=False)
     under = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     made: dict[str, ArgumentParser] = {}
@@ -113,7 +134,8 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             allow_abbrev=False,
         )
         _add_common_options(made[name])
-        action.add_options(made[name])
+        if name == chosen:
+            action.load().add_options(made[name])
     return parser, made
 
 
