@@ -28,12 +28,15 @@ of each command.
 VALIDATE_USAGE = """\
 Usage: trident validate [options] REPO [REPO ...]
 
-Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0.
+Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0. A
+repository is a folder, s3://bucket/prefix or gs://bucket/prefix.
 
   --format=text|json                              default text
   --model-config-name=string                      use configs/<name>.pbtxt of a model if it exists
   --disable-auto-complete-config                  take each configuration as written
   --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
+  --model-cache-directory=string                  as for serve, and by default the same
+  --model-cache-bytes=integer                     as for serve
 """
 
 DOCTOR_USAGE = """\

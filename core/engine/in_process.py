@@ -147,17 +147,8 @@ class InferenceEngine:
 
     def phase(self) -> ServingPhase:
         phase = self._lifecycle.serving_phase()
-        seen = self._sources.progress.snapshot()
-        if not seen.active:
-            return phase
-        download = DownloadPhase(
-            bytes_done=seen.bytes_done,
-            bytes_total=seen.bytes_total,
-            objects_done=seen.objects_done,
-            objects_total=seen.objects_total,
-            seconds=seen.seconds,
-        )
-        return replace(phase, download=download)
+        download = DownloadPhase.of(self._sources.progress.snapshot())
+        return phase if download is None else replace(phase, download=download)
 
     def metrics(self) -> MetricsSnapshot:
         models = [

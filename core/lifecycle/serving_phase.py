@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from core.repository.download.progress import DownloadSnapshot
+
 
 class Phase(Enum):
     """STARTING -> LOADING -> READY or FAILED, which say how the start ended; EXITING from any of them.
@@ -29,6 +31,19 @@ class DownloadPhase:
     objects_done: int
     objects_total: int
     seconds: float
+
+    @classmethod
+    def of(cls, seen: DownloadSnapshot) -> DownloadPhase | None:
+        """None if no download is running."""
+        if not seen.active:
+            return None
+        return cls(
+            bytes_done=seen.bytes_done,
+            bytes_total=seen.bytes_total,
+            objects_done=seen.objects_done,
+            objects_total=seen.objects_total,
+            seconds=seen.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from app.commands.validate.examination import Check, examine
+from app.commands.validate.cloud_repository import CloudRepository
+from app.commands.validate.examination import Check, Repository, examine
+from app.commands.validate.local_repository import LocalRepository
 from app.commands.validate.model_check import make_check, make_warnings
-from app.commands.validate.options import read_validate_options
+from app.commands.validate.options import ValidateOptions, read_validate_options
 from app.commands.validate.report import json_report, text_report
-from app.process.environment import disable_telemetry
+from app.process.environment import disable_telemetry, process_environment
+from app.settings.cache_directory import cache_directory
 
 
 def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
@@ -17,12 +22,37 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
 
     `check` finds the problems of one model; None is the real check, which makes sessions. Raises BadOption.
     """
-    options = read_validate_options(arguments)
+    options = read_validate_options(arguments, process_environment())
     _log_warnings_only()
     disable_telemetry()
-    report = examine(options.repositories, check or make_check(options), make_warnings(options))
+    with _opener(options) as open_repository:
+        report = examine(options.repositories, check or make_check(options), make_warnings(options), open_repository)
     sys.stdout.write(json_report(report) if options.format == "json" else text_report(report))
     return 1 if report.findings else 0
+
+
+@contextmanager
+def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
+    """Opens repositories; their downloads end with the context."""
+    from core.repository.location import Scheme, parse_location
+    from core.repository.sources.opener import SourceOpener, SourceOptions
+
+    directory = Path(options.cache_directory or cache_directory(""))
+    opener = SourceOpener(
+        SourceOptions(
+            cache_directory=directory, cache_bytes=options.cache_bytes, credential_path=options.credential_path
+        )
+    )
+
+    def open_repository(text: str) -> Repository:
+        if parse_location(text).scheme is Scheme.LOCAL:
+            return LocalRepository(text)
+        return CloudRepository(opener, text, options.config_name)
+
+    try:
+        yield open_repository
+    finally:
+        opener.stop()
 
 
 def _log_warnings_only() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from app.commands.validate.local_repository import LocalRepository
 from app.commands.validate.report import Finding, Report
-from core.errors import RepositoryUnavailable
+from core.errors import ServerError
 
 if TYPE_CHECKING:
     from core.config.problem import Problem
@@ -17,29 +19,62 @@ if TYPE_CHECKING:
 Check = Callable[["ModelDirectory"], Sequence["Problem"]]
 
 
-def examine(repositories: Iterable[str], check: Check, warn: Check = lambda directory: ()) -> Report:
-    """Report the problems that `check` finds in each model, those of the repositories, and the warnings of `warn`."""
-    from core.repository.layout import scan_repository
+class Repository(Protocol):
+    """The methods raise ServerError if the repository, or the model, cannot be read."""
 
+    def models(self) -> Sequence[str]:
+        """The names of the models, sorted."""
+        ...
+
+    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
+        """The model on the local disk while the context lasts."""
+        ...
+
+
+def examine(
+    repositories: Iterable[str],
+    check: Check,
+    warn: Check = lambda directory: (),
+    open_repository: Callable[[str], Repository] = LocalRepository,
+) -> Report:
+    """Report the problems that `check` finds in each model, those of the repositories, and the warnings of `warn`."""
     report = Report()
     places: dict[str, str] = {}
-    for repository in repositories:
+    for location in repositories:
         try:
-            directories = scan_repository(Path(repository))
-        except RepositoryUnavailable as error:
-            report.findings.append(Finding(repository, "", repository, error.message, error.hint or ""))
+            repository = open_repository(location)
+            models = repository.models()
+        except ServerError as error:
+            report.findings.append(Finding(location, "", location, error.message, error.hint or ""))
             continue
-        for directory in directories:
+        for model in models:
             report.models += 1
-            other = places.setdefault(directory.name, repository)
-            if other != repository:
-                hint = f"the other model is {Path(other, directory.name)}"
-                message = "model appears in two or more repositories"
-                report.findings.append(Finding(repository, directory.name, str(directory.path), message, hint))
-            report.findings += _findings(repository, directory, check(directory))
-            report.warnings += _findings(repository, directory, warn(directory))
+            path = _joined(location, model)
+            other = places.setdefault(model, location)
+            if other != location:
+                hint = f"the other model is {_joined(other, model)}"
+                report.findings.append(
+                    Finding(location, model, path, "model appears in two or more repositories", hint)
+                )
+            try:
+                with repository.directory(model) as directory:
+                    report.findings += _findings(location, directory, check(directory))
+                    report.warnings += _findings(location, directory, warn(directory))
+            except ServerError as error:
+                report.findings.append(Finding(location, model, path, error.message, error.hint or ""))
     return report
 
 
-def _findings(repository: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
-    return [Finding(repository, directory.name, each.path, each.message, each.hint) for each in problems]
+def _findings(location: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of a model; paths in the directory are shown as paths in the repository."""
+    on_disk, shown = str(directory.path), _joined(location, directory.name)
+    return [
+        Finding(
+            location, directory.name, each.path.replace(on_disk, shown), each.message.replace(on_disk, shown), each.hint
+        )
+        for each in problems
+    ]
+
+
+def _joined(location: str, model: str) -> str:
+    return f"{location.rstrip('/')}/{model}" if "://" in location else str(Path(location, model))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from app.settings.cache_directory import cache_directory
 from app.settings.command_line import CommandLine
 from app.settings.option import BadOption, Option
 from app.settings.option_types import BadValue, choice
@@ -23,22 +25,32 @@ _ACCEPTED = (
     _FORMAT,
     *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
 )
+_CACHE = tuple(SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateOptions:
-    """`repositories` are local directories; `backend_config` as in ServerSettings."""
+    """`repositories` are values of --model-repository; `backend_config` and the cache as in ServerSettings."""
 
     repositories: tuple[str, ...]
     format: str = "text"
     config_name: str = ""
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
+    cache_directory: str = ""
+    cache_bytes: int = SERVER_OPTIONS["model_cache_bytes"].default
+    credential_path: str = ""
 
 
-def read_validate_options(arguments: Sequence[str]) -> ValidateOptions:
-    """The options that the arguments after `validate` give. Raises BadOption."""
-    given, repositories = CommandLine(_ACCEPTED).split(arguments)
+def read_validate_options(
+    arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> ValidateOptions:
+    """The options that the arguments after `validate` give; those of the cache also come from variables.
+
+    Raises BadOption.
+    """
+    given, repositories = CommandLine((*_ACCEPTED, *_CACHE)).split(arguments)
+    given = [*((each, environment[each.variable]) for each in _CACHE if environment.get(each.variable)), *given]
     values: dict[str, Any] = {}
     for option, text in given:
         try:
@@ -54,4 +66,14 @@ def read_validate_options(arguments: Sequence[str]) -> ValidateOptions:
         config_name=values.get("model-config-name", ""),
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),
+        cache_directory=values.get("model-cache-directory", "") or _mount(environment),
+        cache_bytes=values.get("model-cache-bytes", SERVER_OPTIONS["model_cache_bytes"].default),
+        credential_path=environment.get(SERVER_OPTIONS["cloud_credential_path"].variable, ""),
     )
+
+
+def _mount(environment: Mapping[str, str]) -> str:
+    """The cache directory in the folder where Triton keeps its copies; "" without such a folder."""
+    variables = (SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory"))
+    mount = next(filter(None, map(environment.get, variables)), "")
+    return cache_directory(mount) if mount else ""

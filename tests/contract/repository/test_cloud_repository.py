@@ -6,6 +6,8 @@ sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from core.repository.repositories import NOT_UNIQUE
 from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, index
 from tests.contract.repository.cloud_models import (
+    KEYS,
     CloudRepository,
     assert_serves,
     cloud_server,
@@ -27,7 +30,8 @@ from tests.contract.repository.cloud_models import (
 from tests.contract.repository.fault_proxy import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
-from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.server import ServerProcess, environment_without
+from tests.project import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -130,6 +134,30 @@ def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(
             assert readiness(server)["failures"] == {"model repository": f"Unavailable: there is nothing in {shown}"}
         assert f"there is nothing in {shown}: did you mean {shown.replace('modles', 'models')}?" in server.log_text()
         assert listings(proxy.requests) == 2
+
+
+@pytest.mark.parametrize("storage", ["s3", "gcs"])
+def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(
+    storage: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), "examined", "models")
+    repository.put_model("good", 2.0, 3.0)
+    repository.put_model("bad", 2.0, config="max_batch_sise: 3")
+    with FaultProxy(repository.emulator.endpoint) as proxy:
+        uri = repository.uri(proxy.endpoint)
+        command = [sys.executable, "-m", "app", "validate", uri, f"--model-cache-directory={tmp_path / 'cache'}"]
+        variables = {**environment_without("AWS_", "GOOGLE_", "TRIDENT_", "TRITON_"), **KEYS}
+        variables |= {"STORAGE_EMULATOR_HOST": proxy.endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
+        ended = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 1, ended.stderr
+        assert "did you mean 'max_batch_size'?" in ended.stdout
+        assert ended.stdout.endswith("1 problem, in 1 of 2 models\n")
+        assert set(fetched(proxy.requests)) == {"good/config.pbtxt", "good/2/model.onnx", "bad/config.pbtxt"}
+        repository.delete("bad/config.pbtxt")
+        proxy.requests.clear()
+        with server_of(repository, proxy, tmp_path, "log") as server:
+            assert_serves(server, "good", 3.0)
+        assert set(fetched(proxy.requests)) == {"bad/1/model.onnx"}
 
 
 def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_path: Path) -> None:

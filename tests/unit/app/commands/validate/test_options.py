@@ -15,6 +15,18 @@ def test_options_and_repositories_may_be_mixed() -> None:
     ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
 
 
+def test_cache_is_that_of_serve() -> None:
+    variables = {
+        "TRIDENT_MODEL_CACHE_DIRECTORY": "/cache",
+        "TRIDENT_MODEL_CACHE_BYTES": "5",
+        "TRITON_CLOUD_CREDENTIAL_PATH": "/keys",
+    }
+    options = read_validate_options(["s3://bucket", "--model-cache-bytes=7"], variables)
+    assert (options.cache_directory, options.cache_bytes, options.credential_path) == ("/cache", 7, "/keys")
+    mounted = read_validate_options(["s3://bucket"], {"TRITON_GCS_MOUNT_DIRECTORY": "/mnt"})
+    assert mounted.cache_directory == "/mnt/trident"
+
+
 @pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])
 def test_a_bad_option_is_refused(arguments: list[str]) -> None:
     with pytest.raises(BadOption):

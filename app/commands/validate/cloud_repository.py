@@ -1,0 +1,98 @@
+"""The models of a repository in cloud storage, one after the other on the local disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.terminal.progress_bar import ProgressBar
+from core.errors import ServerError
+
+if TYPE_CHECKING:
+    from core.repository.layout import ModelDirectory
+    from core.repository.sources.opener import SourceOpener
+    from core.repository.sources.source import Fetched, Source, SourceFile
+
+_REDRAW_S = 0.2
+
+
+class CloudRepository:
+    """The models at `location`, fetched through the cache of `opener`, with a progress bar on a terminal. One thread.
+
+    Its methods raise ServerError as a Source does. `models` also does so for a prefix that does not exist.
+    """
+
+    def __init__(self, opener: SourceOpener, location: str, config_name: str) -> None:
+        self._progress = opener.progress
+        self._source: Source = opener.open(location)
+        self._config_name = config_name
+
+    def models(self) -> Sequence[str]:
+        found = self._source.models()
+        if not found:
+            self._source.check_exists()
+        return found
+
+    @contextmanager
+    def directory(self, model: str) -> Iterator[ModelDirectory]:
+        """The model with the versions that its policy selects; it stays on the disk while the context lasts."""
+        files = self._source.files(model) or ()
+        with ExitStack() as held:
+            shared = self._fetch(held, model, files, None)
+            around = Path(tempfile.mkdtemp(prefix="trident-validate-"))
+            held.callback(shutil.rmtree, around, ignore_errors=True)
+            # Copied, not linked: a file that a configuration names must lie within its model directory, links followed.
+            shutil.copytree(shared.directory.path, around, dirs_exist_ok=True)
+            for version in self._selected(shared.directory):
+                fetched = self._fetch(held, model, files, version)
+                target = fetched.directory.path / str(version)
+                shutil.rmtree(around / str(version), ignore_errors=True)
+                os.symlink(target, around / str(version), target_is_directory=True)
+            yield replace(shared.directory, path=around)
+
+    def _fetch(self, held: ExitStack, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        with self._progress_bar():
+            fetched = self._source.fetch(model, files, version)
+        held.callback(fetched.release)
+        return fetched
+
+    def _selected(self, directory: ModelDirectory) -> Sequence[int]:
+        """The versions to fetch; none if the configuration is wrong, which the check of the model reports."""
+        from core.config.normalize import normalize
+        from core.repository.config_file import read_config
+        from core.repository.versions import select_versions, version_directories
+
+        try:
+            config = read_config(directory, config_name=self._config_name)
+            normalize(config, ())
+            return select_versions(config, version_directories(directory), directory.name)
+        except ServerError:
+            return ()
+
+    @contextmanager
+    def _progress_bar(self) -> Iterator[None]:
+        """Draw the progress of the downloads while the context lasts."""
+        from core.lifecycle.serving_phase import DownloadPhase
+
+        ended = threading.Event()
+        shown = ProgressBar()
+
+        def draw() -> None:
+            while not ended.wait(_REDRAW_S):
+                shown.show(DownloadPhase.of(self._progress.snapshot()))
+            shown.show(None)
+
+        thread = threading.Thread(target=draw, name="download progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
