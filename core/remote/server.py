@@ -237,16 +237,15 @@ class EngineServer:
                 front_end.holds.add((arguments[0], value))
             elif call.mark.hold is HoldChange.RELEASE:
                 front_end.holds.discard((arguments[0], arguments[1]))
-            if call.mark.change is not None:
-                # The other front ends must know of the change before the caller does.
-                if self._on_change is not None:
-                    self._on_change(Change(call, arguments))
-                self.push_state()
+            if call.mark.change is not None and self._on_change is not None:
+                self._on_change(Change(call, arguments))
             content = encode_result(call, value)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
-            front_end.result(number, encode_failure(error))
-        else:
-            front_end.result(number, content)
+            content = encode_failure(error)
+        if call.mark.change is not None:
+            # The other front ends must know of the change, or of the failed load, before the caller does.
+            self.push_state()
+        front_end.result(number, content)
 
 
 def _state_frame(state: EngineState) -> bytes:

@@ -55,6 +55,12 @@ class Both(NamedTuple):
         for server in self:
             until(partial(_is_settled, server), "an unload does not end")
 
+    def wait_for_states(self) -> None:
+        """Wait until every front end says of the failed loads what the one process says."""
+        ready = Request("GET", "/v2/health/ready")
+        for _ in range(8):  # connections, to one front end or the other
+            until(lambda: len(set(map(repr, self.ask(ready)))) == 1, "the front ends do not learn of a failed load")
+
 
 def _ask(server: ServerProcess, request: Request) -> tuple[int, list[tuple[str, str]], bytes]:
     port = server.metrics_port if request.metrics else server.http_port
@@ -173,6 +179,8 @@ def test_recorded_exchanges_are_answered_alike(both: Both) -> None:
 def test_refusals_are_alike(both: Both) -> None:
     hints = 0
     for request in REFUSED:
+        if request.path == "/v2/health/ready":
+            both.wait_for_states()
         one, several = both.ask(request)
         assert one == several, request
         assert b"unexpected error in the server" not in one[2], one
