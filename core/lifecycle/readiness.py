@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from core.lifecycle.model import Model
+
+class JudgedModel(Protocol):
+    """The state of a model that the rules look at: the versions that serve, and whether the start had to load it."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    @property
+    def serving(self) -> Sized: ...
+
+    @property
+    def required(self) -> bool: ...
 
 
 class Readiness(Enum):
@@ -23,7 +33,7 @@ class Readiness(Enum):
     STRICT = "true"
     STARTED = "false"
 
-    def is_met(self, models: Iterable[Model]) -> bool:
+    def is_met(self, models: Iterable[JudgedModel]) -> bool:
         if self is Readiness.STARTED:
             return True
         if self is Readiness.STRICT:
