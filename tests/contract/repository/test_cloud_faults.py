@@ -143,7 +143,9 @@ def test_weights_damaged_twice_are_not_loaded(broken: Broken) -> None:
     assert reason in said
     assert reason in reasons(server, name)
     assert reason in server.log_text()
-    assert server.request("POST", f"/v2/models/{name}/infer", b"{}")[0] == 404
+    refused = server.request("POST", f"/v2/models/{name}/infer", b"{}")
+    assert refused[0] == 503
+    assert reason.encode() in refused[2]
     assert load(server, name) == (200, "")  # the damaged bytes were not kept
     assert_serves(server, name, 2.0)
     assert index(server, name) == [READY]
