@@ -41,7 +41,7 @@ def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) ->
     if vertex.default_model in loaded or may_be_loaded:
         return ""
     listed = ", ".join(loaded[:_MAX_SHOWN]) + (" …" if loaded[_MAX_SHOWN:] else "")
-    return f"--vertex-ai-default-model is '{vertex.default_model}', which is none of the loaded models: {listed}"
+    return f"--vertex-ai-default-model is '{vertex.default_model}', which is not among the loaded models: {listed}"
 
 
 def _reasons(failures: Mapping[str, str]) -> str:

@@ -221,7 +221,7 @@ def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
     container.start()
     status, log = container.wait_for_end()
     assert status == 1
-    assert "--vertex-ai-default-model is 'dog', which is none of the loaded models: cat" in log
+    assert "--vertex-ai-default-model is 'dog', which is not among the loaded models: cat" in log
 
 
 @pytest.mark.parametrize("argument", ["--exit-on-error=false", "--model-control-mode=poll"])

@@ -17,7 +17,7 @@ def problem(*arguments: str) -> str:
 
 @pytest.mark.parametrize("name", ["zzz", "cow"])
 def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
-    expected = f"--vertex-ai-default-model is '{name}', which is none of the loaded models: cat, dog"
+    expected = f"--vertex-ai-default-model is '{name}', which is not among the loaded models: cat, dog"
     assert problem(f"--vertex-ai-default-model={name}") == expected
     assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
 
