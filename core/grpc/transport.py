@@ -1,0 +1,104 @@
+"""What the gRPC front end and the HTTP/2 layer of a server see of each other, as WSGI is for HTTP/1.
+
+The server calls `Application.open` for each stream that a client begins, and then the Receiver that it returned. Both
+sides are called on the hub's thread only. `app/worker/http2` is such a server; it knows nothing of gRPC.
+Source: RFC 9113 sections 5 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from core.inference.tensors import Buffer
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+
+class HeaderFields:
+    """A header section that is sent again and again: names in lower case, and values.
+
+    `block` is for the server, which keeps the encoded section in it.
+    """
+
+    __slots__ = ("block", "fields")
+
+    def __init__(self, *fields: tuple[bytes, bytes]) -> None:
+        self.fields: Fields = fields
+        self.block: bytes | None = None
+
+
+class Receiver(Protocol):
+    """Takes what the client sends on one stream."""
+
+    def room(self, size: int) -> memoryview | None:
+        """Memory for the next bytes, at most `size`, which are then received into it. None: they come by `take`."""
+
+    def filled(self, size: int) -> None:
+        """`size` bytes were received into the memory that `room` gave."""
+
+    def take(self, content: Buffer) -> None:
+        """The next bytes, in order. `content` is valid during the call only, unless it is `bytes`."""
+
+    def end(self) -> None:
+        """The client has sent everything."""
+
+    def cancel(self) -> None:
+        """The client has reset the stream, or the connection has ended. Nothing can be sent any more."""
+
+    def drained(self) -> None:
+        """All that `Stream.send` was given is on its way, after some of it had to wait."""
+
+
+class Stream(Protocol):
+    """The way back to the client of one stream."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client's windows, or for its socket."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for the log."""
+
+    def send(
+        self,
+        headers: HeaderFields | None,
+        parts: Sequence[Buffer] = (),
+        size: int = 0,
+        trailers: HeaderFields | None = None,
+    ) -> None:
+        """Send a header section, then DATA of `size` bytes in all, then trailers, which end the stream.
+
+        Trailers of a stream that has sent no headers are its one header section, so they have `:status`. Takes over the
+        parts. Does not block: what the client's windows hold up waits, and `Receiver.drained` is called afterwards.
+        Does nothing after the end of the stream.
+        """
+
+    def pause(self) -> None:
+        """Let the client's window run out: what it sends beyond that waits at the client."""
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+
+    def reset(self) -> None:
+        """End the stream at once, with CANCEL. `Receiver.cancel` is not called."""
+
+    def release(self) -> None:
+        """The call has ended in the server, too, not only on the wire: its place is free for another stream.
+
+        Called once for each stream. A client that resets streams cannot have more work done than it has places for.
+        """
+
+
+class Application(Protocol):
+    """Serves the streams of a port."""
+
+    def parse_head(self, fields: Fields) -> Any:
+        """What a request's header section says, without its pseudo-header rules, which the server checks.
+
+        Pure: the server remembers the result by the bytes of the section, and shares it between streams.
+        """
+
+    def open(self, stream: Stream, head: Any) -> Receiver:
+        """A client began a stream. `head` is the result of `parse_head`."""
