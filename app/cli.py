@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-_COMMANDS = ("serve", "validate", "doctor", "emulate", "version")
+COMMANDS = ("serve", "validate", "doctor", "emulate", "completion", "version")
 _HELP = frozenset({"--help", "-h"})
 _VERSION = frozenset({"--version", "version"})
 _FAILED = 1
@@ -75,7 +75,7 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
     # A tritonserver command line has options and no command.
     command = "serve" if first.startswith("-") and first not in _HELP else first
     arguments = others if command == first else [first, *others]
-    if first in _HELP or (command in _COMMANDS and _HELP & set(arguments)):
+    if first in _HELP or (command in COMMANDS and _HELP & set(arguments)):
         _print_usage(command, sys.stdout)
         return 0
     if command == "serve":
@@ -94,6 +94,10 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         from app.commands.emulate.command import emulate
 
         return emulate(arguments)
+    if command == "completion":
+        from app.commands.completion.command import completion
+
+        return completion(arguments)
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
 
 
@@ -111,5 +115,5 @@ def _print_usage(command: str, stream: TextIO) -> None:
 
 
 def _meant(command: str) -> str:
-    found = difflib.get_close_matches(command, _COMMANDS, n=1)
+    found = difflib.get_close_matches(command, COMMANDS, n=1)
     return f"\ndid you mean `trident {found[0]}`?" if found else "\nsee `trident --help`"

@@ -24,6 +24,16 @@ not at its default, with its source.
 * A misspelled option or `TRIDENT_` variable prevents the start; the message names the closest known one. The variables
   that Kubernetes sets for a service named `trident` are ignored.
 * Booleans are `true`, `on`, `1` and `false`, `off`, `0`, in upper or lower case.
+
+## Completion in a shell
+
+`trident completion SHELL` prints a script by which the shell completes commands, options, their values, and the paths
+of repositories. It is generated from the same options as this page; print it again after an update.
+
+* bash: `trident completion bash > ~/.local/share/bash-completion/completions/trident`. Without the package
+  bash-completion let `~/.bashrc` source the file.
+* zsh: `trident completion zsh > ~/.zfunc/_trident`, with `fpath+=~/.zfunc` before `compinit` in `~/.zshrc`.
+* fish: `trident completion fish > ~/.config/fish/completions/trident.fish`
 """
 _UNUSED_HEAD = """\
 ## Without effect

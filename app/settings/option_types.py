@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -26,12 +27,25 @@ class BadValue(Exception):
     """A text is not a valid value of its option; the argument is the reason."""
 
 
+class Paths(Enum):
+    """The paths that a value may be; a shell completes them."""
+
+    NONE = "none"
+    FOLDERS = "folders"
+    FILES = "files"
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T_co]):
-    """One type. The help text shows `name` for a value; `parse` raises BadValue."""
+    """One type. The help text shows `name` for a value; `parse` raises BadValue.
+
+    A shell completes `words` and `paths`; a word that ends with a slash is only the beginning of a value.
+    """
 
     name: str
     parse: Callable[[str], T_co]
+    words: tuple[str, ...] = ()
+    paths: Paths = Paths.NONE
 
 
 def _text(text: str) -> str:
@@ -90,7 +104,7 @@ def choice(flag: str, *values: str) -> Kind[str]:
             raise BadValue(f"invalid argument for --{flag}: '{text}' is not one of {', '.join(values)}")
         return text
 
-    return Kind("|".join(values), parse)
+    return Kind("|".join(values), parse, values)
 
 
 def setting(flag: str, owner: str) -> Kind[str]:
@@ -118,13 +132,16 @@ def pair(flag: str, first: str, second: str) -> Kind[str]:
 
 
 TEXT = Kind("string", _text)
-BOOLEAN = Kind("true|false", _boolean)
+FILE = Kind("string", _text, paths=Paths.FILES)
+FOLDER = Kind("string", _text, paths=Paths.FOLDERS)
+REPOSITORY = Kind("string", _text, ("s3://", "gs://"), Paths.FOLDERS)
+BOOLEAN = Kind("true|false", _boolean, ("true", "false"))
 # An option without a value on the command line; its variable takes a boolean.
 FLAG = Kind("", _boolean)
 # A switch that only 0 turns off, as Triton reads this variable.
 NOT_ZERO = Kind("0|1", lambda text: text != "0")
 # A verbose level: an integer, or true for 1 and false for 0.
-LEVEL = Kind("integer|true|false", _level)
+LEVEL = Kind("integer|true|false", _level, ("true", "false"))
 INTEGER = integer()
 INTEGER64 = integer(-INT64_MAX - 1, INT64_MAX)
 PORT = integer(0, 65535)

@@ -9,7 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.settings.option import Option, variable_of
-from app.settings.option_types import BOOLEAN, INTEGER, INTEGER64, PORT, TEXT, BadValue, Kind, choice, pair, setting
+from app.settings.option_types import (
+    BOOLEAN,
+    FILE,
+    FOLDER,
+    INTEGER,
+    INTEGER64,
+    PORT,
+    TEXT,
+    BadValue,
+    Kind,
+    choice,
+    pair,
+    setting,
+)
 
 _MIN_GRPC_THREADS = 2
 _MAX_GRPC_THREADS = 128
@@ -27,8 +40,8 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "model-load-gpu-limit": pair("model-load-gpu-limit", "device id", "fraction"),
         "enable-peer-access": BOOLEAN,
         "allow-client-shm": BOOLEAN,
-        "backend-directory": TEXT,
-        "repoagent-directory": TEXT,
+        "backend-directory": FOLDER,
+        "repoagent-directory": FOLDER,
     },
     "gRPC": {
         "allow-grpc": BOOLEAN,
@@ -41,9 +54,9 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "grpc-max-response-pool-size": INTEGER,
         "grpc-use-ssl": BOOLEAN,
         "grpc-use-ssl-mutual": BOOLEAN,
-        "grpc-server-cert": TEXT,
-        "grpc-server-key": TEXT,
-        "grpc-root-cert": TEXT,
+        "grpc-server-cert": FILE,
+        "grpc-server-key": FILE,
+        "grpc-root-cert": FILE,
         "grpc-infer-response-compression-level": choice(
             "grpc-infer-response-compression-level", "none", "low", "medium", "high"
         ),
@@ -59,7 +72,7 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
     },
     "Tracing": {
         "trace-config": TEXT,
-        "trace-file": TEXT,
+        "trace-file": FILE,
         "trace-level": TEXT,
         "trace-rate": INTEGER,
         "trace-count": INTEGER,
@@ -67,7 +80,7 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
     },
     "Response cache, rate limiter, memory": {
         "cache-config": setting("cache-config", "cache name"),
-        "cache-directory": TEXT,
+        "cache-directory": FOLDER,
         "response-cache-byte-size": INTEGER64,
         "rate-limit": choice("rate-limit", "execution_count", "off"),
         "rate-limit-resource": pair("rate-limit-resource", "name", "count"),

@@ -17,6 +17,7 @@ Usage: trident serve REPO [options]                     serve the models of a re
        trident doctor REPO [options]                    print whether this machine can serve the models, and cures
        trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
        trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
+       trident completion bash|zsh|fish                 print a script by which the shell completes these commands
        trident version                                  print the version, as trident --version does
        trident --help
 
@@ -92,6 +93,17 @@ copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR
   --model-parameters=JSON           the parameters of every request
 """
 
+COMPLETION_USAGE = """\
+Usage: trident completion bash|zsh|fish
+
+Prints a script by which the shell completes the commands, options and values of trident, and the paths of repositories.
+
+  bash: trident completion bash > ~/.local/share/bash-completion/completions/trident
+        (with the package bash-completion; otherwise have ~/.bashrc source the file)
+  zsh:  trident completion zsh > FOLDER/_trident, where FOLDER is in $fpath before compinit is called
+  fish: trident completion fish > ~/.config/fish/completions/trident.fish
+"""
+
 _SERVE_HEAD = """\
 Usage: trident serve [options] REPO [REPO ...]
        trident serve --model-repository=REPO [options]
@@ -103,11 +115,19 @@ separated by semicolons or line breaks. In a SageMaker container no option is ne
 """
 
 
+_USAGES = {
+    "validate": VALIDATE_USAGE,
+    "doctor": DOCTOR_USAGE,
+    "emulate": EMULATE_USAGE,
+    "completion": COMPLETION_USAGE,
+}
+
+
 def usage(command: str) -> str:
     """The text of `trident COMMAND --help`; for any other word that of `trident --help`."""
     if command == "serve":
         return serve_usage()
-    return {"validate": VALIDATE_USAGE, "doctor": DOCTOR_USAGE, "emulate": EMULATE_USAGE}.get(command, USAGE)
+    return _USAGES.get(command, USAGE)
 
 
 def serve_usage() -> str:

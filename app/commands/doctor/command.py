@@ -19,12 +19,15 @@ from app.commands.doctor.repository import (
 )
 from app.commands.doctor.storage import read_storage
 from app.process.environment import disable_telemetry, process_environment
+from app.settings.option import Option
+from app.settings.option_types import FLAG
 from app.settings.reading import read_settings, with_repositories
 from app.settings.server import ServerSettings
 from core.errors import ServerError
 from core.repository.location import Scheme, parse_location
 
-_JSON = "--json"
+JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", section="", variable="", own=True)
+_JSON_FLAG = f"--{JSON.flag}"
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -32,12 +35,12 @@ def doctor(arguments: Sequence[str]) -> int:
 
     Raises BadOption.
     """
-    of_serve = [each for each in arguments if each != _JSON]
+    of_serve = [each for each in arguments if each != _JSON_FLAG]
     settings = read_settings(with_repositories(of_serve), needs_repository=False)
     _log_nothing()
     disable_telemetry()
     lines = examine_machine(settings)
-    sys.stdout.write(json_report(lines) if _JSON in arguments else text_report(lines))
+    sys.stdout.write(json_report(lines) if _JSON_FLAG in arguments else text_report(lines))
     return 1 if has_failed(lines) else 0
 
 

@@ -28,7 +28,7 @@ _EXAMPLE = """\
   client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
                         aws_access_key_id="any", aws_secret_access_key="any")
   client.invoke_endpoint(EndpointName="any", Body=…)"""
-_ACCEPTED = (
+ACCEPTED = (
     own_option("multi-model", FLAG, False, "A multi-model endpoint: MODEL is the folder of its archives."),
     own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
@@ -50,7 +50,7 @@ def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, s
 
     Raises BadOption.
     """
-    values, others = read_values(_ACCEPTED, arguments)
+    values, others = read_values(ACCEPTED, arguments)
     if len(others) != 2 or others[0] != SAGEMAKER:
         raise BadOption("one model must be named: trident emulate sagemaker MODEL_DIR_OR_TARBALL")
     return EmulatorOptions(

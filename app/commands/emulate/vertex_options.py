@@ -28,7 +28,7 @@ from app.emulators.vertex.limits import (
     online_limits,
 )
 from app.settings.option import BadOption
-from app.settings.option_types import PORT, TEXT, BadValue, Kind, choice, integer, number
+from app.settings.option_types import FILE, FOLDER, PORT, TEXT, BadValue, Kind, choice, integer, number
 
 VERTEX = "vertex"
 _EVERY_PATH = "/*"
@@ -79,8 +79,8 @@ ACCEPTED = (
     own_option("predict-route", _PATH, "", "The predict route."),
     own_option("health-route", _PATH, "", "The health route."),
     own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
-    own_option("batch", TEXT, "", "Input of a batch prediction job."),
-    own_option("output", TEXT, "", "Folder of its output."),
+    own_option("batch", FILE, "", "Input of a batch prediction job."),
+    own_option("output", FOLDER, "", "Folder of its output."),
     own_option("instances-format", choice("instances-format", *InstancesFormat), "", "Format of the input."),
     own_option("instance-type", _INSTANCE_TYPE, "", "Form of the instances."),
     own_option("key-field", TEXT, "", "Field that is a key."),

@@ -21,11 +21,12 @@ _FORMAT = Option(
     variable="",
     default="text",
 )
-_ACCEPTED = (
+_REPORTED = (
     _FORMAT,
     *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
 )
 _CACHE = tuple(SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
+ACCEPTED = (*_REPORTED, *_CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def read_validate_options(
 
     Raises BadOption.
     """
-    given, repositories = CommandLine((*_ACCEPTED, *_CACHE)).split(arguments)
+    given, repositories = CommandLine(ACCEPTED).split(arguments)
     given = [*((each, environment[each.variable]) for each in _CACHE if environment.get(each.variable)), *given]
     values: dict[str, Any] = {}
     for option, text in given:

@@ -13,7 +13,9 @@ from app.settings.option_types import BOOLEAN, TEXT, Kind, at_least, number
 _SECTION = "Server"
 # A boolean, as in tritonserver, or auto.
 _STRICTNESS = Kind(
-    "auto|true|false", lambda text: text if text == "auto" else "true" if BOOLEAN.parse(text) else "false"
+    "auto|true|false",
+    lambda text: text if text == "auto" else "true" if BOOLEAN.parse(text) else "false",
+    ("auto", "true", "false"),
 )
 
 

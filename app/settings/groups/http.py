@@ -77,7 +77,7 @@ class HttpSettings:
     http_workers: str = option(
         "auto",
         "http-workers",
-        Kind("<number>|auto", _workers),
+        Kind("<number>|auto", _workers, ("auto",)),
         "Number of HTTP processes in front of the engine process; 0: one process does both; auto: chosen by the "
         "number of cores.",
         section=_SECTION,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, LEVEL, NOT_ZERO, TEXT, choice
+from app.settings.option_types import BOOLEAN, FILE, LEVEL, NOT_ZERO, choice
 
 if TYPE_CHECKING:
     from core.observability.logging import LogOptions
@@ -37,7 +37,7 @@ class LoggingSettings:
     log_file: str = option(
         "",
         "log-file",
-        TEXT,
+        FILE,
         "File to which the log is appended.",
         section=_SECTION,
         shown_default="the console: warnings and errors on stderr, other messages on stdout",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from adapters.sagemaker.settings import parse_port_range
 from adapters.vertex.settings import KEY_FIELD, PayloadKind
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, PORT, TEXT, BadValue, Kind, choice, integer, number
+from app.settings.option_types import BOOLEAN, FOLDER, PORT, TEXT, BadValue, Kind, choice, integer, number
 
 NO_GROUPS = "none"
 _SECTION = "Platform"
@@ -80,7 +80,7 @@ class PlatformSettings:
     sagemaker_model_root: str = option(
         "/opt/ml/model",
         "sagemaker-model-root",
-        TEXT,
+        FOLDER,
         "Directory into which SageMaker unpacks the model of an endpoint.",
         section=_SECTION,
         own=True,
@@ -88,7 +88,7 @@ class PlatformSettings:
     sagemaker_models_root: str = option(
         "/opt/ml/models",
         "sagemaker-models-root",
-        TEXT,
+        FOLDER,
         "Directory into which SageMaker unpacks the models of a multi-model endpoint.",
         section=_SECTION,
         own=True,

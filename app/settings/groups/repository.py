@@ -8,7 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, FLAG, INT64_MAX, TEXT, at_least, choice, integer
+from app.settings.option_types import (
+    BOOLEAN,
+    FILE,
+    FLAG,
+    FOLDER,
+    INT64_MAX,
+    REPOSITORY,
+    TEXT,
+    at_least,
+    choice,
+    integer,
+)
 
 _SECTION = "Model repository"
 
@@ -19,7 +30,7 @@ class RepositorySettings:
 
     model_repository: tuple[str, ...] = repeated(
         "model-repository",
-        TEXT,
+        REPOSITORY,
         "Model repository with one directory per model: a local directory, s3://bucket/prefix, "
         "s3://host:port/bucket/prefix or gs://bucket/prefix.",
         section=_SECTION,
@@ -57,7 +68,7 @@ class RepositorySettings:
     model_cache_directory: str = option(
         "",
         "model-cache-directory",
-        TEXT,
+        FOLDER,
         "Directory in which models from cloud storage are cached, also for later starts and other servers.",
         section=_SECTION,
         shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY or ~/.cache/trident",
@@ -75,7 +86,7 @@ class RepositorySettings:
     aws_mount_directory: str = option(
         "",
         "",
-        TEXT,
+        FOLDER,
         "Directory for models from cloud storage if --model-cache-directory is not given.",
         section=_SECTION,
         variable="TRITON_AWS_MOUNT_DIRECTORY",
@@ -83,7 +94,7 @@ class RepositorySettings:
     gcs_mount_directory: str = option(
         "",
         "",
-        TEXT,
+        FOLDER,
         "The same if TRITON_AWS_MOUNT_DIRECTORY is not set either.",
         section=_SECTION,
         variable="TRITON_GCS_MOUNT_DIRECTORY",
@@ -91,7 +102,7 @@ class RepositorySettings:
     cloud_credential_path: str = option(
         "",
         "",
-        TEXT,
+        FILE,
         "File with credentials for cloud storage, by path; without it the credentials of each platform's own tools "
         "are used.",
         section=_SECTION,
