@@ -10,7 +10,7 @@ tell. The scheduler owns the instance threads; a backend starts no thread to exe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -77,7 +77,12 @@ class BackendInstance(Protocol):
 
 
 class BackendModel(Protocol):
-    """One loaded version. Loader threads, several at once."""
+    """One loaded version. Loader threads, several at once.
+
+    `labels` are the classes of each output, by output and index, where the graph has them.
+    """
+
+    labels: Mapping[str, tuple[str, ...]]
 
     def describe(self) -> dict[str, str]:
         """The version's cells of the start table: `device`, `execution provider`, and the thread plan."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
@@ -25,6 +26,16 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         decoupled=config.model_transaction_policy.decoupled,
         metric_tags=dict(config.metric_tags),
     )
+
+
+def with_graph_labels(spec: ModelSpec, config: ModelConfig, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
+    """`spec` with the labels that the graph has, by output, for each output without a label file in `config`."""
+    filed = {entry.name for entry in config.output if entry.label_filename}
+    outputs = {
+        name: output if name in filed else replace(output, labels=labels.get(name, ()))
+        for name, output in spec.outputs.items()
+    }
+    return replace(spec, outputs=outputs)
 
 
 def _input(entry: ModelInput) -> InputSpec:

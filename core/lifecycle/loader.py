@@ -20,7 +20,7 @@ from core.config.normalize import normalize
 from core.config.parse import parse_config_override
 from core.config.placement import DeviceKind, Placement, placement_changes, placements
 from core.config.problem import InvalidModelConfig
-from core.config.resolve import resolve_model_spec
+from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig, copy_of
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
@@ -184,6 +184,7 @@ class ModelLoader:
         samples = warmup_samples(version.config, directory.path)
         golden = golden_requests(directory.path, version.spec, version.version)
         model = backend.load(context)
+        version.configure(version.config, with_graph_labels(version.spec, version.config, model.labels))
         instances: list[BackendInstance] = []
         try:
             for placement in placed:

@@ -70,7 +70,7 @@ class OnnxRuntimeBackend:
         """The signature of the model in the version directory `path`, read from a temporary session."""
         # The graph is not going to run, so no time is spent on optimizing it.
         plan = replace(self._session_settings(config, threads=1), graph_level="ORT_DISABLE_ALL")
-        session = make_session(
+        session, _ = make_session(
             SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
         )
         signature = signature_of(session, config.name)
@@ -88,15 +88,18 @@ class OnnxRuntimeBackend:
         spinning = spinning_of(self._cores, size_of_files(context.path))
         plan = self._session_settings(config, threads=context.threads, spinning=spinning)
 
+        labels: dict[str, tuple[str, ...]] = {}
+
         def checked_session(placement: Placement) -> Any:
             providers = self._providers(config, placement)
-            session = make_session(SessionRequest(config, context.path, placement, plan, providers))
+            session, found = make_session(SessionRequest(config, context.path, placement, plan, providers))
             _check_signature(config, session)
+            labels.update(found)
             return session
 
         wanted = {placement.device: placement for placement in context.placements}
         sessions = {device: checked_session(placement) for device, placement in wanted.items()}
-        return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path)
+        return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path, labels)
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
         providers = requested_providers(config, placement)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnxruntime
@@ -33,7 +34,7 @@ class OnnxModel:
 
     All instances on one device share a session, which any number of threads may run: the weights are in memory once
     for each device. `sessions` are by device. `make_session` makes and checks one for the device of a placement; it is
-    called for a device that has none. `version` is the version directory.
+    called for a device that has none. `version` is the version directory. `labels` are those of ZipMap nodes.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class OnnxModel:
         sessions: dict[str, Any],
         make_session: Callable[[Placement], Any],
         version: Path,
+        labels: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
+        self.labels = labels
         self._spec = spec
         self._config = config
         self._settings = settings

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
@@ -66,7 +66,14 @@ class SessionRequest:
     is_inspection: bool = False
 
 
-def make_session(request: SessionRequest) -> Any:
+class MadeSession(NamedTuple):
+    """A session of ONNX Runtime, and the labels of the outputs before which a ZipMap was left out."""
+
+    session: Any
+    labels: Mapping[str, tuple[str, ...]]
+
+
+def make_session(request: SessionRequest) -> MadeSession:
     """A session with exactly the requested providers. Raises a ServerError with Triton's text. Blocks."""
     config, name = request.config, request.config.name
     on_gpu = request.placement.kind is DeviceKind.GPU
@@ -91,8 +98,9 @@ def make_session(request: SessionRequest) -> Any:
     for provider in request.providers:
         if provider.log_line:
             _log.info("%s", provider.log_line)
-    if cut is not None and not request.is_inspection:
-        for output, labels in cut.labels.items():
+    zipped = {} if cut is None else cut.labels
+    if not request.is_inspection:
+        for output, labels in zipped.items():
             _log.info(
                 "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
                 "labels %s",
@@ -100,7 +108,7 @@ def make_session(request: SessionRequest) -> Any:
                 name,
                 ", ".join(labels),
             )
-    return session
+    return MadeSession(session, zipped)
 
 
 def run_options(settings: SessionSettings) -> Any:

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from core.inference.tensors import Array
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
-from tests.unit.onnx_models import add_sub, identity, write_version
+from tests.unit.onnx_models import add_sub, classifier, identity, write_version
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
@@ -51,6 +51,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for datatype in TYPES:
         write_version(identity(datatype), repository, f"same_{datatype}")
     write_version(add_sub(), repository, "counted", "max_batch_size: 8")
+    write_version(classifier(("cat", "dog", "fish")), repository, "zipped")
     options = ("--shutdown-grace-secs=0", "--http-header-forward-pattern=^(x-.*|priority|timeout)$", "--id=here")
     with ServerProcess(repository, folder / "log", *options) as running:
         yield running
@@ -193,6 +194,16 @@ def test_classification_returns_labels(client: Any) -> None:
         [["3", "fish"], ["1", "dog"]],
         [["0", "cat"], ["1", "dog"]],
     ]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_the_labels_of_a_zip_map_are_returned(client: Any, binary: bool) -> None:
+    rows = np.array([[1, 2, 3, 4], [1, -1, -2, -3]], np.float32)
+    outputs = [triton.InferRequestedOutput("output_probability", binary_data=binary, class_count=2)]
+    answer = client.infer("zipped", [tensor("X", rows, "FP32", binary=binary)], outputs=outputs)
+    classes = answer.as_numpy("output_probability")
+    texts = [[text if isinstance(text, str) else text.decode() for text in row] for row in classes]
+    assert texts == [["10.000000:2:fish", "6.000000:1:dog"], ["0.000000:0:cat", "-2.000000:1:dog"]]
 
 
 def test_request_id_is_returned(client: Any) -> None:

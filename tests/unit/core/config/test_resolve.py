@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
-from core.config.resolve import resolve_model_spec
+from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig
 from core.inference.tensors import BY_NAME
 
@@ -49,6 +49,21 @@ def test_spec_holds_the_tensors_by_name() -> None:
         decoupled=True,
         metric_tags={"team": "x"},
     )
+
+
+def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None:
+    text = "".join(
+        f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] {more} }} '
+        for name, more in (("Y", ""), ("Z", 'label_filename: "labels.txt"'), ("W", ""))
+    )
+    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
+    spec = resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
+    labelled = with_graph_labels(spec, config, {"Y": ("7", "8"), "Z": ("0", "1")})
+    assert {name: output.labels for name, output in labelled.outputs.items()} == {
+        "Y": ("7", "8"),
+        "Z": ("cat", "dog"),
+        "W": (),
+    }
 
 
 def test_model_without_dynamic_batching_has_no_batching_spec() -> None:

@@ -80,6 +80,7 @@ class FakeModel:
         self.is_closed = False
         self.limit = 100
         self.weight = weight
+        self.labels: dict[str, tuple[str, ...]] = {}
 
     def describe(self) -> dict[str, str]:
         return {"device": "cpu", "execution provider": "none"}
