@@ -94,11 +94,23 @@ class Stream(Protocol):
 class Application(Protocol):
     """Serves the streams of a port."""
 
-    def parse_head(self, fields: Fields) -> Any:
-        """What a request's header section says, without its pseudo-header rules, which the server checks.
+    @property
+    def volatile(self) -> frozenset[bytes]:
+        """Names of the fields whose values change from request to request, such as `grpc-timeout`."""
 
-        Pure: the server remembers the result by the bytes of the section, and shares it between streams.
+    def parse_head(self, fields: Fields) -> Any:
+        """What a request's header section says, but for its volatile fields.
+
+        Pure: the server remembers the result by the fields, and shares it between streams. The server has checked the
+        fields by RFC 9113 section 8, so `:method` is there, and `:scheme` and `:path` unless the method is CONNECT.
         """
 
+    def with_volatile(self, head: Any, fields: Fields) -> Any:
+        """`head` with the volatile fields of one request, of which there is at least one. Pure, too."""
+
     def open(self, stream: Stream, head: Any) -> Receiver:
-        """A client began a stream. `head` is the result of `parse_head`."""
+        """A client began a stream. `head` is the result of `parse_head` or of `with_volatile`.
+
+        An answer to what is no gRPC should have DATA that says so: a person reads it, and the stream keeps its place
+        until the client has taken it.
+        """
