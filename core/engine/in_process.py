@@ -84,6 +84,9 @@ class InferenceEngine:
     def model(self, name: str, version: int = -1) -> ServedModel:
         return self._models.find(name, version)
 
+    def model_at_hand(self, name: str, version: int = -1) -> ServedModel | None:
+        return self._models.find(name, version)
+
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec
 

@@ -28,6 +28,10 @@ class Engine(Protocol):
         """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text."""
         ...
 
+    def model_at_hand(self, name: str, version: int = -1) -> ServedModel | None:
+        """As `model`, but never waits, not even for the engine's process: None if that has to be asked first."""
+        ...
+
     @call()
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         """The `spec` of the model. Raises the lookup errors of `model`."""

@@ -2,7 +2,8 @@
 
     Bridge          the protocol
     ├── ThreadBridge   each request has a native thread, which waits on a lock (gthread worker, test client)
-    └── GeventBridge   each request has a greenlet, which waits on the hub (core/frontend/gevent_bridge.py)
+    └── HubBridge      the protocol of a bridge that also calls back on a hub, where nobody waits
+        └── GeventBridge   a greenlet waits on the hub, or a callback is called there (core/frontend/gevent_bridge.py)
 
 Source: docs/architecture.md section 3 points 1 to 3.
 """
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 from core.errors import BackendFailed, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.inference.response import InferenceResponse, OnResponse
+from core.waiting.deadlines import Deadlines
 from core.waiting.waiter import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -54,6 +56,20 @@ class Bridge(Protocol):
 
     def close(self) -> None:
         """Release threads and watchers. No call may be waiting."""
+        ...
+
+
+class HubBridge(Bridge, Protocol):
+    """`deadlines` are those of the hub."""
+
+    deadlines: Deadlines
+
+    def submit(self, model: ServedModel, request: InferenceRequest, on_response: OnResponse) -> PendingRequest:
+        """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
+
+        `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
+        before this returns. It must neither wait nor raise. `PendingRequest.cancel` of the result cancels.
+        """
         ...
 
 

@@ -9,14 +9,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from core.errors import ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
+from core.frontend.hub_responses import HubResponses
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.inference.response import InferenceResponse, OnResponse
+from core.waiting.deadlines import Deadlines
 from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class GeventBridge:
         self._waiters = HubWaiters(hub)
         self._departures = _Departures(hub)
         self._watch = _ClientWatch(hub)
+        self._responses = HubResponses(hub)
+        self.deadlines = Deadlines(hub)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
@@ -44,7 +48,7 @@ class GeventBridge:
     ) -> InferenceResponse:
         waiting = _WaitingForResponse(self._waiters, model, client_gone)
         waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
-        self._departures.put(waiting)
+        self._departures.put(waiting, model.handover)
         if client_gone is not None:
             self._watch.add(waiting)
         try:
@@ -57,6 +61,11 @@ class GeventBridge:
             if waiting.outcome is None:
                 pending.cancel()
         return response
+
+    def submit(self, model: ServedModel, request: InferenceRequest, on_response: OnResponse) -> PendingRequest:
+        pending = PendingRequest(request, self._responses.callback(on_response), defer=self._departures.defer)
+        self._departures.put(_Departure(model, pending), model.handover)
+        return pending
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(self._threads.submit(function, *args, **kwargs))
@@ -90,6 +99,8 @@ class GeventBridge:
     def close(self) -> None:
         """Stop watching, and end each thread after its current call."""
         self._watch.close()
+        self.deadlines.close()
+        self._responses.close()
         self._threads.shutdown(cancel_futures=True)
         self._waiters.close()
 
@@ -152,6 +163,13 @@ class _WaitingForResponse(GreenletWaiter):
             self.settle(answer)
 
 
+class _Departure(NamedTuple):
+    """A request whose responses go to a callback."""
+
+    model: ServedModel
+    pending: PendingRequest
+
+
 class _Departures:
     """Collects requests and submits them together, once per iteration of the hub's loop, or as soon as there are
     `handover` of them.
@@ -162,15 +180,15 @@ class _Departures:
 
     def __init__(self, hub: Any) -> None:
         self._loop = hub.loop
-        self._waiting: list[_WaitingForResponse] = []
+        self._waiting: list[_WaitingForResponse | _Departure] = []
         self._deferred = Deferred()
         self.defer = self._deferred.add
 
-    def put(self, waiting: _WaitingForResponse) -> None:
+    def put(self, waiting: _WaitingForResponse | _Departure, handover: int) -> None:
         if not self._waiting:
             self._loop.run_callback(self._submit_all)
         self._waiting.append(waiting)
-        if len(self._waiting) == waiting.model.handover:
+        if len(self._waiting) == handover:
             self._submit_all()
 
     def _submit_all(self) -> None:

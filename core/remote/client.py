@@ -199,6 +199,9 @@ class RemoteEngine:
                 models[name, version] = found  # into the models of the generation in which it was asked for
         return found
 
+    def model_at_hand(self, name: str, version: int = -1) -> RemoteModel | None:
+        return self._models.get((name, version))
+
     def _submit(self, pending: PendingRequest) -> None:
         connection = self._connection
         if connection is None:

@@ -56,6 +56,7 @@ class FakeEngine:
 
     `holds` lists the names and versions that were asked to be held; the numbers of the holds are -2, -3 and so on.
     `released` lists the names and numbers of those that ended.
+    `at_hand` is whether `model_at_hand` knows the models.
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """
 
@@ -73,6 +74,7 @@ class FakeEngine:
         self.cancelled: list[InferenceRequest] = []
         self.holds: list[tuple[str, int]] = []
         self.released: list[tuple[str, int]] = []
+        self.at_hand = True
         self._pending: dict[int, OnResponse] = {}
 
     def submit(self, pending: PendingRequest) -> None:
@@ -101,6 +103,9 @@ class FakeEngine:
 
     def model(self, name: str, version: int = -1) -> FakeModel:
         return FakeModel(self, self.model_spec(name, version))
+
+    def model_at_hand(self, name: str, version: int = -1) -> FakeModel | None:
+        return self.model(name, version) if self.at_hand else None
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return identity_spec(name, self._version(name, version))

@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import gevent
@@ -44,12 +45,14 @@ class ThreadedEngine(FakeEngine):
 
     def __init__(self, count: int) -> None:
         super().__init__()
+        self.taken = 0
         self._queue: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._serve) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, pending: PendingRequest) -> None:
+        self.taken += 1
         self._queue.put(pending)
 
     def _serve(self) -> None:
@@ -185,6 +188,54 @@ def test_a_batch_signals_the_hub_once() -> None:
         gevent.joinall(connections, timeout=LIMIT)
         assert [connection.value for connection in connections] == [answered] * 16
         assert wake.signals == 1
+
+    on_a_hub(test)
+
+
+def test_requests_with_callbacks_are_submitted_together_and_answered_on_the_hub() -> None:
+    engine = ThreadedEngine(2)
+    seen: list[tuple[str, int]] = []
+
+    def test(bridge: GeventBridge) -> None:
+        for name in "abc":
+            bridge.submit(engine.model("simple"), request(name), lambda each: seen.append((each.id, get_ident())))
+        assert engine.taken == 0
+        until(lambda: len(seen) == 3, sleep=gevent.sleep)
+        assert sorted(seen) == [(name, get_ident()) for name in "abc"]
+
+    try:
+        on_a_hub(test)
+    finally:
+        engine.close()
+
+
+def test_a_callback_gets_every_response() -> None:
+    class Chatty(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            for version in (1, 2):
+                pending.on_response(InferenceResponse("simple", version, [], final=False))
+            pending.on_response(InferenceResponse("simple", 3, []))
+
+    def test(bridge: GeventBridge) -> None:
+        seen: list[tuple[int, bool]] = []
+        bridge.submit(Chatty().model("simple"), request(), lambda each: seen.append((each.model_version, each.final)))
+        until(lambda: len(seen) == 3, sleep=gevent.sleep)
+        assert seen == [(1, False), (2, False), (3, True)]
+
+    on_a_hub(test)
+
+
+def test_a_request_with_a_callback_is_cancelled_once_and_answered() -> None:
+    engine = FakeEngine(lambda _: None)
+    seen: list[InferenceResponse] = []
+
+    def test(bridge: GeventBridge) -> None:
+        pending = bridge.submit(engine.model("simple"), request("x"), seen.append)
+        gevent.sleep(0.01)
+        pending.cancel()
+        until(lambda: seen, sleep=gevent.sleep)
+        assert isinstance(seen[0].error, RequestCancelled)
+        assert [each.id for each in engine.cancelled] == ["x"]
 
     on_a_hub(test)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid
-from core.frontend.restricted_apis import ApiRestricted, RestrictedApi, Restrictions, parse_restricted
+from core.frontend.restricted_apis import GRPC, ApiRestricted, RestrictedApi, Restrictions, parse_restricted
 
 
 def test_an_option_names_groups_and_a_header() -> None:
@@ -55,6 +55,19 @@ def test_only_the_exact_value_opens_a_group() -> None:
         with pytest.raises(ApiRestricted) as refused:
             restrictions.check("health", headers.get)
         assert refused.value.message == "This API is restricted, expecting header 'Admin-Key'"
+
+
+def test_grpc_has_its_own_words_and_a_prefix_of_its_keys() -> None:
+    (api,) = parse_restricted(["inference:key=value"], GRPC)
+    assert api.header == "triton-grpc-protocol-key"
+    restrictions = Restrictions([api], GRPC)
+    restrictions.check("inference", {"triton-grpc-protocol-key": "value"}.get)
+    with pytest.raises(ApiRestricted) as refused:
+        restrictions.check("inference", {}.get)
+    assert refused.value.message == "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
+    for option, text in (("nope:k=v", "unknown restricted protocol 'nope' "), ("health", "--grpc-restricted-protocol")):
+        with pytest.raises(ConfigInvalid, match=text):
+            parse_restricted([option], GRPC)
 
 
 def test_an_empty_value_still_requires_the_header() -> None:
