@@ -23,6 +23,7 @@ from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers
 from core.http.v2.binary_type import SIZE
 from core.inference.request import InferenceRequest, Parameter
+from core.inference.times import InferenceTimes
 
 _INVOKE_PATH = re.compile(r"/models/([^/]+)/invoke")
 # On a 507 the platform unloads another model and tries again.
@@ -70,6 +71,10 @@ class SageMakerApplication(V2Application):
 
     def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
         return request_headers.parameter_headers(parameters)
+
+    def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
+        super().add_timing(times, headers)
+        request_headers.add_timing(times, headers)
 
     def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":

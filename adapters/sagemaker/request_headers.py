@@ -14,6 +14,7 @@ from core.errors import BackendFailed, InvalidRequest
 from core.frontend.request_parameters import RESERVED_PARAMETERS, RESERVED_PREFIX
 from core.http.reply import Environ, Headers
 from core.inference.request import InferenceRequest, Parameter
+from core.inference.times import InferenceTimes
 
 _NAME = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"
@@ -73,6 +74,18 @@ def parameter_headers(parameters: Mapping[str, Parameter]) -> Headers:
             )
         headers.append((name, text))
     return headers
+
+
+def add_timing(times: InferenceTimes, headers: Headers) -> None:
+    """Add the times to the custom attributes, the one response header of the platform that clients see, behind those
+    that the model set; not if they do not fit. The names and microseconds are those of the response parameters."""
+    text = ",".join(f"{name}={value}" for name, value in times.parameters().items())
+    for index, (name, value) in enumerate(headers):
+        if name == CUSTOM_ATTRIBUTES:
+            if len(value) + len(text) < _LONGEST_ANSWER:
+                headers[index] = (name, f"{value},{text}")
+            return
+    headers.append((CUSTOM_ATTRIBUTES, text))
 
 
 def _pairs(attributes: str) -> dict[str, Parameter]:

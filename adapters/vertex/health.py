@@ -6,6 +6,7 @@ Source: docs/spec/vertex.md sections A2 and B3 (Triton answers 400; this is a 50
 from __future__ import annotations
 
 from adapters.vertex.endpoint import VertexEndpoint
+from core.http.access_note import PROBE_KEY
 from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from core.http.views.health import readiness
@@ -20,6 +21,7 @@ def health(endpoint: VertexEndpoint, application: V2Application, environ: Enviro
     The 503 gives the progress of the start. Without a model the server is healthy if clients may load one through this
     port.
     """
+    environ[PROBE_KEY] = True
     engine, default = application.engine, endpoint.default_model
     if not engine.is_ready():
         return json_reply(readiness(engine.phase()), _NOT_YET)

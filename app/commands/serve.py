@@ -16,6 +16,7 @@ from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
 from app.supervisor.topology import choose_topology
+from app.worker.access_log import LogAccess
 from app.worker.worker import TridentWorker
 
 _log = logging.getLogger("trident.server")
@@ -42,7 +43,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
         reuse_port=settings.reuse_http_port,
-        access_log=settings.log_access,
+        log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
         engine=_engine_child(settings, directory, topology.http_workers, note) if directory is not None else None,
         failure_note=note,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.settings.server import ServerSettings
 from app.version import VERSION
+from core.inference.times import TimesFor
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.readiness import Readiness
 
@@ -35,4 +36,11 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         visible_gpus=settings.visible_gpus,
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
+        times_for=_times_for(settings),
     )
+
+
+def _times_for(settings: ServerSettings) -> TimesFor:
+    if settings.response_timing:
+        return TimesFor.CLIENTS
+    return TimesFor.LOG if settings.log_access != "false" else TimesFor.NOBODY

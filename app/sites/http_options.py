@@ -12,6 +12,7 @@ def http_options(settings: ServerSettings) -> HttpOptions:
         max_input_size=settings.http_max_input_size,
         header_forward_pattern=settings.http_header_forward_pattern,
         restricted=parse_restricted(settings.http_restricted_api),
+        response_timing=settings.response_timing,
         log_settings={
             **LOG_DEFAULT,
             "log_file": settings.log_file,

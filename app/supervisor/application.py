@@ -30,7 +30,8 @@ _STOP_RESERVE_S = 10
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
-    """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls `make_site`."""
+    """`TridentWorker` reads `limits`, `stop_times`, `last_ports`, `log_access` and `failure_note`, and calls
+    `make_site`."""
 
     def __init__(self, configuration: ServerConfiguration, listeners: list[socket], places: int) -> None:
         """Takes over the sockets of `listeners`. `places` is the number of connections that may be open at once."""
@@ -45,6 +46,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             keepalive_s=configuration.keepalive_s,
             max_body_size=configuration.max_body_size,
         )
+        self.log_access = configuration.log_access
         self.last_ports = configuration.last_ports
         self.stop_times = StopTimes(
             drain_grace_s=configuration.drain_grace_s, exit_timeout_s=configuration.exit_timeout_s
@@ -66,7 +68,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "limit_request_line": 8190,
             "secure_scheme_headers": {},
             "logger_class": GunicornLog,
-            "accesslog": "-" if configuration.access_log else None,
             "control_socket_disable": True,
             "proc_name": "trident",
             "post_worker_init": _booted,

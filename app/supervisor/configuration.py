@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from app.sites.site import Site
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
+from app.worker.access_log import LogAccess
 from app.worker.worker import TridentWorker
 
 WORKER_CLASS = "app.worker.worker.TridentWorker"
@@ -33,7 +34,7 @@ class ServerConfiguration:
     keepalive_s: float = 600.0
     max_body_size: int = 2**31 - 1
     reuse_port: bool = False
-    access_log: bool = False
+    log_access: LogAccess = LogAccess.NONE
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16
     workers: int = 1

@@ -10,6 +10,7 @@ import gevent
 from gunicorn.http.wsgi import base_environ
 
 from app.sites.site import Allocate
+from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
@@ -32,14 +33,16 @@ class ListenerService:
         cfg: Any,
         connections: Connections,
         allocate: Allocate | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
-        """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory."""
+        """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory.
+        `access_log`: None for none."""
         self.application = application
         self.address = address
         self.cfg = cfg
         self.connections = connections
         self.send_batching = SendBatching(gevent.get_hub())
-        self.logs_access = bool(cfg.accesslog)
+        self.access_log = access_log
         self.clock = connections.clock
         self.limits = connections.limits
         self.allocate = allocate

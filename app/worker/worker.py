@@ -22,6 +22,7 @@ from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
 from app.sites.plain import PlainSite
 from app.sites.site import Site
+from app.worker.access_log import AccessLog, LogAccess
 from app.worker.clock import CoarseClock
 from app.worker.connections import Connections
 from app.worker.http1.connection import Http1Connection
@@ -98,6 +99,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
         self._idle_trim = IdleTrim()
+        scope = getattr(self.app, "log_access", LogAccess.ALL if self.cfg.accesslog else LogAccess.NONE)
+        self._access_log = None if scope is LogAccess.NONE else AccessLog(scope)
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
         self._ports, self._last_ports = (
             Ports([], Connections(self._clock, limits, self.worker_connections)) for _ in range(2)
@@ -124,7 +127,14 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def _listen(self, listener: socket.socket, ports: Ports) -> None:
         application = self.wsgi.application_for(_port(listener))
-        service = Http1Service(application, listener.getsockname(), self.cfg, ports.connections, self.site.allocate)
+        service = Http1Service(
+            application,
+            listener.getsockname(),
+            self.cfg,
+            ports.connections,
+            self.site.allocate,
+            self._access_log,
+        )
         ports.listeners.append(
             Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
         )

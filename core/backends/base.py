@@ -29,12 +29,14 @@ class Execution:
 
     `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone. The
     times are monotonic ns: when the inputs were gathered, and when the model had run. The scheduler notes when the
-    execution starts and ends.
+    execution started and ended.
     """
 
     outputs: Sequence[Outputs | Exception]
     input_end_ns: int
     output_start_ns: int
+    start_ns: int = 0
+    end_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

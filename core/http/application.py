@@ -23,6 +23,7 @@ from core.errors import ServerError
 from core.frontend.bridge import Bridge
 from core.frontend.restricted_apis import Restrictions
 from core.http import errors
+from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
 from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, plain_parts, send
@@ -35,6 +36,8 @@ from core.memo import Memo
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
+# The group of the routes that only probes ask for.
+_PROBED = "health"
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 
@@ -144,6 +147,8 @@ class V2Application(HttpFrontEnd, Flask):
 
     def _refuse(self, error: Exception, mime: str, environ: Environ, rule: str) -> Reply:
         status = self.status_of(error)
+        if isinstance(error, ServerError) and error.model:
+            environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
         self._errors.labels(environ["REQUEST_METHOD"], rule, str(status)).inc()
         errors.log_error(error, status, environ)
         return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
@@ -158,6 +163,8 @@ class V2Application(HttpFrontEnd, Flask):
 
     def _flask_view(self, route: Route) -> Callable[..., Response]:
         def view(**arguments: str) -> Response:
+            if route.group == _PROBED:
+                request.environ[PROBE_KEY] = True
             return _response(self.answer(request.environ, route, arguments))
 
         return view

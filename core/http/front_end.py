@@ -8,7 +8,9 @@ from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers
+from core.http.server_timing import SERVER_TIMING, server_timing
 from core.inference.request import InferenceRequest, Parameter
+from core.inference.times import InferenceTimes
 
 
 class HttpFrontEnd:
@@ -21,6 +23,7 @@ class HttpFrontEnd:
     * `body_headers(json_length)`: the headers of an infer response.
     * `adopt_headers(environ, request)`: what headers add to an infer request.
     * `parameter_headers(parameters)`: what the parameters of an infer response add to its headers.
+    * `add_timing(times, headers)`: what the times of an infer response add to its headers.
     """
 
     binary_mime = "application/octet-stream"
@@ -49,3 +52,7 @@ class HttpFrontEnd:
     def parameter_headers(self, parameters: Mapping[str, Parameter]) -> Headers:
         """The headers of a response for which the model set `parameters`. Raises ServerError."""
         return []
+
+    def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
+        """Add the times of a response to its `headers`."""
+        headers.append((SERVER_TIMING, server_timing(times)))

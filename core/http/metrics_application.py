@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from core.http.access_note import PROBE_KEY
 from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, empty_reply, plain_parts, text_reply
 from core.http.request_path import request_path
 
@@ -22,6 +23,7 @@ class MetricsApplication:
         self._page = page
 
     def __call__(self, environ: Environ, start_response: Any) -> list[bytes]:
+        environ[PROBE_KEY] = True
         reply = self._answer(environ)
         start_response(STATUS_LINES[reply.status], reply.headers)
         return plain_parts(reply)

@@ -33,7 +33,8 @@ LOG_DEFAULT: Mapping[str, object] = {
 @dataclass(frozen=True, kw_only=True)
 class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
-    forwards no header. `trace_settings` and `log_settings` are shown as they are.
+    forwards no header. `response_timing`: answers carry the times that the engine notes.
+    `trace_settings` and `log_settings` are shown as they are.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -41,6 +42,7 @@ class HttpOptions:
     max_input_size: int = 67108864
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
+    response_timing: bool = False
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
     header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)

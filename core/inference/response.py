@@ -22,6 +22,7 @@ from core.inference.tensors import (
     unpack_bytes,
     wire_bytes,
 )
+from core.inference.times import InferenceTimes
 
 
 class OutputTensor:
@@ -75,9 +76,12 @@ Outputs = list[OutputTensor] | PackedOutputs
 
 
 class InferenceResponse:
-    """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models)."""
+    """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models).
 
-    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters")
+    `times` is None unless the engine was asked to note them; a response with an error has none.
+    """
+
+    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters", "times")
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class InferenceResponse:
         self.parameters = parameters
         self.error = error
         self.final = final
+        self.times: InferenceTimes | None = None
 
     @classmethod
     def failed(cls, origin: InferenceRequest | InferenceResponse, error: ServerError) -> InferenceResponse:

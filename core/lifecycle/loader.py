@@ -201,6 +201,7 @@ class ModelLoader:
             version.statistics,
             delay_until=self._options.delay_scheduler,
             on_poisoned=self._on_poisoned,
+            times_for=self._options.times_for,
         )
         version.gpu_uuid = self._gpu_uuid(placed)
         version.serve(model, instances, scheduler, fetched)

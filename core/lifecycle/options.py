@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.inference.times import TimesFor
 from core.lifecycle.readiness import Readiness
 
 
@@ -17,7 +18,7 @@ class EngineOptions:
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
-    that is for test suites.
+    that is for test suites. `times_for` says for whom responses carry the times of their executions.
     """
 
     repositories: tuple[str, ...]
@@ -44,3 +45,4 @@ class EngineOptions:
     metrics_interval_ms: float = 2000.0
     gpu_metrics: bool = True
     cpu_metrics: bool = True
+    times_for: TimesFor = TimesFor.NOBODY

@@ -17,6 +17,7 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import ServerStopping
 from core.inference.pending_request import PendingRequest
+from core.inference.times import TimesFor
 from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.execution import Clock
@@ -38,6 +39,7 @@ class DynamicBatcher:
     Each request gets one response, on the thread that executed it or on that of `close`. `submit` holds a lock for some
     microseconds. `delay_until` is the number of requests for which the batcher waits, once, before the first batch.
     `on_poisoned` is called on the thread that executed, and must not raise.
+    `times_for` says for whom responses carry their times.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class DynamicBatcher:
         clock: Clock = time.monotonic_ns,
         delay_until: int = 0,
         on_poisoned: OnPoisoned | None = None,
+        times_for: TimesFor = TimesFor.NOBODY,
     ) -> None:
         self._spec = spec
         self._statistics = statistics
@@ -56,6 +59,7 @@ class DynamicBatcher:
         self._order = ResponseOrder(deliver) if spec.batching and spec.batching.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._on_poisoned = on_poisoned
+        self._times_for = times_for
         self._short = ShortExecutions(spec)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -79,6 +83,7 @@ class DynamicBatcher:
             self._short,
             clock=self._clock,
             on_poisoned=self._on_poisoned,
+            times_for=self._times_for,
         )
         return InstanceThread(instance, model_instance, self._serve)
 

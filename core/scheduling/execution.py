@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.backends.base import BackendInstance
+from core.backends.base import BackendInstance, Execution
 from core.config.request_validator import BatchForm
 from core.errors import BackendFailed
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import Outputs, OutputTensor
+from core.inference.response import OutputTensor
 from core.observability.statistics import ModelStatistics
 
 # Monotonic nanoseconds.
 Clock = Callable[[], int]
-Outcome = Outputs | Exception
 
 
 def execute_batch(
     backend: BackendInstance, requests: Sequence[PendingRequest], statistics: ModelStatistics, clock: Clock
-) -> Sequence[Outcome]:
-    """Execute `requests` as one batch and return an outcome for each of them. Raises what the backend raises.
+) -> Execution:
+    """Execute `requests` as one batch, with an output or an error for each of them. Raises what the backend raises.
 
     Counts the batch and its successful requests; the caller counts the failed ones. An execution that raised is not
     counted as an execution, as in Triton's ONNX Runtime backend.
@@ -28,7 +27,8 @@ def execute_batch(
     start_ns = clock()
     batch_sizes = [pending.batch_size or 1 for pending in requests]
     execution = backend.execute([pending.request for pending in requests], batch_sizes)
-    end_ns = clock()
+    execution.start_ns = start_ns
+    execution.end_ns = end_ns = clock()
     outcomes = execution.outputs
     if len(outcomes) != len(requests):
         raise BackendFailed(f"the backend gave {len(outcomes)} outcomes for {len(requests)} requests")
@@ -41,7 +41,7 @@ def execute_batch(
     statistics.record_batch(
         successful, sum(batch_sizes), start_ns, execution.input_end_ns, execution.output_start_ns, end_ns
     )
-    return outcomes
+    return execution
 
 
 def run_once(

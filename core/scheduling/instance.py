@@ -9,11 +9,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from core.backends.base import BackendInstance
+from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
+from core.inference.times import InferenceTimes, TimesFor, asks_for_times
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 from core.scheduling.execution import Clock, execute_batch
@@ -39,6 +40,7 @@ class ModelInstance:
         *,
         clock: Clock = time.monotonic_ns,
         on_poisoned: OnPoisoned | None = None,
+        times_for: TimesFor = TimesFor.NOBODY,
     ) -> None:
         self.name = backend.placement.name
         self._backend = backend
@@ -48,6 +50,8 @@ class ModelInstance:
         self._short = short
         self._clock = clock
         self._on_poisoned = on_poisoned
+        self._notes_times = times_for is not TimesFor.NOBODY
+        self._tells_clients = times_for is TimesFor.CLIENTS
 
     def perform(self, work: Work, inline: bool = False) -> None:
         """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread."""
@@ -69,16 +73,19 @@ class ModelInstance:
         while parts:
             part = parts.pop()
             try:
-                outcomes = execute_batch(self._backend, part, self._statistics, self._clock)
+                execution = execute_batch(self._backend, part, self._statistics, self._clock)
             except Exception as exc:
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
                 continue
-            for pending, outcome in zip(part, outcomes, strict=True):
+            for pending, outcome in zip(part, execution.outputs, strict=True):
                 if isinstance(outcome, Exception):
                     self._fail(pending, outcome)
-                else:
-                    respond(pending, InferenceResponse(name, version, outcome, id=pending.request.id))
+                    continue
+                response = InferenceResponse(name, version, outcome, id=pending.request.id)
+                if self._notes_times:
+                    self._note_times(response, pending, execution, part)
+                respond(pending, response)
         flush(requests)
         if self._on_poisoned is not None and self._backend.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
@@ -97,6 +104,24 @@ class ModelInstance:
         _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, exc)
         middle = count // 2
         return [requests[middle:], requests[:middle]]
+
+    def _note_times(
+        self,
+        response: InferenceResponse,
+        pending: PendingRequest,
+        execution: Execution,
+        batch: Sequence[PendingRequest],
+    ) -> None:
+        """Add the times of the execution in which `pending` succeeded, as parameters, too, if its client asks."""
+        response.times = times = InferenceTimes(
+            execution.start_ns - pending.enqueue_ns,
+            execution.input_end_ns - execution.start_ns,
+            execution.output_start_ns - execution.input_end_ns,
+            execution.end_ns - execution.output_start_ns,
+            sum([each.batch_size or 1 for each in batch]),
+        )
+        if self._tells_clients and asks_for_times(pending.request):
+            response.parameters = {**(response.parameters or {}), **times.parameters()}
 
     def _fail(self, pending: PendingRequest, exc: Exception) -> None:
         """Answer one request with its error. An exception that is not a ServerError is logged with its traceback."""

@@ -48,6 +48,16 @@ class GeneralSettings:
         section=_SECTION,
         own=True,
     )
+    response_timing: bool = option(
+        False,
+        "response-timing",
+        BOOLEAN,
+        "Whether every answer carries its queue and compute times and its batch size: in the header Server-Timing, "
+        "on SageMaker also in its custom attributes, and as response parameters if a request has the parameter "
+        "'timing': true.",
+        section=_SECTION,
+        own=True,
+    )
     strict_readiness: str = option(
         "auto",
         "strict-readiness",

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, FILE, LEVEL, NOT_ZERO, choice
+from app.settings.option_types import BOOLEAN, FILE, LEVEL, NOT_ZERO, Kind, choice
 
 if TYPE_CHECKING:
     from core.observability.logging import LogOptions
 
 _SECTION = "Logging"
+_ACCESS = Kind("true|false|all", lambda text: text if text == "all" else "true" if BOOLEAN.parse(text) else "false")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,11 +43,12 @@ class LoggingSettings:
         section=_SECTION,
         shown_default="the console: warnings and errors on stderr, other messages on stdout",
     )
-    log_access: bool = option(
-        False,
+    log_access: str = option(
+        "false",
         "log-access",
-        BOOLEAN,
-        "Whether every HTTP request is logged after its response.",
+        _ACCESS,
+        "Whether HTTP requests are logged after their responses, with status, duration, request id, model and batch "
+        "size: true logs all but health probes and scrapes of metrics, all logs those, too.",
         section=_SECTION,
         own=True,
     )

@@ -25,17 +25,18 @@ from app.worker.request_body import RequestBody
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 
 log = logging.getLogger("trident.http")
-access_log = logging.getLogger("trident.access")
 
 _RECEIVE_SIZE = 16384
 _MAX_HEAD_SIZE = 65536
 _MAX_DISCARDED = 64 << 20
+# Enough of a request for its line in the access log.
+_SHOWN = 2048
 
 
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_body", "_buffer", "_service")
+    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_received", "_service")
 
     def __init__(self, sock: socket.socket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected and does not block."""
@@ -50,6 +51,10 @@ class Http1Connection(Connection):
         self._service = service
         self._buffer = b""
         self._body: RequestBody | None = None
+        self._access = service.access_log
+        # For the access log only: the start of the current request and its time, 0 before its first byte.
+        self._received = b""
+        self._began_ns = 0
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
@@ -76,6 +81,9 @@ class Http1Connection(Connection):
             buffer = self.receive(_RECEIVE_SIZE)
             if not buffer:
                 return False
+        if self._access is not None:
+            self._began_ns = self._access.now()
+            self._received = buffer[:_SHOWN]
         end = buffer.find(HEAD_END) + 4
         head = self._service.heads.known.get(buffer[:end])
         if head is None:
@@ -118,6 +126,8 @@ class Http1Connection(Connection):
             if not part:
                 raise ClientGone("the request head is incomplete")
             self._buffer += part
+            if self._access is not None:
+                self._received = self._buffer[:_SHOWN]
 
     def _serve_strictly(self) -> bool:
         """Serve the request at the start of the buffer with gunicorn's parser. The next request may be plain again."""
@@ -172,17 +182,26 @@ class Http1Connection(Connection):
         try:
             response.run(service.application, environ)
         except ClientGone:
+            self._log_access(environ, response, aborted=True)
             raise
         except Exception:  # the request boundary: every exception of an application is answered and logged here, once
             log.exception("%s %s failed", environ["REQUEST_METHOD"], environ["RAW_URI"])
             if response.started:
+                self._log_access(environ, response, aborted=True)
                 raise ClientGone("the response was interrupted") from None
             raise Refusal(500, "internal server error") from None
-        if service.logs_access:
-            access_log.info(
-                '%s "%s %s" %s', self._peer[0], environ["REQUEST_METHOD"], environ["RAW_URI"], response.status
-            )
+        if self._access is not None:
+            self._log_access(environ, response)
         return response.keep_alive and not service.connections.closing
+
+    def _log_access(self, environ: dict[str, Any], response: Response, *, aborted: bool = False) -> None:
+        if self._access is not None and response.status:
+            status = int(response.status[:3])
+            self._access.answered(self._peer[0], environ, status, self._began_ns, response.size, aborted=aborted)
+
+    def _log_refusal(self, refusal: Refusal, size: int) -> None:
+        if self._access is not None:
+            self._access.refused(self._peer[0], self._received, refusal.status, self._began_ns, size)
 
     def is_closing(self) -> bool:
         """Whether the current request is the last one of this connection because the server stops."""
@@ -210,8 +229,11 @@ class Http1Connection(Connection):
     def time_out(self) -> None:
         """End the connection because its phase took too long, with 408 if a request was being received."""
         if self.phase in (Phase.HEAD, Phase.BODY):
+            refusal = Refusal(408, "the request was not received in time")
+            answer = refusal.response()
+            self._log_refusal(refusal, len(answer))
             try:
-                self._sock.send(Refusal(408, "the request was not received in time").response())
+                self._sock.send(answer)
             except OSError as error:
                 log.debug("408 to %s was not sent: %s", self._peer, error)
         self.hang_up()
@@ -219,8 +241,9 @@ class Http1Connection(Connection):
     def _refuse(self, refusal: Refusal) -> None:
         """Send the refusal, then discard what the client still sends, so that no reset overtakes the response."""
         log.info("%d to %s: %s", refusal.status, self._peer[0], refusal.message)
+        answer = refusal.response()
+        self._log_refusal(refusal, len(answer))
         try:
-            answer = refusal.response()
             self.send([answer], len(answer))
             self.begin(Phase.LINGER)
             self._sock.shutdown(socket.SHUT_WR)

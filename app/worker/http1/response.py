@@ -33,7 +33,8 @@ class Outlet(Protocol):
 
 
 class Response:
-    """The response to one request. `keep_alive` tells afterwards whether the connection may carry another one.
+    """The response to one request. `keep_alive` tells afterwards whether the connection may carry another one, and
+    `size` how many bytes were sent, the head included.
 
     A list or tuple of buffers is sent at once, with its length. Any other iterable is streamed, in chunks if the
     application does not declare the length. The parts may be any contiguous buffers.
@@ -50,6 +51,7 @@ class Response:
         "_omits_body",
         "_outlet",
         "keep_alive",
+        "size",
         "started",
         "status",
     )
@@ -68,6 +70,7 @@ class Response:
         self.status = ""
         self.keep_alive = head.keep_alive
         self.started = False
+        self.size = 0
 
     def run(self, application: WSGIApplication, environ: dict[str, Any]) -> None:
         """Call the application and send what it returns. Raises the application's exceptions, and ClientGone."""
@@ -79,6 +82,7 @@ class Response:
             del parts
             for name in _BODY_KEYS:
                 environ.pop(name, None)
+            self.size = size
             self._outlet.send(whole, size)
             return
         try:
@@ -118,17 +122,22 @@ class Response:
                     raise ValueError("the application sent more than the Content-Length that it declared")
             parts.append(part)
         if parts:
-            self._outlet.send(parts, sum(map(size_of, parts)))
+            self._send(parts)
 
     def _finish(self) -> None:
         if not self.started:
             head = self._head_bytes(0)
             self.started = True
-            self._outlet.send([head], len(head))
+            self._send([head])
         elif self._chunked:
-            self._outlet.send([b"0\r\n\r\n"], 5)
+            self._send([b"0\r\n\r\n"])
         if self._left and not self._omits_body:
             self.keep_alive = False  # bytes are missing: only the end of the connection tells the client
+
+    def _send(self, parts: list[Buffer]) -> None:
+        size = sum(map(size_of, parts))
+        self.size += size
+        self._outlet.send(parts, size)
 
     def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
         """The whole response, and its size in bytes."""

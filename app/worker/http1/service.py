@@ -6,6 +6,7 @@ from typing import Any
 from wsgiref.types import WSGIApplication
 
 from app.sites.site import Allocate
+from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.http1.request_head import RequestHeadParser
 from app.worker.http1.response_head import ResponseHeads
@@ -22,8 +23,9 @@ class Http1Service(ListenerService):
         cfg: Any,
         connections: Connections,
         allocate: Allocate | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
-        super().__init__(application, address, cfg, connections, allocate)
+        super().__init__(application, address, cfg, connections, allocate, access_log)
         self.response_heads = ResponseHeads()
         limits = {
             "limit_request_line": cfg.limit_request_line or 8190,

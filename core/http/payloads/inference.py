@@ -15,6 +15,7 @@ from core.errors import InvalidRequest
 from core.frontend.classification import classified
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
+from core.http.access_note import note_inference
 from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind
 from core.http.payloads.formats import JSON, encoder_of, format_for
@@ -29,6 +30,7 @@ from core.http.views.infer import finish, off_hub, prepare, run
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
+from core.inference.times import InferenceTimes
 
 # How much larger the content of a small npz may be.
 _INFLATES_BY = 32
@@ -38,10 +40,12 @@ _READS_BY = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PayloadResult:
-    """`columns` are the outputs, with a row for each instance; `parameters` are the first response's."""
+    """`columns` are the outputs, with a row for each instance; `parameters` are the first response's. `times` are the
+    longest of all responses."""
 
     columns: list[OutputColumn]
     parameters: dict[str, Parameter] | None
+    times: InferenceTimes | None = None
 
 
 def decode_payload(
@@ -123,7 +127,7 @@ def converted(
     rows = request.inputs[0].shape[0] if spec.max_batch_size > 0 and request.inputs else None
     outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in response.outputs]
     payload = DecodedPayload(arrays={}, count=rows, stacked=True)
-    return PayloadResult(output_columns([outputs], payload), response.parameters)
+    return PayloadResult(output_columns([outputs], payload), response.parameters, response.times)
 
 
 def payload_reply(
@@ -136,7 +140,8 @@ def payload_reply(
     """The reply with the outputs as `media_type`; `form` is the form of the request if that was JSON."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
     content = off_hub(application, size, content_of, result.columns, media_type, form)
-    return finish(application, environ, [content], [("Content-Type", media_type)], result.parameters)
+    headers = [("Content-Type", media_type)]
+    return finish(application, environ, [content], headers, result.parameters, result.times)
 
 
 def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
@@ -157,7 +162,9 @@ def _infer_parts(
     application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> PayloadResult:
     requests = requests_of(payload, spec, pattern)
-    return result_of(infer_many(application.engine, requests, environ.get(CLIENT_GONE_KEY)), payload)
+    responses = infer_many(application.engine, requests, environ.get(CLIENT_GONE_KEY))
+    note_inference(environ, responses)
+    return result_of(responses, payload)
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
@@ -169,4 +176,5 @@ def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequ
 def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:
     """Join the responses to the requests of `requests_of`. Raises ServerError."""
     columns = output_columns([response.outputs for response in responses], payload)
-    return PayloadResult(columns, responses[0].parameters)
+    times = InferenceTimes.longest(response.times for response in responses)
+    return PayloadResult(columns, responses[0].parameters, times)

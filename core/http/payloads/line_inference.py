@@ -11,6 +11,7 @@ from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.infer_many import infer_many
 from core.frontend.request_parameters import read_parameters
+from core.http.access_note import note_inference
 from core.http.application import V2Application
 from core.http.payloads.body_kind import starts_as_v2
 from core.http.payloads.error_location import line_name
@@ -32,6 +33,7 @@ from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
+from core.inference.times import InferenceTimes
 
 _LATEST = -1
 # An encoded document does not end with a line break; encoded rows do.
@@ -52,8 +54,8 @@ def infer_lines(
     """
     check_size(application, sum(map(len, lines)))
     work = _Lines(application, environ, spec, answer_type)
-    content, media_type, parameters = application.bridge.run_long(work.run, lines)
-    return finish(application, environ, [content], [("Content-Type", media_type)], parameters)
+    content, media_type, parameters, times = application.bridge.run_long(work.run, lines)
+    return finish(application, environ, [content], [("Content-Type", media_type)], parameters, times)
 
 
 class _Lines:
@@ -68,8 +70,8 @@ class _Lines:
         # For each line the number of its requests, and the function that makes its answer from their responses.
         self._answers: list[tuple[int, Answer]] = []
 
-    def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None]:
-        """The body of the reply, its media type, and the parameters of the first response."""
+    def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None, InferenceTimes | None]:
+        """The body of the reply, its media type, the parameters of the first response, and the longest times of all."""
         client_gone = self._environ.get(CLIENT_GONE_KEY)
         responses = infer_many(self._application.engine, self._requests(lines), client_gone)
         content = bytearray()
@@ -81,7 +83,8 @@ class _Lines:
         media_type = self._type(_is_v2(lines[0]))
         if media_type is None or media_type in JSON.media_types:
             media_type = JSONLINES.media_types[0]
-        return bytes(content), media_type, responses[0].parameters
+        times = note_inference(self._environ, responses)
+        return bytes(content), media_type, responses[0].parameters, times
 
     def _requests(self, lines: list[bytes]) -> Iterator[InferenceRequest]:
         for index, line in enumerate(lines):

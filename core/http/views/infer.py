@@ -17,6 +17,7 @@ from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
 from core.frontend.request_parameters import forward_header
+from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
@@ -27,6 +28,7 @@ from core.http.version_text import LATEST, version_number
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
+from core.inference.times import InferenceTimes
 
 T = TypeVar("T")
 
@@ -68,7 +70,8 @@ def infer_body(
     prepare(front_end, environ, request)
     response = run(front_end, environ, model, request)
     parts, json_length = encode_response(response, plan, spec)
-    return finish(front_end, environ, parts, front_end.body_headers(json_length), response.parameters)
+    headers = front_end.body_headers(json_length)
+    return finish(front_end, environ, parts, headers, response.parameters, response.times)
 
 
 def servable(model: ServedModel) -> ServedModel:
@@ -103,7 +106,10 @@ def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: 
     """The model's one response. Raises the ServerError of a failed one."""
     response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY))
     if response.error is not None:
+        environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
         raise response.error
+    if response.times is not None:
+        note_inference(environ, (response,))
     return response
 
 
@@ -113,10 +119,14 @@ def finish(
     parts: list[Buffer],
     headers: Headers,
     parameters: dict[str, Parameter] | None,
+    times: InferenceTimes | None,
 ) -> Reply:
-    """The reply with `parts` as its body, compressed as the client accepts; `parameters` are those of the response."""
+    """The reply with `parts` as its body, compressed as the client accepts; `parameters` and `times` are those of the
+    response."""
     if parameters:
         headers += front_end.parameter_headers(parameters)
+    if times is not None and front_end.options.response_timing:
+        front_end.add_timing(times, headers)
     if ACCEPT_ENCODING in environ:
         parts = _compressed(front_end, environ, parts, headers)
     headers.append(("Content-Length", str(sum(map(len, parts)))))

@@ -1,7 +1,8 @@
 """An inference response as a frame.
 
 The meta document is [model, version, parameters, outputs], where an output is [name, datatype, shape, bytes, whether it
-is in shared memory]. The document of a failed response is [model, version, error].
+is in shared memory]. The document of a failed response is [model, version, error]. The text after the document has the
+times of the response, five numbers with blanks between them, if the engine noted any.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from core.inference.layout import TensorLayout
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs, ReceivedOutput
 from core.inference.tensors import BY_NAME, Array, Buffer, Shape
+from core.inference.times import InferenceTimes
 from core.memo import Memo
 from core.remote.calls.remote_error import error_of, error_to_plain
 from core.remote.memory.tensor_block import (
@@ -39,7 +41,8 @@ class ResponseWriter:
 
     def __init__(self, share: Share) -> None:
         self._share = share
-        self._heads: Memo[tuple[object, ...], bytes] = Memo(1024)
+        # The meta document that the responses of a batch share, and the head of the block for those without times.
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
     def write(self, response: InferenceResponse, number: int) -> bytes:
         """The frame. Raises TypeError for a value that JSON cannot hold."""
@@ -63,19 +66,31 @@ class ResponseWriter:
             else:
                 offsets.append(offset)
             outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
-        head = block_head(_meta(response, outputs), b"", offsets)
+        head = block_head(_meta(response, outputs), _times_text(response.times), offsets)
         return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
-        """The head of a block, remembered because the responses of a batch all share it."""
         key = (layout, response.model_name, response.model_version)
-        head = self._heads.get(key)
-        if head is None:
+        known = self._known.get(key)
+        if known is None:
             outputs = [
                 (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
             ]
-            self._heads[key] = head = block_head(_meta(response, outputs))
-        return head
+            meta = _meta(response, outputs)
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        return head if response.times is None else block_head(meta, _times_text(response.times))
+
+
+def _times_text(times: InferenceTimes | None) -> bytes:
+    return b"" if times is None else b"%d %d %d %d %d" % times
+
+
+def _times(text: str) -> InferenceTimes:
+    try:
+        return InferenceTimes(*map(int, text.split()))
+    except (ValueError, TypeError):
+        raise BadFrame("a response whose times cannot be read") from None
 
 
 def _meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
@@ -121,7 +136,7 @@ class ResponseReader:
 
     def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""
-        pattern, _, offsets, at = self._blocks.read(content, shared)
+        pattern, times, offsets, at = self._blocks.read(content, shared)
         end = at + pattern.layout.size
         if end > len(content):
             raise BadFrame("a response that is shorter than its outputs")
@@ -131,7 +146,7 @@ class ResponseReader:
         else:
             contents = contents_of(pattern.outputs, content, at, offsets, self._view_of)
             outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(pattern.outputs, contents, strict=True)]
-        return InferenceResponse(
+        response = InferenceResponse(
             pattern.model_name,
             pattern.model_version,
             outputs,
@@ -140,6 +155,9 @@ class ResponseReader:
             error=error_of(pattern.error) if flags & FAILED else None,
             final=bool(flags & FINAL),
         )
+        if times:
+            response.times = _times(times)
+        return response
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         return self._borrow(offset, size).data

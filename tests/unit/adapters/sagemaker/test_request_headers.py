@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from adapters.sagemaker.request_headers import adopt_headers, parameter_headers
+from adapters.sagemaker.request_headers import add_timing, adopt_headers, parameter_headers
 from core.errors import BackendFailed, InvalidRequest
 from core.inference.request import InferenceRequest, Parameter
+from core.inference.times import InferenceTimes
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")
@@ -97,3 +98,26 @@ def test_response_parameters_become_headers() -> None:
 def test_invalid_header_values_of_the_model_are_errors(value: str) -> None:
     with pytest.raises(BackendFailed, match=ATTRIBUTES):
         parameter_headers({ATTRIBUTES: value})
+
+
+TIMES = InferenceTimes(1000, 2000, 3000, 4000, 8)
+TIMING = (
+    "timing_queue_us=1,timing_compute_input_us=2,timing_compute_infer_us=3,timing_compute_output_us=4,"
+    "timing_batch_size=8"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, TIMING),
+        ("a=1", f"a=1,{TIMING}"),
+        ("x" * (1023 - len(TIMING)), "x" * (1023 - len(TIMING)) + "," + TIMING),
+        ("x" * (1024 - len(TIMING)), "x" * (1024 - len(TIMING))),
+    ],
+    ids=["alone", "behind the model's", "just fits", "too long"],
+)
+def test_times_join_the_custom_attributes_where_they_fit(before: str | None, after: str) -> None:
+    headers = [("Content-Type", "text/csv")] + ([] if before is None else [(ATTRIBUTES, before)])
+    add_timing(TIMES, headers)
+    assert headers == [("Content-Type", "text/csv"), (ATTRIBUTES, after)]

@@ -34,7 +34,7 @@ def test_the_defaults_are_tritonservers() -> None:
 def test_the_defaults_of_own_options_are_kept() -> None:
     found = settings()
     assert (found.platform, found.shutdown_grace_secs) == ("auto", 2.0)
-    assert (found.http_request_timeout_secs, found.http_keepalive_secs, found.log_access) == (60.0, 600.0, False)
+    assert (found.http_request_timeout_secs, found.http_keepalive_secs, found.log_access) == (60.0, 600.0, "false")
 
 
 SAMPLES = {
@@ -42,6 +42,7 @@ SAMPLES = {
     "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
     "log_format": "json",
+    "log_access": "all",
     "platform": "plain",
     "log_verbose": "3",
     "sagemaker_safe_port_range": "1-65535",

@@ -16,6 +16,7 @@ from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull,
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http import errors
+from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.application import InferPath, V2Application
 from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
@@ -24,6 +25,7 @@ from core.http.routes import INFER as INFER_ROUTE
 from core.http.routes import ROUTES, Route
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.times import InferenceTimes
 from tests.unit.fake_engine import FakeEngine
 
 INFER = "/v2/models/simple/infer"
@@ -331,6 +333,37 @@ def test_subclasses_can_adopt_headers_and_make_headers_of_parameters() -> None:
         client = OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()).test_client()
         answer = client.post(INFER, data=body, headers={"X-Id": "a"})
         assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
+
+
+def timed(request: InferenceRequest) -> InferenceResponse:
+    response = echo(request)
+    response.times = InferenceTimes(120_000, 0, 2_000_000, 0, 8)
+    return response
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_times_of_an_answer_are_a_header_if_the_server_tells_them(tells: bool) -> None:
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    application = V2Application(FakeEngine(timed), HttpOptions(response_timing=tells), ThreadBridge())
+    header = application.test_client().post(INFER, data=body).headers.get("Server-Timing")
+    assert (header or "").startswith("queue;dur=0.120, ") is tells
+
+
+@pytest.mark.parametrize(("path", "is_probe"), [("/v2/health/ready", True), ("/v2", False)])
+def test_probes_are_marked_for_the_access_log(application: Recording, path: str, is_probe: bool) -> None:
+    environ = EnvironBuilder(path=path).get_environ()
+    list(application(environ, lambda *_: None))
+    assert (PROBE_KEY in environ) is is_probe
+
+
+@pytest.mark.parametrize(
+    ("error", "note"), [(ModelNotFound("no", model="m"), InferenceNote("m")), (InvalidRequest("bad"), None)]
+)
+def test_the_model_of_an_error_is_noted(application: Recording, error: ServerError, note: InferenceNote | None) -> None:
+    application.error = error
+    environ = EnvironBuilder(path=INFER, method="POST").get_environ()
+    list(application(environ, lambda *_: None))
+    assert environ.get(INFERENCE_KEY) == note
 
 
 def test_early_errors_can_have_another_content_type() -> None:

@@ -17,6 +17,7 @@ from core.errors import BackendFailed, OutOfMemory, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
+from core.inference.times import InferenceTimes, TimesFor
 from core.observability.statistics import BatchStatistics, ModelStatistics
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance
@@ -37,7 +38,7 @@ class Short(EchoInstance):
 class Bench:
     """A model instance with its statistics and the responses that it sent."""
 
-    def __init__(self, backend: EchoInstance) -> None:
+    def __init__(self, backend: EchoInstance, times_for: TimesFor = TimesFor.NOBODY) -> None:
         self.backend = backend
         self.statistics = ModelStatistics()
         self.answers: list[InferenceResponse] = []
@@ -51,6 +52,7 @@ class Bench:
             ShortExecutions(SPEC),
             clock=lambda: next(ticks),
             on_poisoned=self.poisoned.append,
+            times_for=times_for,
         )
 
     def requests(self, ids: str) -> list[PendingRequest]:
@@ -85,6 +87,28 @@ def test_each_request_gets_its_own_outputs() -> None:
             batch_size=3, execution_count=1, compute_input_ns=10, compute_infer_ns=10, compute_output_ns=10
         ),
     )
+
+
+@pytest.mark.parametrize("times_for", TimesFor)
+def test_responses_carry_the_times_of_their_execution_on_demand(times_for: TimesFor) -> None:
+    bench = Bench(EchoInstance(), times_for)
+    requests = bench.requests("ae")
+    for pending in requests:
+        pending.enqueue_ns = 3
+        pending.request.parameters = {"timing": True}
+    requests[0].batch_size = 4
+    bench.instance.execute(requests)
+    answers = {answer.id: answer for answer in bench.answers}
+    assert answers["e"].times is None
+    noted = None if times_for is TimesFor.NOBODY else InferenceTimes(7, 10, 10, 10, 5)
+    assert answers["a"].times == noted
+    assert answers["a"].parameters == (noted.parameters() if noted and times_for is TimesFor.CLIENTS else None)
+
+
+def test_only_requests_that_ask_get_their_times_as_parameters() -> None:
+    bench = Bench(EchoInstance(), TimesFor.CLIENTS)
+    bench.execute("a")
+    assert (bench.answers[0].times is None, bench.answers[0].parameters) == (False, None)
 
 
 def test_an_error_of_one_request_fails_only_that_request() -> None:

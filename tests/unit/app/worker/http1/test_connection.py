@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import gevent
 import pytest
 from gunicorn.config import Config
 
+from app.worker.access_log import AccessLog, LogAccess
 from app.worker.clock import CoarseClock
 from app.worker.connections import Connections
 from app.worker.http1.connection import Http1Connection
@@ -32,7 +34,8 @@ class Served:
     def __init__(self) -> None:
         ours, self.client = socket_pair()
         self.connections = Connections(CoarseClock(), ConnectionLimits(max_body_size=1000), 10)
-        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections)
+        access_log = AccessLog(LogAccess.ALL)
+        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections, access_log=access_log)
         self.connection = Http1Connection(ours, ("1.2.3.4", 5), service)
         self.serving = gevent.spawn(self.connection.serve)
 
@@ -142,3 +145,59 @@ def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
     assert received_until_end(served.client).endswith(
         b"Connection: close\r\n" + served.connections.clock.date_end + b"GET /a "
     )
+
+
+@pytest.fixture
+def access_lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "trident.access")
+    return caplog
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int]]:
+    found = [record.__dict__ for record in caplog.records if record.name == "trident.access"]
+    return [(line["method"], line["path"], line["status"]) for line in found]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (b"GET /a HTTP/9\r\n\r\n", ("GET", "/a", 400)),
+        (b"\x16\x03\x01\x02 junk\r\n\r\n", ("\x16\x03\x01\x02", "junk", 400)),
+        (b"POST /b HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", ("POST", "/b", 400)),
+        (b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ("POST", "/b", 400)),
+        (b"GET /a HTTP/1.1\r\nA: " + b"b" * 9000 + b"\r\n\r\n", ("GET", "/a", 431)),
+        (b"GET /fail HTTP/1.1\r\nHost: h\r\n\r\n", ("GET", "/fail", 500)),
+    ],
+    ids=["malformed", "not HTTP", "too large", "bad chunk", "long header", "exception"],
+)
+def test_refusals_reach_the_access_log(
+    served: Served,
+    access_lines: pytest.LogCaptureFixture,
+    request_bytes: bytes,
+    expected: tuple[str, str, int],
+) -> None:
+    served.client.sendall(request_bytes)
+    served.refusal()
+    assert logged(access_lines) == [expected]
+
+
+@pytest.mark.parametrize("start", [b"GET /a", b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nx"])
+def test_a_request_that_times_out_reaches_the_access_log(
+    served: Served, access_lines: pytest.LogCaptureFixture, start: bytes
+) -> None:
+    served.client.sendall(start)
+    served.wait_for(Phase.BODY if start.endswith(b"x") else Phase.HEAD)
+    served.connection.time_out()
+    served.refusal()
+    assert logged(access_lines) == [(start.split()[0].decode(), "/a", 408)]
+
+
+def test_answers_are_logged_with_their_sizes_and_durations(
+    served: Served, access_lines: pytest.LogCaptureFixture
+) -> None:
+    served.ask(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", b"POST /b body")
+    served.wait_for(Phase.IDLE)
+    assert logged(access_lines) == [("POST", "/b", 200)]
+    line = access_lines.records[-1].__dict__
+    assert (line["client"], line["received_bytes"]) == ("1.2.3.4", 4)
+    assert line["sent_bytes"] > len("POST /b body")

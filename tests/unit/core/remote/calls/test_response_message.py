@@ -11,6 +11,7 @@ import pytest
 from core.errors import DeadlineExceeded, ErrorCode
 from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, Buffer
+from core.inference.times import InferenceTimes
 from core.remote.calls.response_message import ResponseReader, ResponseWriter, failed_response
 from core.remote.memory.tensor_block import LARGE, block_head, write_block
 from core.remote.transport.frames import FINAL, RESPONSE, TO_FRONT_END, BadFrame, FrameReader
@@ -55,6 +56,21 @@ def test_every_field_arrives() -> None:
     assert found.outputs[0].array.tolist() == [[1, 2]]
     assert found.outputs[1].array.tolist() == [0.5]
     assert sent(InferenceResponse("m", 1, [])).final
+
+
+def test_times_arrive_whatever_the_outputs_are() -> None:
+    writer, reader = ResponseWriter(no_offset), ResponseReader(borrow)
+    for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
+        for times in (InferenceTimes(1, 2, 3, 4, 5), None, InferenceTimes(2**60, 0, 0, 0, 1)):
+            response.times = times
+            assert read(writer.write(response, 1), reader).times == times
+
+
+@pytest.mark.parametrize("text", [b"1 2 3 4", b"1 2 3 4 x", b"1 2 3 4 5 6"])
+def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
+    head = block_head(orjson.dumps(("m", 1, None, [])), text)
+    with pytest.raises(BadFrame, match="times"):
+        read(write_block(RESPONSE, 1, head, (), flags=FINAL))
 
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
@@ -138,7 +154,7 @@ def test_the_memory_of_known_documents_is_bounded() -> None:
     writer = ResponseWriter(no_offset)
     for size in range(3000):
         writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
-        assert len(writer._heads) <= 1024
+        assert len(writer._known) <= 1024
 
 
 @pytest.mark.parametrize(

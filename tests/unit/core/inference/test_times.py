@@ -1,0 +1,30 @@
+"""The times of an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.times import InferenceTimes, asks_for_times
+
+
+def test_times_become_parameters_in_microseconds() -> None:
+    assert InferenceTimes(1_500, 2_999, 3_000_000, 999, 8).parameters() == {
+        "timing_queue_us": 1,
+        "timing_compute_input_us": 2,
+        "timing_compute_infer_us": 3000,
+        "timing_compute_output_us": 0,
+        "timing_batch_size": 8,
+    }
+
+
+def test_requests_that_belong_together_have_the_longest_of_each_time() -> None:
+    first, second = InferenceTimes(1, 20, 3, 40, 5), InferenceTimes(10, 2, 30, 4, 1)
+    assert InferenceTimes.longest([first, None, second]) == InferenceTimes(10, 20, 30, 40, 5)
+    assert InferenceTimes.longest([None]) is None
+
+
+@pytest.mark.parametrize(("value", "asked"), [(True, True), (1, False), ("true", False), (False, False)])
+def test_only_true_asks_for_times(value: Parameter, asked: bool) -> None:
+    assert asks_for_times(InferenceRequest("m", [], parameters={"timing": value})) is asked
+    assert not asks_for_times(InferenceRequest("m", []))
