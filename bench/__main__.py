@@ -2,6 +2,7 @@
 
     python -m bench                 plain HTTP beside a Flask server and the bare loop, or beside another v2 server
     python -m bench compare         this checkout beside another one, by turns of a fraction of a second
+    python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
     python -m bench vertex          Vertex AI's container
@@ -15,6 +16,7 @@ from __future__ import annotations
 import sys
 
 from bench.compare import run as compare
+from bench.grpc import run as grpc
 from bench.plain import run as plain
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
@@ -23,6 +25,7 @@ from bench.workers import run as workers
 
 FAMILIES = {
     "compare": compare.main,
+    "grpc": grpc.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,
     "vertex": vertex.main,

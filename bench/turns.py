@@ -1,6 +1,6 @@
 """Loads that take turns of a fraction of a second, so that whatever else the machine does hits all of them alike.
 
-Each load has its own wrk, which is stopped (SIGSTOP) while another load has its turn. No turn pays for a start.
+Each load has its own client, which is stopped (SIGSTOP) while another load has its turn. No turn pays for a start.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from bench import wrk
 from bench.machine_load import LoadSeen, LoadWatch
@@ -21,21 +22,37 @@ from bench.servers.server import Server
 
 WARM_UP_S = 1.0
 DRAIN_S = 0.01
-# wrk must be told a duration; the turns end it earlier.
+# A client must be told a duration; the turns end it earlier.
 LONGEST_S = 3600
 END_LIMIT_S = 60.0
 # Standard deviations between the median and the ends of a 95 % interval, in halves of the square root of the count.
 NORMAL_95 = 1.96
 
 
+class Load(Protocol):
+    """What one client sends; `server` answers it with `model`."""
+
+    @property
+    def server(self) -> Server: ...
+
+    @property
+    def model(self) -> str: ...
+
+    def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
+        """Start the client, whose result `wrk.finish` reads. SIGINT ends it at once."""
+
+
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What one wrk sends: `script` to `url`, which `server` answers with `model`."""
+class HttpLoad:
+    """wrk sends `script` to `url`."""
 
     server: Server
     model: str
     url: str
     script: Path
+
+    def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
+        return wrk.start(self.url, self.script, connections=connections, seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,7 @@ class Turns:
         self._watch = LoadWatch()
         try:
             for name, load in self.loads.items():
-                self._running[name] = wrk.start(load.url, load.script, connections=self.connections, seconds=LONGEST_S)
+                self._running[name] = load.start(connections=self.connections, seconds=LONGEST_S)
                 time.sleep(WARM_UP_S)
                 self._drain(load)
         except BaseException:

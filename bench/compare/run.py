@@ -29,7 +29,7 @@ from bench.plain.beside import geometric_mean
 from bench.plain.measure import check_answer
 from bench.servers.server import Server, trident
 from bench.tables import number, table
-from bench.turns import Load, Ratio, Turn, Turns
+from bench.turns import HttpLoad, Ratio, Turn, Turns
 from tests.project import ROOT
 
 THIS, OTHER = "this", "other"
@@ -116,7 +116,7 @@ def rows(options: argparse.Namespace, servers: dict[str, Server], models: Path) 
         for server in servers.values():
             check_answer(server, case, models)
         script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
-        loads = {name: Load(server, case.model, server.url(case.path), script) for name, server in servers.items()}
+        loads = {name: HttpLoad(server, case.model, server.url(case.path), script) for name, server in servers.items()}
         for connections in CONNECTIONS[case.key]:
             if options.connections and str(connections) not in options.connections:
                 continue

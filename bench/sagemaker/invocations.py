@@ -15,7 +15,7 @@ from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.plain import measure
 from bench.sagemaker.servers import BesidePlain, Client, invocation, invoked
-from bench.turns import Load, Turn, Turns
+from bench.turns import HttpLoad, Turn, Turns
 
 MODEL_CASES = ("a-binary", "a-json")
 CONNECTIONS = (16, 64)
@@ -41,13 +41,13 @@ def measure_invocations(results: Figures, build: Path, *, rounds: int, seconds: 
             title = f"{'binary' if case.binary else 'JSON'}, {connections} connections"
             print(f"{title}: {rounds} pairs", file=sys.stderr, flush=True)
             loads = {
-                INVOCATIONS: Load(
+                INVOCATIONS: HttpLoad(
                     server,
                     case.model,
                     server.invocations_url,
                     wrk.write_script(build / f"{case.key}-invocations.lua", *invocation(case)),
                 ),
-                INFER: Load(
+                INFER: HttpLoad(
                     server,
                     case.model,
                     server.url(case.path),

@@ -17,7 +17,7 @@ from bench.cases import CASES, SEED, Case
 from bench.figures import Figures
 from bench.models.served import SHIPPED
 from bench.servers.server import Server
-from bench.turns import Load, Turn, Turns
+from bench.turns import HttpLoad, Turn, Turns
 from tests.contract.servers.ports import HOST
 
 _TRIDENT = str(Path(sys.executable).with_name("trident"))
@@ -65,8 +65,8 @@ def measure_predict(results: Figures, build: Path, rounds: int, seconds: float) 
     with BesidePlain(repository, "tabular", build / "tabular.log") as server:
         _check(server, instances, rows)
         loads = {
-            "predict": Load(server, "tabular", server.predict_url, predict),
-            "v2 JSON": Load(server, "tabular", server.url("/v2/models/tabular/infer"), infer),
+            "predict": HttpLoad(server, "tabular", server.predict_url, predict),
+            "v2 JSON": HttpLoad(server, "tabular", server.url("/v2/models/tabular/infer"), infer),
         }
         with Turns(loads, connections=_CONNECTIONS, seconds=seconds) as turns:
             pairs = [turns.round(number) for number in range(rounds)]
@@ -103,8 +103,8 @@ def measure_raw(results: Figures, build: Path, rounds: int, seconds: float) -> N
     with BesidePlain(repository, "simple", build / "one.log") as server:
         for connections in (16, 64):
             loads = {
-                "rawPredict": Load(server, case.model, server.predict_url, raw),
-                "v2 infer": Load(server, case.model, server.url(case.path), infer),
+                "rawPredict": HttpLoad(server, case.model, server.predict_url, raw),
+                "v2 infer": HttpLoad(server, case.model, server.url(case.path), infer),
             }
             with Turns(loads, connections=connections, seconds=seconds) as turns:
                 pairs = [turns.round(number) for number in range(rounds)]

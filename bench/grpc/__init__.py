@@ -1,0 +1,1 @@
+"""gRPC beside binary HTTP: one server, one engine, two ports."""
