@@ -54,7 +54,7 @@ All options of `trident serve --help` have the same meaning here. Without a repo
 """
 
 EMULATE_USAGE = """\
-Usage: trident emulate sagemaker [--multi-model] [options] MODEL_DIR_OR_TARBALL
+Usage: trident emulate sagemaker [--multi-model] [options] MODEL
        trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
        trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
 
@@ -62,9 +62,16 @@ Starts the server as the platform starts a container, with the platform's API in
 enforces the platform's limits on both sides. At the end (Ctrl-C) it prints the exceeded limits, and exits with status 1
 if there are any, otherwise 0.
 
-SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it.
+Models from cloud storage are kept in the cache of serve:
 
-  --multi-model     a multi-model endpoint: the folder contains a .tar.gz of each model, which TargetModel names
+  --model-cache-directory=string  as for serve, and by default the same
+  --model-cache-bytes=integer     as for serve
+
+SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it. MODEL is a folder or a .tar.gz, as a path,
+s3://bucket/prefix or gs://bucket/prefix.
+
+  --multi-model     a multi-model endpoint: MODEL contains a .tar.gz of each model, which TargetModel names; from cloud
+                    storage each is fetched when it is first called
   --port=integer    port of the runtime API; default 0, any free one
   --env=NAME=VALUE  a variable of the model's environment; repeatable
 

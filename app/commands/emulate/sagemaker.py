@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from app.commands.emulate.options import (
     CONTAINER_COMMAND,
@@ -16,6 +15,7 @@ from app.commands.emulate.options import (
 )
 from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from app.process.environment import process_environment
+from app.settings.cloud_cache import CACHE_OPTIONS, read_cloud_cache
 from app.settings.option import BadOption
 from app.settings.option_types import FLAG, PORT
 from core.observability.console import print_line
@@ -32,6 +32,7 @@ ACCEPTED = (
     own_option("multi-model", FLAG, False, "A multi-model endpoint: MODEL is the folder of its archives."),
     own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    *CACHE_OPTIONS,
 )
 
 
@@ -52,14 +53,15 @@ def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, s
     """
     values, others = read_values(ACCEPTED, arguments)
     if len(others) != 2 or others[0] != SAGEMAKER:
-        raise BadOption("one model must be named: trident emulate sagemaker MODEL_DIR_OR_TARBALL")
+        raise BadOption("one model must be named: trident emulate sagemaker MODEL")
     return EmulatorOptions(
-        model=Path(others[1]),
+        model=others[1],
         multi_model=values["multi-model"],
         api_port=values["port"],
         command=CONTAINER_COMMAND,
         environment=environment,
         variables=_checked_variables(values["env"]),
+        cache=read_cloud_cache(values, environment),
     )
 
 

@@ -27,6 +27,7 @@ from app.emulators.vertex.limits import (
     batch_limits,
     online_limits,
 )
+from app.settings.cloud_cache import CACHE_OPTIONS, read_cloud_cache
 from app.settings.option import BadOption
 from app.settings.option_types import FILE, FOLDER, PORT, TEXT, BadValue, Kind, choice, integer, number
 
@@ -88,6 +89,7 @@ ACCEPTED = (
     own_option("excluded-fields", _FIELDS, None, "Fields that are not sent."),
     own_option("batch-size", integer(1), 0, "Instances in a request."),
     own_option("model-parameters", Kind("<json>", _json_document), None, "Parameters of every request."),
+    *CACHE_OPTIONS,
 )
 
 
@@ -112,6 +114,7 @@ def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]
         limits=_limits(values),
         api_port=values["port"],
         batch=_batch(values) if values["batch"] else None,
+        cache=read_cloud_cache(values, environment),
     )
 
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.terminal.progress_bar import ProgressBar
+from app.terminal.download_display import drawn
 from core.errors import ServerError
 
 if TYPE_CHECKING:
     from core.repository.layout import ModelDirectory
     from core.repository.sources.opener import SourceOpener
     from core.repository.sources.source import Fetched, Source, SourceFile
-
-_REDRAW_S = 0.2
 
 
 class CloudRepository:
@@ -58,7 +55,7 @@ class CloudRepository:
             yield replace(shared.directory, path=around)
 
     def _fetch(self, held: ExitStack, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
-        with self._progress_bar():
+        with drawn(self._progress):
             fetched = self._source.fetch(model, files, version)
         held.callback(fetched.release)
         return fetched
@@ -75,24 +72,3 @@ class CloudRepository:
             return select_versions(config, version_directories(directory), directory.name)
         except ServerError:
             return ()
-
-    @contextmanager
-    def _progress_bar(self) -> Iterator[None]:
-        """Draw the progress of the downloads while the context lasts."""
-        from core.lifecycle.serving_phase import DownloadPhase
-
-        ended = threading.Event()
-        shown = ProgressBar()
-
-        def draw() -> None:
-            while not ended.wait(_REDRAW_S):
-                shown.show(DownloadPhase.of(self._progress.snapshot()))
-            shown.show(None)
-
-        thread = threading.Thread(target=draw, name="download progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from app.commands.validate.cloud_repository import CloudRepository
 from app.commands.validate.examination import Check, Repository, examine
@@ -14,7 +13,6 @@ from app.commands.validate.model_check import make_check, make_warnings
 from app.commands.validate.options import ValidateOptions, read_validate_options
 from app.commands.validate.report import json_report, text_report
 from app.process.environment import disable_telemetry, process_environment
-from app.settings.cache_directory import cache_directory
 
 
 def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
@@ -35,14 +33,8 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
 def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
     """Opens repositories; their downloads end with the context."""
     from core.repository.location import Scheme, parse_location
-    from core.repository.sources.opener import SourceOpener, SourceOptions
 
-    directory = Path(options.cache_directory or cache_directory(""))
-    opener = SourceOpener(
-        SourceOptions(
-            cache_directory=directory, cache_bytes=options.cache_bytes, credential_path=options.credential_path
-        )
-    )
+    opener = options.cache.opener()
 
     def open_repository(text: str) -> Repository:
         if parse_location(text).scheme is Scheme.LOCAL:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from app.settings.cache_directory import cache_directory
+from app.settings.cloud_cache import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from app.settings.command_line import CommandLine
 from app.settings.option import BadOption, Option
 from app.settings.option_types import BadValue, choice
@@ -25,22 +25,19 @@ _REPORTED = (
     _FORMAT,
     *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
 )
-_CACHE = tuple(SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
-ACCEPTED = (*_REPORTED, *_CACHE)
+ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateOptions:
-    """`repositories` are values of --model-repository; `backend_config` and the cache as in ServerSettings."""
+    """`repositories` are values of --model-repository; `backend_config` as in ServerSettings."""
 
     repositories: tuple[str, ...]
     format: str = "text"
     config_name: str = ""
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
-    cache_directory: str = ""
-    cache_bytes: int = SERVER_OPTIONS["model_cache_bytes"].default
-    credential_path: str = ""
+    cache: CloudCache = field(default_factory=CloudCache)
 
 
 def read_validate_options(
@@ -51,7 +48,6 @@ def read_validate_options(
     Raises BadOption.
     """
     given, repositories = CommandLine(ACCEPTED).split(arguments)
-    given = [*((each, environment[each.variable]) for each in _CACHE if environment.get(each.variable)), *given]
     values: dict[str, Any] = {}
     for option, text in given:
         try:
@@ -67,14 +63,5 @@ def read_validate_options(
         config_name=values.get("model-config-name", ""),
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),
-        cache_directory=values.get("model-cache-directory", "") or _mount(environment),
-        cache_bytes=values.get("model-cache-bytes", SERVER_OPTIONS["model_cache_bytes"].default),
-        credential_path=environment.get(SERVER_OPTIONS["cloud_credential_path"].variable, ""),
+        cache=read_cloud_cache(values, environment),
     )
-
-
-def _mount(environment: Mapping[str, str]) -> str:
-    """The cache directory in the folder where Triton keeps its copies; "" without such a folder."""
-    variables = (SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory"))
-    mount = next(filter(None, map(environment.get, variables)), "")
-    return cache_directory(mount) if mount else ""

@@ -21,14 +21,18 @@ from app.emulators.common.inherited_environment import HTTP_ADDRESS, inherited_e
 from app.emulators.common.interrupted import Interrupted
 from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.sagemaker.api_server import RuntimeApi
+from app.emulators.sagemaker.archive_storage import ArchiveStorage, CloudArchives, LocalArchives
+from app.emulators.sagemaker.cloud_model import fetched_model, is_in_cloud
 from app.emulators.sagemaker.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
 from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.limits import PlatformLimits
 from app.emulators.sagemaker.model_archives import ModelArchives
 from app.emulators.sagemaker.probes import Probes
 from app.emulators.sagemaker.tarball import unpack
+from app.settings.cloud_cache import CloudCache
 from core.errors import ConfigInvalid
 from core.observability.console import print_line
+from core.repository.sources.opener import SourceOpener
 
 # The only argument that the platform passes to the image's entry point.
 _START = "serve"
@@ -40,18 +44,20 @@ _FAILED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorOptions:
-    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives; `api_port` 0 is any free one.
+    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address.
 
-    `command` is the container's entry point, `environment` the emulator's, and `variables` are the model's.
+    `api_port` 0 is any free one. `cache` is for what is fetched from the cloud. `command` is the container's entry
+    point, `environment` the emulator's, and `variables` are the model's.
     """
 
-    model: Path
+    model: str
     multi_model: bool = False
     api_port: int = 0
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: PlatformLimits = field(default_factory=PlatformLimits)
+    cache: CloudCache = field(default_factory=CloudCache)
 
 
 class Emulator:
@@ -70,7 +76,7 @@ class Emulator:
         """
         with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
             try:
-                self._run_in(Path(folder), stopped, on_ready)
+                self._run_in(Path(folder) / "ml", stopped, on_ready)
             except Interrupted:
                 pass  # no container was started
             finally:
@@ -79,11 +85,26 @@ class Emulator:
         return _FAILED if self.report.breaches else 0
 
     def _run_in(self, folder: Path, stopped: threading.Event, on_ready: Callable[[str], None] | None) -> None:
-        model_root, models_root = self._roots(folder / "ml", stopped.is_set)
+        with contextlib.ExitStack() as held:
+            if self._options.multi_model:
+                archives = ModelArchives(self._storage(held, stopped), folder / "models", self._limits.archive_bytes)
+                (folder / "models").mkdir(parents=True)
+                model_root = folder / "model"
+            else:
+                archives, model_root = None, self._model_root(folder, held, stopped)
+            self._run_container(model_root, folder / "models", archives, stopped, on_ready)
+
+    def _run_container(
+        self,
+        model_root: Path,
+        models_root: Path,
+        archives: ModelArchives | None,
+        stopped: threading.Event,
+        on_ready: Callable[[str], None] | None,
+    ) -> None:
         port = self._port()
         client = ContainerClient(port, self._limits)
-        archives = ModelArchives(self._options.model, models_root, self._limits.archive_bytes)
-        models = EndpointModels(client, archives, self._limits, self.report) if self._options.multi_model else None
+        models = None if archives is None else EndpointModels(client, archives, self._limits, self.report)
         api = RuntimeApi(self._endpoint(client, models), self._options.api_port, self._limits, self.report)
         with contextlib.closing(api):
             container = Container([*self._options.command, _START], self._environment(model_root, models_root, port))
@@ -100,25 +121,34 @@ class Emulator:
                 container.stop(self._limits.stop_s, self.report)
             finally:
                 container.kill()
-                archives.close()
+                if archives is not None:
+                    archives.close()
 
-    def _roots(self, folder: Path, is_stopped: Callable[[], bool]) -> tuple[Path, Path]:
-        """The folders of a single model and of loaded models, of which one exists. Raises Interrupted."""
-        model, models_root = self._options.model.absolute(), folder / "models"
-        if self._options.multi_model:
-            if not model.is_dir():
-                raise ConfigInvalid(
-                    f"{model} is not a folder", hint="with --multi-model name the folder of the archives"
-                )
-            models_root.mkdir(parents=True)
-            return folder / "model", models_root
+    def _model_root(self, folder: Path, held: contextlib.ExitStack, stopped: threading.Event) -> Path:
+        """The folder of a single model, which `held` keeps. Raises Interrupted and ServerError."""
+        model = Path(self._options.model).absolute()
+        if is_in_cloud(self._options.model):
+            model = held.enter_context(fetched_model(self._opener(held), self._options.model, stopped))
         if model.is_dir():
-            return model, models_root
+            return model
         if not model.is_file():
-            raise ConfigInvalid(f"there is no {model}", hint="name a folder or a .tar.gz archive")
+            raise ConfigInvalid(f"there is no {model}", hint="name a folder, a .tar.gz archive, or its address")
         (folder / "model").mkdir(parents=True)
-        unpack(model, folder / "model", self._limits.archive_bytes, is_stopped=is_stopped)
-        return folder / "model", models_root
+        unpack(model, folder / "model", self._limits.archive_bytes, is_stopped=stopped.is_set)
+        return folder / "model"
+
+    def _storage(self, held: contextlib.ExitStack, stopped: threading.Event) -> ArchiveStorage:
+        """The archives of a multi-model endpoint. Raises Interrupted and ServerError."""
+        if not is_in_cloud(self._options.model):
+            return LocalArchives(Path(self._options.model).absolute())
+        archives = CloudArchives(self._opener(held), self._options.model, stopped)
+        self._say(f"{_counted(archives.count, 'archive')} in {archives.location}")
+        return archives
+
+    def _opener(self, held: contextlib.ExitStack) -> SourceOpener:
+        opener = self._options.cache.opener()
+        held.callback(opener.stop)
+        return opener
 
     def _port(self) -> int:
         given = self._options.variables.get(BIND_TO_PORT, "")

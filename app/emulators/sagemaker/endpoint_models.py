@@ -65,7 +65,6 @@ class EndpointModels:
 
         Raises ApiError if there is no such archive, it cannot be loaded, or the load takes longer than a call may.
         """
-        self._archives.find(key)
         model = self._enter(key)
         try:
             self._wait_until_loaded(model)

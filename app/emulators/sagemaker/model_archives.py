@@ -1,9 +1,8 @@
-"""The archives of a multi-model endpoint: the files below one folder, which stands for the prefix in the storage."""
+"""The models of a multi-model endpoint, unpacked from their archives where the container looks for them."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,18 +11,18 @@ from pathlib import Path
 from app.emulators.common.interrupted import Interrupted
 from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.sagemaker.api_error import endpoint_deleted, validation_error
+from app.emulators.sagemaker.archive_storage import ArchiveStorage
 from app.emulators.sagemaker.tarball import unpack
 from core.errors import ConfigInvalid
-from core.observability.log_text import escaped
 
 _MODEL = "model"
 
 
 class ModelArchives:
-    """Keys are paths below `folder`, with `/`; archives are unpacked below `models_root`. Any thread."""
+    """Archives of `storage`, by its keys, are unpacked below `models_root`. Any thread."""
 
-    def __init__(self, folder: Path, models_root: Path, most_bytes: int) -> None:
-        self._folder = folder.resolve()
+    def __init__(self, storage: ArchiveStorage, models_root: Path, most_bytes: int) -> None:
+        self._storage = storage
         self._models_root = models_root
         self._most_bytes = most_bytes
         self._changed = threading.Condition()
@@ -34,29 +33,17 @@ class ModelArchives:
         """Unpack no more archives. Returns when the unpackings in progress have stopped."""
         with self._changed:
             self._is_closed = True
+            self._storage.close()
             self._changed.wait_for(lambda: not self._puts)
-
-    def find(self, key: str) -> Path:
-        """The archive of `key`. Raises ApiError if there is none."""
-        parts = key.split("/")
-        path = self._folder.joinpath(*parts)
-        is_key = not ({"", os.curdir, os.pardir} & set(parts)) and "\0" not in key
-        try:
-            if is_key and path.resolve().is_relative_to(self._folder) and path.is_file():
-                return path
-        except (OSError, RuntimeError):  # a name that is too long, a loop of links
-            pass
-        raise validation_error(
-            f"Failed to download model data: there is no archive '{escaped(key)}' in the folder of this endpoint"
-        )
 
     def put(self, key: str) -> str:
         """Unpack the archive of `key` and return the url of its folder. Raises ApiError. Blocks."""
         folder = self._models_root / name_of(key)
         with self._put():
             try:
-                (folder / _MODEL).mkdir(parents=True)
-                unpack(self.find(key), folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
+                with self._storage.archive(key) as archive:
+                    (folder / _MODEL).mkdir(parents=True)
+                    unpack(archive, folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
             except BaseException as error:
                 self.remove(key)
                 if isinstance(error, ConfigInvalid):

@@ -19,7 +19,7 @@ from app.emulators.common.container import free_port
 from app.emulators.common.interrupted import Interrupted
 from app.emulators.common.read_only_folder import remove_folder
 from app.emulators.vertex.api_server import VertexApi
-from app.emulators.vertex.artifacts import provided
+from app.emulators.vertex.artifacts import STORAGE_SCHEME, provided
 from app.emulators.vertex.batch_job import BatchCounts, BatchJob, BatchOptions
 from app.emulators.vertex.deployed_container import DeployedContainer
 from app.emulators.vertex.deployment import Deployment
@@ -30,6 +30,7 @@ from app.emulators.vertex.environment import (
     platform_variables,
 )
 from app.emulators.vertex.limits import PlatformLimits
+from app.settings.cloud_cache import CloudCache
 from core.observability.console import print_line
 
 _FAILED = 1
@@ -40,7 +41,7 @@ class EmulatorOptions:
     """`model` is a gs:// address or a folder; `api_port` 0 is any free one. With `batch` a job runs instead of an API.
 
     `command` is the container's entry point and `arguments` its arguments, `environment` is the emulator's, and
-    `variables` are the model's.
+    `variables` are the model's. `cache` keeps artifacts of a gs:// address for the next run.
     """
 
     model: str
@@ -52,6 +53,7 @@ class EmulatorOptions:
     limits: PlatformLimits = field(default_factory=PlatformLimits)
     api_port: int = 0
     batch: BatchOptions | None = None
+    cache: CloudCache = field(default_factory=CloudCache)
 
 
 class Emulator:
@@ -124,7 +126,8 @@ class Emulator:
     def _deployed(self, storage_uri: str, disk: Path) -> DeployedContainer:
         options, port = self._options, free_port()
         platform = platform_variables(options.deployment, port, storage_uri)
-        machine = machine_variables(free_port(), disk)
+        cache = options.cache if storage_uri.startswith(STORAGE_SCHEME) else None
+        machine = machine_variables(free_port(), disk, cache)
         return DeployedContainer(
             [*options.command, *container_arguments(options.arguments, platform, options.variables)],
             container_environment(options.environment, machine, platform, options.variables),

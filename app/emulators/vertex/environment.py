@@ -22,12 +22,14 @@ from adapters.vertex.settings import (
 from app.emulators.common.container_client import HOST
 from app.emulators.common.inherited_environment import HTTP_ADDRESS, inherited_environment
 from app.emulators.vertex.deployment import Deployment
+from app.settings.cloud_cache import CloudCache
 
 RESERVED_PREFIX = "AIP_"
 _MACHINE_TYPE = "n1-standard-4"
 # A real container has its ports to itself and listens on all addresses.
 _METRICS_PORT = "TRIDENT_METRICS_PORT"
 _CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
+_CACHE_BYTES = "TRIDENT_MODEL_CACHE_BYTES"
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
 
 
@@ -50,12 +52,17 @@ def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> d
     }
 
 
-def machine_variables(metrics_port: int, disk: Path) -> dict[str, str]:
-    """Variables that isolate the process as a container would; `disk` is removed after it ends."""
+def machine_variables(metrics_port: int, disk: Path, cache: CloudCache | None = None) -> dict[str, str]:
+    """Variables that isolate the process as a container would; `disk` is removed after it ends.
+
+    `cache` keeps artifacts from the storage for the next run; None: they are on the disk too.
+    """
+    size = {} if cache is None else {_CACHE_BYTES: str(cache.max_bytes)}
     return {
+        **size,
         HTTP_ADDRESS: HOST,
         _METRICS_PORT: str(metrics_port),
-        _CACHE_DIRECTORY: str(disk / "cache"),
+        _CACHE_DIRECTORY: str(disk / "cache" if cache is None else cache.path.absolute()),
         "TMPDIR": str(disk),
     }
 

@@ -16,7 +16,7 @@ from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched, SourceFile
 from core.repository.sources.usable_names import UsableNames
 from core.repository.stores.object_names import name_problem, paths_problem
-from core.repository.stores.object_store import ObjectStore, StoredObject
+from core.repository.stores.object_store import ObjectStore, StoredObject, without_markers
 from core.repository.versions import version_number
 
 # Of 1000 names each. More folders beside a misspelled prefix are not compared with it.
@@ -71,7 +71,7 @@ class ObjectStoreSource:
             model, slash, path = stored.key.partition("/")
             if slash:
                 by_model.setdefault(model, {})[path] = stored
-        usable = {model: _without_markers(by_model[model]) for model in self._names.of(by_model)}
+        usable = {model: without_markers(by_model[model]) for model in self._names.of(by_model)}
         with self._lock:
             self._listed = usable
         return {model: _files(listed) for model, listed in usable.items()}
@@ -81,7 +81,7 @@ class ObjectStoreSource:
             return None
         prefix = f"{model}/"
         found = {stored.key.removeprefix(prefix): stored for stored in self._list(prefix)}
-        listed = _without_markers(found)
+        listed = without_markers(found)
         with self._lock:
             if found:
                 self._listed[model] = listed
@@ -121,16 +121,6 @@ class ObjectStoreSource:
     def _list(self, prefix: str) -> list[StoredObject]:
         listing = f"list {self.location}"
         return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, threading.Event())
-
-
-def _without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
-    """Remove the empty objects that only make a folder visible; the marker of an otherwise empty folder stays."""
-    folders = {path[: end + 1] for path in listed for end in range(len(path) - 1) if path[end] == "/"}
-    return {
-        path: stored
-        for path, stored in listed.items()
-        if not (path == "" or (path.endswith("/") and stored.size == 0 and path in folders))
-    }
 
 
 def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:

@@ -13,6 +13,7 @@ from core.repository.download.progress import DownloadProgress
 from core.repository.location import Location, Scheme, parse_location
 from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
+from core.repository.sources.object_folder import ObjectFolder
 from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.source import Source
 from core.repository.stores.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
@@ -70,6 +71,11 @@ class SourceOpener:
             return source
         parent, folder = self._open(_above(location), location), location.prefix.rpartition("/")[2]
         return AnyLayoutSource(parent, folder, source, name=single_model, required=True)
+
+    def open_folder(self, text: str) -> ObjectFolder:
+        """The objects at `text`, an address in an object store, without asking it. Raises what `open` raises."""
+        location = parse_location(text)
+        return ObjectFolder(self._renewed_store(location, location), self._shared_downloader())
 
     def _open(self, location: Location, credited: Location) -> Source:
         """The source at `location`, with the credentials for `credited`."""

@@ -10,7 +10,7 @@ the first store of that storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,3 +83,13 @@ class ObjectStore(Protocol):
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         """The checksum to verify the content of `wanted` against; None without one. May make a request."""
         ...
+
+
+def without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
+    """Remove the empty objects that only make a folder visible; the marker of an otherwise empty folder stays."""
+    folders = {path[: end + 1] for path in listed for end in range(len(path) - 1) if path[end] == "/"}
+    return {
+        path: stored
+        for path, stored in listed.items()
+        if not (path == "" or (path.endswith("/") and stored.size == 0 and path in folders))
+    }

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import boto3
@@ -39,10 +39,18 @@ class SageMakerEmulator:
     """A context manager: its API is open on entry, unless `ready` is false. On exit it ends.
 
     The exit status must be 1 if a limit was broken, else 0, or `status` where a test sets it. Its container and its
-    temporary files must be gone by then. The log is in `folder`.
+    temporary files must be gone by then. The log is in `folder`. `variables` are added to the environment.
     """
 
-    def __init__(self, folder: Path, model: Path, *options: str, ready: bool = True, nohup: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Path | str,
+        *options: str,
+        ready: bool = True,
+        nohup: bool = False,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.status: int | None = None
         # Not in `folder`: the address of a socket is short.
         self._temporary = tempfile.TemporaryDirectory()
@@ -51,6 +59,7 @@ class SageMakerEmulator:
         self._arguments = [str(model), *options]
         self._ready = ready
         self._is_nohup = nohup
+        self._variables = variables
 
     def __enter__(self) -> SageMakerEmulator:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +124,7 @@ class SageMakerEmulator:
 
     def _started(self) -> subprocess.Popen[bytes]:
         # ONNX Runtime would write a file there.
-        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1"}
+        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1", **self._variables}
         command = [TRIDENT, "emulate", "sagemaker", *self._arguments]
         return start_session(command, self._log, env=platform_environment(variables))
 

@@ -97,7 +97,7 @@ def shorter(folder: Path, limits: PlatformLimits, temporary: Path | None = None)
     said = io.StringIO()
     variables = {"TMPDIR": str(temporary), "ORT_DISABLE_TELEMETRY": "1"} if temporary else {}
     options = EmulatorOptions(
-        model=folder, command=CONTAINER_COMMAND, environment=platform_environment(variables), limits=limits
+        model=str(folder), command=CONTAINER_COMMAND, environment=platform_environment(variables), limits=limits
     )
     return Emulator(options, io.StringIO(), said), said
 

@@ -19,6 +19,8 @@ from app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from app.emulators.vertex.limits import PlatformLimits
 from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sdk_client
+from tests.contract.repository.cloud_models import fetched
+from tests.contract.repository.fault_proxy import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models
 from tests.contract.vertex.vertex_container import environment
@@ -152,16 +154,19 @@ def test_shared_endpoint_has_its_limits_and_the_models_routes_and_arguments(tmp_
         assert "POST /v2/models/identity_fp32/infer: the container answered with more than 1.5 MB" in report
 
 
-def test_artifacts_come_from_cloud_storage(tmp_path: Path) -> None:
+def test_artifacts_come_from_cloud_storage_once(tmp_path: Path) -> None:
     content = (SIMPLE / "1" / "model.onnx").read_bytes()
-    with GcsEmulator() as storage:
-        storage.put("artifacts", "some/model/model.onnx", content)
-        with VertexEmulator(tmp_path, "gs://artifacts/some/model", STORAGE_EMULATOR_HOST=storage.endpoint) as emulator:
-            with emulator.client() as client:
-                instance = {name: [1.0] * WIDTH for name in ("INPUT0", "INPUT1")}
-                answer = client.predict(endpoint=emulator.endpoint, instances=[instance])
-                assert dict(answer.predictions[0])["OUTPUT0"] == [2] * WIDTH
-            assert emulator.stop() == 0, emulator.log_text()
+    with GcsEmulator() as storage, FaultProxy(storage.endpoint) as proxy:
+        storage.put("artifacts", "models/some/model.onnx", content)
+        for _ in range(2):
+            options = {"STORAGE_EMULATOR_HOST": proxy.endpoint}
+            with VertexEmulator(tmp_path, "gs://artifacts/models/some", **options) as emulator:
+                with emulator.client() as client:
+                    instance = {name: [1.0] * WIDTH for name in ("INPUT0", "INPUT1")}
+                    answer = client.predict(endpoint=emulator.endpoint, instances=[instance])
+                    assert dict(answer.predictions[0])["OUTPUT0"] == [2] * WIDTH
+                assert emulator.stop() == 0, emulator.log_text()
+        assert fetched(proxy.requests) == {"some/model.onnx": 1}
 
 
 def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Path, temporary: Path) -> None:

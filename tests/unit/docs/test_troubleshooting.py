@@ -50,6 +50,8 @@ ONLY_IN_SOURCE = {
     "was refused to … (HTTP …): it needs the permission …",
     "no access token for …",
     "there is no bucket gs://…",
+    "there is no .tar.gz archive in …",
+    "there is no archive '…' in …",
     "there is nothing in …",
     "failed to … in … attempts: …",
     "arrived damaged from …, twice: …",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.commands.validate.options import ValidateOptions, read_validate_options
+from app.settings.cloud_cache import CloudCache
 from app.settings.option import BadOption
 
 
@@ -22,9 +23,9 @@ def test_cache_is_that_of_serve() -> None:
         "TRITON_CLOUD_CREDENTIAL_PATH": "/keys",
     }
     options = read_validate_options(["s3://bucket", "--model-cache-bytes=7"], variables)
-    assert (options.cache_directory, options.cache_bytes, options.credential_path) == ("/cache", 7, "/keys")
+    assert options.cache == CloudCache(directory="/cache", max_bytes=7, credential_path="/keys")
     mounted = read_validate_options(["s3://bucket"], {"TRITON_GCS_MOUNT_DIRECTORY": "/mnt"})
-    assert mounted.cache_directory == "/mnt/trident"
+    assert mounted.cache.directory == "/mnt/trident"
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "--format=xml"], ["a", "--http-port=1"], ["a", "--backend-config=x"]])

@@ -9,6 +9,7 @@ import pytest
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container_client import ContainerClient
 from app.emulators.sagemaker.api_error import ApiError
+from app.emulators.sagemaker.archive_storage import LocalArchives
 from app.emulators.sagemaker.endpoint import MultiModelEndpoint, SingleModelEndpoint
 from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.invocation import Invocation
@@ -94,7 +95,7 @@ class Multi:
         self.report = BreachReport()
         self.container = ScriptedContainer(self._answer)
         client = ContainerClient(self.container.port, LIMITS)
-        archives = ModelArchives(folder / "archives", folder / "models", 1 << 20)
+        archives = ModelArchives(LocalArchives(folder / "archives"), folder / "models", 1 << 20)
         self.models = EndpointModels(client, archives, LIMITS, self.report)
         self.endpoint = MultiModelEndpoint(client, self.models, LIMITS, self.report)
 

@@ -15,6 +15,7 @@ import pytest
 from app.emulators.common.breach_report import BreachReport
 from app.emulators.common.container_client import ContainerClient
 from app.emulators.sagemaker.api_error import ApiError
+from app.emulators.sagemaker.archive_storage import LocalArchives
 from app.emulators.sagemaker.endpoint_models import EndpointModels
 from app.emulators.sagemaker.limits import PlatformLimits
 from app.emulators.sagemaker.model_archives import ModelArchives, name_of
@@ -65,7 +66,7 @@ class Bench:
         self.folders = tmp_path / "models"
         self.container = ScriptedContainer(shelf)
         self.client = ContainerClient(self.container.port, limits)
-        archives = ModelArchives(tmp_path / "archives", self.folders, 1 << 20)
+        archives = ModelArchives(LocalArchives(tmp_path / "archives"), self.folders, 1 << 20)
         self.models = EndpointModels(self.client, archives, limits, self.report)
 
     def use(self, *keys: str) -> None:

@@ -13,6 +13,7 @@ from app.emulators.vertex.environment import (
     machine_variables,
     platform_variables,
 )
+from app.settings.cloud_cache import CloudCache
 
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", project_number="56")
 
@@ -66,6 +67,12 @@ def test_settings_of_servers_on_the_machine_are_not_inherited() -> None:
         "TRIDENT_MODEL_CACHE_DIRECTORY": "/disk/cache",
         "TMPDIR": "/disk",
     }
+
+
+def test_artifacts_from_the_storage_are_kept_in_the_cache_of_servers() -> None:
+    cache = CloudCache(directory="/cache", max_bytes=5)
+    found = machine_variables(8002, Path("/disk"), cache)
+    assert (found["TRIDENT_MODEL_CACHE_DIRECTORY"], found["TRIDENT_MODEL_CACHE_BYTES"]) == ("/cache", "5")
 
 
 def test_variables_of_the_model_override_the_images() -> None:
