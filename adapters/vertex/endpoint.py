@@ -10,7 +10,7 @@ from adapters.vertex.settings import VertexSettings
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
 from core.frontend.default_model import DefaultModel
-from core.http.version_text import version_number
+from core.frontend.version_text import version_number
 
 _CURE = "name one in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"
 

@@ -13,6 +13,7 @@ from core.inference.request import InferenceRequest, Parameter
 NON_STRING = "attempt to access JSON non-string as string"
 _NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
+_MAX_RANK = 64  # numpy's
 RESERVED_PREFIX = "triton_"
 RESERVED_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
@@ -44,16 +45,29 @@ def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
     return binary
 
 
+def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None:
+    """Give the model a parameter of its own."""
+    if request.parameters is None:
+        request.parameters = {}
+    request.parameters[key] = value
+
+
 def forward_header(request: InferenceRequest, name: str, value: str) -> None:
     """Make a request header a string parameter of the request, under the name received. Raises InvalidRequest."""
     if name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX):
         raise InvalidRequest(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
-    _set(request, name, value)
+    set_parameter(request, name, value)
 
 
 def unable(field: str, reason: str) -> InvalidRequest:
     """The error for a field of the wrong JSON type."""
     return InvalidRequest(f"Unable to parse '{field}': {reason}")
+
+
+def check_rank(rank: int) -> None:
+    """Raise InvalidRequest for more dimensions than any model has: their product alone would take seconds."""
+    if rank > _MAX_RANK:
+        raise unable("shape", f"{rank} dimensions are more than the maximum of {_MAX_RANK}")
 
 
 def unsigned(field: str, value: Any) -> int:
@@ -77,10 +91,4 @@ def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> N
         )
     if not isinstance(value, str | int | float):
         raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
-    _set(request, key, value)
-
-
-def _set(request: InferenceRequest, key: str, value: Parameter) -> None:
-    if request.parameters is None:
-        request.parameters = {}
-    request.parameters[key] = value
+    set_parameter(request, key, value)

@@ -7,7 +7,6 @@
     ├── ApiRestricted       403
     ├── InvalidRequest
     │   └── BrokenCompression  400
-    ├── RegionNotFound      404, no such shared memory region
     └── Unsupported
         └── UnsupportedEncoding  501, with the supported encodings in a header
 
@@ -72,10 +71,6 @@ class MethodNotAllowed(HttpError):
     def __init__(self, allowed: Iterable[str]) -> None:
         super().__init__("Method Not Allowed")
         self.allowed = tuple(sorted(allowed))
-
-
-class RegionNotFound(ServerError):
-    code = ErrorCode.NOT_FOUND
 
 
 class BrokenCompression(InvalidRequest):

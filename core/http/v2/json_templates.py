@@ -15,8 +15,9 @@ from struct import error as StructError
 import numpy as np
 import orjson
 
+from core.frontend.known_texts import KnownTexts
 from core.http.v2.json_tensors import MAX_DEPTH
-from core.http.v2.known_requests import KnownRequest, KnownTexts, is_id_of, without_id
+from core.http.v2.known_requests import KnownRequest, is_id_of, without_id
 from core.http.v2.response_codec import ResponsePlan
 from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest

@@ -8,19 +8,12 @@ Source: docs/spec/http.md section 4 (`id`).
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from typing import TypeVar
 
+from core.frontend.known_texts import KnownTexts
 from core.http.v2.response_codec import ResponsePlan
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest, PackedInputs
-from core.memo import Memo
 
-T = TypeVar("T")
-
-_MOST_TEXTS = 512
-# After a time in which less than half as many texts arrived again as were learned, this many chances to learn pass.
-_PAUSE = 16 * _MOST_TEXTS
 _MAX_HEADER_SIZE = 2048
 # A quotation mark inside a string has a backslash before it, so this finds only members of that name.
 _ID = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"')
@@ -41,35 +34,6 @@ class KnownRequest:
         """The same request for `version`, with its tensors in `content`, and the plan of its response."""
         inputs = PackedInputs(self.layout, content)
         return self._request.with_inputs(inputs, model_version=version, id=request_id), self.plan
-
-
-class KnownTexts(Memo[Hashable, T]):
-    """A memo that stops learning for a while when it was filled without use. Its users count `hits`.
-
-    Learning a text costs more than twice as much as parsing it, and clients that never repeat themselves must not pay
-    for it each time. Any thread: a lost entry, or count, is only learned again.
-    """
-
-    __slots__ = ("_pause", "hits")
-
-    def __init__(self) -> None:
-        super().__init__(_MOST_TEXTS)
-        self.hits = 0
-        self._pause = 0
-
-    def is_learning(self) -> bool:
-        """Whether one more text is wanted. Asked once for each text that could be learned."""
-        if self._pause:
-            self._pause -= 1
-            return False
-        return True
-
-    def __setitem__(self, key: Hashable, known: T) -> None:
-        if len(self) >= self.limit:
-            if 2 * self.hits < self.limit:
-                self._pause = _PAUSE
-            self.hits = 0
-        super().__setitem__(key, known)
 
 
 class HeaderCache:

@@ -11,8 +11,9 @@ from math import prod
 from typing import Any
 
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest, ModelNotFound
-from core.frontend.request_parameters import NON_STRING, boolean, read_parameters, unable, unsigned
+from core.errors import InvalidRequest
+from core.frontend.request_parameters import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
+from core.frontend.shared_memory import unknown_region
 from core.http.v2.json_document import BINARY_WITHOUT_HEADER, parse_document
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.json_tensors import array_from_json, json_datatype
@@ -28,7 +29,6 @@ _ONE_SOURCE = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
-_MAX_RANK = 64  # numpy's
 _header_cache = HeaderCache()
 _json_templates = JsonTemplates()
 
@@ -157,14 +157,8 @@ def _data_source(item: Any) -> int | None:
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
     if region is not None:
-        raise _unknown_region(region)
+        raise unknown_region(region)
     return size
-
-
-def _unknown_region(region: str) -> ModelNotFound:
-    return ModelNotFound(
-        f"Unable to find shared memory region: '{region}'", hint="client shared memory is disabled on this server"
-    )
 
 
 def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
@@ -180,9 +174,7 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
         raise _missing(error.args[0]) from None
     if type(dims) is not list:
         raise unable("shape", _NON_ARRAY)
-    if len(dims) > _MAX_RANK:
-        # No model has more, and their product alone would take seconds.
-        raise unable("shape", f"{len(dims)} dimensions are more than the maximum of {_MAX_RANK}")
+    check_rank(len(dims))
     for dim in dims:
         if type(dim) is not int or dim < 0:
             raise unable("shape", _NON_UNSIGNED)
@@ -241,7 +233,7 @@ def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
         for field, value in (("classification", classes), ("binary_data", binary)):
             if value:
                 raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
-        raise _unknown_region(region)
+        raise unknown_region(region)
     return bool(binary), classes or 0
 
 

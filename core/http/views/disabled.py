@@ -7,7 +7,7 @@ section 9.
 from __future__ import annotations
 
 from core.errors import InvalidRequest, Unsupported
-from core.http.errors import RegionNotFound
+from core.frontend.shared_memory import change_refused, unknown_region_of
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
 from core.http.request_body import read_body
@@ -16,12 +16,12 @@ from core.http.request_body import read_body
 def shared_memory_status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
     """No region can be registered: the list is empty, and every name is unknown."""
     if region:
-        raise RegionNotFound(f"Unable to find {kind} shared memory region: '{region}'")
+        raise unknown_region_of(kind, region)
     return json_reply([])
 
 
 def shared_memory_change(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
-    raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+    raise change_refused()
 
 
 def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from core.errors import InvalidRequest, ServerStopping
+from core.frontend.version_text import version_number
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
-from core.http.version_text import version_number
 from core.lifecycle.serving_phase import Phase, ServingPhase
 
 _NOT_YET = 400

@@ -17,6 +17,7 @@ from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
 from core.frontend.request_parameters import forward_header
+from core.frontend.version_text import LATEST, version_number
 from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
@@ -24,7 +25,6 @@ from core.http.front_end import HttpFrontEnd
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
 from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
-from core.http.version_text import LATEST, version_number
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer

@@ -1,0 +1,1 @@
+"""Requests for inference and their responses, from and to protobuf's wire format."""

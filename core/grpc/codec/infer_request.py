@@ -1,0 +1,174 @@
+"""A ModelInferRequest as an InferenceRequest for the model that it names.
+
+The checks are in Triton's order. Tensors that stand in `raw_input_contents` are views of the message.
+Source: docs/spec/grpc.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from core.engine.protocol import Engine
+from core.engine.served_model import ServedModel
+from core.errors import InvalidRequest, Unsupported
+from core.frontend.request_parameters import check_rank, forward_header
+from core.frontend.shared_memory import unknown_region
+from core.frontend.version_text import version_number
+from core.grpc.codec.known_heads import KnownHeads
+from core.grpc.codec.message_cut import MessageHead, head_of, tensors_from
+from core.grpc.codec.request_parameters import classes_of, read_parameters, region_of
+from core.grpc.codec.response_plan import ResponsePlan
+from core.grpc.codec.tensor_contents import INVALID_DATATYPE, array_of_contents
+from core.grpc.errors import MalformedMessage
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import BY_NAME, Buffer
+
+if TYPE_CHECKING:
+    from core.grpc.messages.schema import ModelInferRequest
+
+# Names and values of request headers that become parameters.
+Forwarded = Sequence[tuple[str, str]]
+
+_NOTHING = memoryview(b"")
+
+
+class DecodedRequest(NamedTuple):
+    """The model that was found, the request for it, and what its caller wants of the response."""
+
+    model: ServedModel
+    request: InferenceRequest
+    plan: ResponsePlan
+
+
+class RequestDecoder:
+    """Decodes the requests for the models of one engine. Any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known = KnownHeads()
+
+    def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
+        """The request in `message`, which it keeps if tensors are in it. `stream` allows models that answer many times.
+
+        Raises MalformedMessage, InvalidRequest, Unsupported and the lookup errors of `Engine.model`.
+        """
+        head = head_of(message)
+        if head is not None:
+            known = self._known.recall(head, message)
+            if known is not None:
+                request, plan = known
+                model = self._find(request.model_name, request.model_version, stream)
+                for name, value in forwarded:
+                    forward_header(request, name, value)
+                return DecodedRequest(model, request, plan)
+            tensors = tensors_from(message, head.end)
+            if tensors is not None:
+                return self._decode(head, _parsed(message[: head.end]), tensors, forwarded, stream)
+        parsed = _parsed(message)
+        return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
+
+    def _find(self, name: str, version: int, stream: bool) -> ServedModel:
+        model = self._engine.model(name, version)
+        if not stream and model.spec.decoupled:
+            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy", model=name)
+        return model
+
+    def _decode(
+        self,
+        head: MessageHead | None,
+        parsed: ModelInferRequest,
+        tensors: list[memoryview],
+        forwarded: Forwarded,
+        stream: bool,
+    ) -> DecodedRequest:
+        name = parsed.model_name
+        version = version_number(parsed.model_version)
+        model = self._find(name, version, stream)
+        request = InferenceRequest(name, [], model_version=version, id=parsed.id)
+        empty_final = read_parameters(parsed.parameters, request)
+        own = request.parameters
+        if forwarded:
+            request.parameters = None if own is None else own.copy()
+            for header, value in forwarded:
+                forward_header(request, header, value)
+        request.inputs = _read_inputs(parsed, tensors)
+        classes = _read_outputs(parsed, request)
+        plan = ResponsePlan(classes, parsed.model_version, empty_final)
+        if head is not None:
+            self._known.remember(head, request, own, tensors, plan)
+        return DecodedRequest(model, request, plan)
+
+
+def request_id(message: Buffer) -> str:
+    """The id of a request that `RequestDecoder.decode` refused; "" if it has none, or nobody can read it."""
+    head = head_of(message)
+    try:
+        found: str = _parsed(message if head is None else message[: head.end]).id
+    except MalformedMessage:
+        return ""
+    return found
+
+
+def _parsed(message: Buffer) -> ModelInferRequest:
+    from core.grpc.messages.schema import DecodeError, ModelInferRequest
+
+    try:
+        return ModelInferRequest.FromString(message if type(message) is bytes else bytes(message))
+    except DecodeError:
+        raise MalformedMessage from None
+
+
+def _read_inputs(parsed: ModelInferRequest, tensors: list[memoryview]) -> list[InputTensor]:
+    inputs: list[InputTensor] = []
+    model = parsed.model_name
+    next_tensor = 0
+    for tensor in parsed.inputs:
+        name = tensor.name
+        datatype = tensor.datatype if tensor.datatype in BY_NAME else INVALID_DATATYPE
+        check_rank(len(tensor.shape))
+        shape = tuple(tensor.shape)
+        if tensor.parameters:
+            region = region_of(tensor.parameters, name)
+            if region is not None:
+                if tensor.HasField("contents"):
+                    raise InvalidRequest(
+                        f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
+                        f"for model '{model}'"
+                    )
+                raise unknown_region(region)
+        if tensor.HasField("contents"):
+            if tensors:
+                raise InvalidRequest(
+                    f"contents field must not be specified when using raw_input_contents for '{name}' "
+                    f"for model '{model}'"
+                )
+            array = array_of_contents(tensor.contents, datatype, name, model)
+            inputs.append(InputTensor(name, datatype, shape, _NOTHING if array is None else array))
+            continue
+        if next_tensor == len(tensors):
+            raise InvalidRequest(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
+        inputs.append(InputTensor(name, datatype, shape, tensors[next_tensor]))
+        next_tensor += 1
+    return inputs
+
+
+def _read_outputs(parsed: ModelInferRequest, request: InferenceRequest) -> dict[str, int] | None:
+    """Set the requested outputs; returns how many classes of them are wanted, None without classification."""
+    if not parsed.outputs:
+        return None
+    classes: dict[str, int] = {}
+    for output in parsed.outputs:
+        name = output.name
+        if name in classes:
+            raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
+        classes[name] = 0
+        if output.parameters:
+            region = region_of(output.parameters, name)
+            classes[name] = classes_of(output.parameters)
+            if region is not None:
+                if classes[name]:
+                    raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
+                raise unknown_region(region)
+    request.outputs = tuple(classes)
+    return classes if any(classes.values()) else None

@@ -1,0 +1,55 @@
+"""The elements of an input that stand in its `contents`, in a field for their type.
+
+Source: docs/spec/grpc.md section 3 "Tensor data", point 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.errors import InvalidRequest
+from core.inference.tensors import BY_NAME, Array, bytes_array
+
+if TYPE_CHECKING:
+    from core.grpc.messages.schema import InferTensorContents
+
+# The fields in Triton's order, the datatype of their elements, and the narrower ones that they stand for as well.
+_FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("bool_contents", "BOOL", ()),
+    ("int_contents", "INT32", ("INT8", "INT16")),
+    ("int64_contents", "INT64", ()),
+    ("uint_contents", "UINT32", ("UINT8", "UINT16")),
+    ("uint64_contents", "UINT64", ()),
+    ("fp32_contents", "FP32", ()),
+    ("fp64_contents", "FP64", ()),
+    ("bytes_contents", "BYTES", ()),
+)
+INVALID_DATATYPE = "<invalid>"
+
+
+def array_of_contents(contents: InferTensorContents, datatype: str, name: str, model: str) -> Array | None:
+    """The elements as a flat array, those of a wider type narrowed as in C; None without elements.
+
+    Raises InvalidRequest for elements of another type, and for more than one field with elements.
+    """
+    array: Array | None = None
+    for field, own, narrower in _FIELDS:
+        elements = getattr(contents, field)
+        if not elements:
+            continue
+        given = datatype if datatype in narrower else own
+        where = f"unexpected explicit tensor data for input tensor '{name}' for model '{model}'"
+        if array is not None:
+            raise InvalidRequest(f"{where}, binary data was already supplied.")
+        if given != datatype:
+            expected = datatype if datatype in BY_NAME else INVALID_DATATYPE
+            raise InvalidRequest(f"{where} of type '{given}', expected datatype '{expected}'")
+        if own == "BYTES":
+            array = bytes_array(elements, (len(elements),))
+        else:
+            array = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
+            if given != own:
+                array = array.astype(BY_NAME[given].dtype)
+    return array

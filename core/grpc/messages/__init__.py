@@ -1,0 +1,1 @@
+"""The messages of Triton's service, from and to protobuf's wire format."""

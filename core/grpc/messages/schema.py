@@ -1,0 +1,78 @@
+"""The messages of Triton's service, from the generated module that the `tritonclient` package ships.
+
+As in `core.config.schema`, the module is loaded from its file, because importing `tritonclient.grpc` imports gRPC. Its
+one import from that package is answered with the module of the model configurations. Import this module when a message
+needs it: it imports protobuf.
+Source: Triton's `grpc_service.proto`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from pathlib import Path
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.service_pb2 import (
+        InferParameter,
+        InferTensorContents,
+        LogSettingsRequest,
+        ModelInferRequest,
+        ModelRepositoryParameter,
+        RepositoryModelLoadRequest,
+        RepositoryModelUnloadRequest,
+        TraceSettingRequest,
+    )
+else:
+    from core.config import schema as _config_schema
+
+    _PACKAGE = "tritonclient.grpc"
+
+    def _import(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == _PACKAGE:
+            return SimpleNamespace(model_config_pb2=_config_schema)
+        return builtins.__import__(name, *args, **kwargs)
+
+    def _code(path: Path) -> CodeType:
+        return compile(path.read_bytes(), path, "exec")
+
+    def _generated() -> ModuleType:
+        """The generated module: the imported one, or without it the one loaded from its file."""
+        imported = sys.modules.get(f"{_PACKAGE}.service_pb2")
+        if imported is not None:
+            return imported
+        package = importlib.util.find_spec("tritonclient")
+        if package is None or not package.submodule_search_locations:
+            raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
+        path = Path(package.submodule_search_locations[0], "grpc", "service_pb2.py")
+        module = ModuleType("core.grpc.messages._service_pb2")
+        module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _import}
+        exec(_code(path), module.__dict__)
+        return module
+
+    _module = _generated()
+    InferParameter = _module.InferParameter
+    InferTensorContents = _module.InferTensorContents
+    LogSettingsRequest = _module.LogSettingsRequest
+    ModelInferRequest = _module.ModelInferRequest
+    ModelRepositoryParameter = _module.ModelRepositoryParameter
+    RepositoryModelLoadRequest = _module.RepositoryModelLoadRequest
+    RepositoryModelUnloadRequest = _module.RepositoryModelUnloadRequest
+    TraceSettingRequest = _module.TraceSettingRequest
+
+__all__ = [
+    "DecodeError",
+    "InferParameter",
+    "InferTensorContents",
+    "LogSettingsRequest",
+    "ModelInferRequest",
+    "ModelRepositoryParameter",
+    "RepositoryModelLoadRequest",
+    "RepositoryModelUnloadRequest",
+    "TraceSettingRequest",
+]

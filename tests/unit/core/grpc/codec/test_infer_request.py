@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.errors import InvalidRequest, ModelNotFound, Unsupported
+from core.grpc.codec.infer_request import RequestDecoder, request_id
+from core.grpc.codec.response_plan import ResponsePlan
+from core.grpc.errors import MalformedMessage
+from core.inference.request import InferenceRequest
+from tests.unit.core.grpc.codec.messages import FIRST, NAMES, SECOND, decode, infer_message, spec
+from tests.unit.fake_engine import FakeEngine, FakeModel
+
+
+class DecoupledEngine(FakeEngine):
+    """Its models may give any number of responses."""
+
+    def model(self, name: str, version: int = -1) -> FakeModel:
+        return FakeModel(self, spec(name, decoupled=True))
+
+
+def contents(request: InferenceRequest) -> list[bytes]:
+    return [bytes(tensor.data) for tensor in request.inputs]
+
+
+def test_a_request_has_the_fields_of_its_message() -> None:
+    message = infer_message(id="r1", model_version="3", outputs=[{"name": "OUTPUT1"}, {"name": "OUTPUT0"}])
+    message.parameters["priority"].uint64_param = 2
+    message.parameters["mine"].double_param = 1.5
+    model, request, plan = decode(message)
+    assert (model.spec.name, model.spec.version) == ("simple", 3)
+    assert (request.model_name, request.model_version, request.id) == ("simple", 3, "r1")
+    assert (request.priority, request.parameters) == (2, {"mine": 1.5})
+    assert request.outputs == ("OUTPUT1", "OUTPUT0")
+    assert [(t.name, t.datatype, t.shape) for t in request.inputs] == [(n, "INT32", (1, 16)) for n in NAMES]
+    assert contents(request) == [FIRST, SECOND]
+    assert plan == ResponsePlan(None, "3", False)
+
+
+def test_raw_tensors_are_views_of_the_message() -> None:
+    message = bytearray(infer_message().SerializeToString())
+    request = decode(message).request
+    message[-1] = 7
+    assert bytes(request.inputs[1].data)[-1] == 7
+
+
+@pytest.mark.parametrize("request_id", ["", "a", "ä" * 100])
+def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(request_id: str) -> None:
+    decoder = RequestDecoder(FakeEngine())
+    first = infer_message(id="first", outputs=[{"name": "OUTPUT1"}], model_version="1")
+    first.parameters["mine"].string_param = "x"
+    decode(first, decoder=decoder)
+    again = infer_message(id=request_id, outputs=[{"name": "OUTPUT1"}], model_version="1")
+    again.parameters["mine"].string_param = "x"
+    del again.raw_input_contents[:]
+    again.raw_input_contents.extend([SECOND, FIRST])
+    model, request, plan = decode(again, decoder=decoder)
+    assert model.spec.version == request.model_version == 1
+    assert (request.id, request.outputs, request.parameters) == (request_id, ("OUTPUT1",), {"mine": "x"})
+    assert contents(request) == [SECOND, FIRST]
+    assert plan.model_version == "1"
+
+
+def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
+    engine = FakeEngine()
+    decoder = RequestDecoder(engine)
+    decode(infer_message(), decoder=decoder)
+    engine.versions.clear()
+    with pytest.raises(ModelNotFound):
+        decode(infer_message(), decoder=decoder)
+
+
+def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    decode(infer_message(), decoder=decoder)
+    message = infer_message()
+    message.raw_input_contents[0] = b"ab"
+    assert contents(decode(message, decoder=decoder).request) == [b"ab", SECOND]
+    message.raw_input_contents.pop()
+    with pytest.raises(InvalidRequest, match="unable to find data for input tensor 'INPUT1' for model 'simple' in req"):
+        decode(message, decoder=decoder)
+
+
+def test_surplus_raw_tensors_are_ignored() -> None:
+    message = infer_message()
+    message.raw_input_contents.append(b"more")
+    decoder = RequestDecoder(FakeEngine())
+    for _ in range(2):
+        assert contents(decode(message, decoder=decoder).request) == [FIRST, SECOND]
+
+
+def test_a_message_with_fields_in_another_order_is_read() -> None:
+    message = infer_message()
+    tensors = type(message)(raw_input_contents=message.raw_input_contents).SerializeToString()
+    message.ClearField("raw_input_contents")
+    assert contents(decode(tensors + message.SerializeToString()).request) == [FIRST, SECOND]
+
+
+def test_typed_contents_become_arrays() -> None:
+    message = infer_message()
+    del message.raw_input_contents[:]
+    for tensor in message.inputs:
+        tensor.contents.int_contents.extend(range(16))
+    request = decode(message).request
+    for tensor in request.inputs:
+        assert isinstance(tensor.data, np.ndarray)
+        assert tensor.data.dtype == np.int32
+        assert tensor.data.tolist() == list(range(16))
+
+
+def test_typed_contents_without_elements_are_zero_bytes() -> None:
+    message = infer_message()
+    del message.raw_input_contents[:]
+    for tensor in message.inputs:
+        tensor.contents.SetInParent()
+    assert [tensor.data.nbytes for tensor in decode(message).request.inputs] == [0, 0]
+
+
+def test_forwarded_headers_are_parameters_of_this_request_only() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    message = infer_message()
+    message.parameters["mine"].bool_param = True
+    for value in ("one", "two"):
+        request = decode(message, decoder=decoder, forwarded=[("x-tag", value)]).request
+        assert request.parameters == {"mine": True, "x-tag": value}
+    assert decode(message, decoder=decoder).request.parameters == {"mine": True}
+
+
+def test_a_reserved_header_is_refused_each_time() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    decode(infer_message(), decoder=decoder)
+    for message in (infer_message(), infer_message(outputs=[{"name": "OUTPUT0"}])):
+        with pytest.raises(InvalidRequest, match="Header 'timeout' is reserved for Triton usage"):
+            decode(message, decoder=decoder, forwarded=[("timeout", "1")])
+
+
+def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
+    decoder = RequestDecoder(DecoupledEngine())
+    assert decode(infer_message(), decoder=decoder, stream=True).model.spec.decoupled
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="ModelInfer RPC doesn't support models with decoupled transaction poli"):
+            decode(infer_message(), decoder=decoder)
+
+
+def test_classes_are_wanted_of_the_outputs_that_name_them() -> None:
+    message = infer_message(outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1"}])
+    message.outputs[1].parameters["classification"].int64_param = 2
+    request, plan = decode(message)[1:]
+    assert request.outputs == ("OUTPUT0", "OUTPUT1")
+    assert plan.classes == {"OUTPUT0": 0, "OUTPUT1": 2}
+
+
+def with_contents(message: Any) -> Any:
+    message.inputs[0].contents.SetInParent()
+    return message
+
+
+def in_region(message: Any, **fields: Any) -> Any:
+    parameters = message.inputs[0].parameters
+    parameters["shared_memory_region"].string_param = "r"
+    parameters["shared_memory_byte_size"].int64_param = 64
+    return message
+
+
+def without_tensors(message: Any) -> Any:
+    del message.raw_input_contents[:]
+    return message
+
+
+def output_in_region(message: Any, **parameters: int) -> Any:
+    output = message.outputs.add(name="OUTPUT0")
+    output.parameters["shared_memory_region"].string_param = "r"
+    output.parameters["shared_memory_byte_size"].int64_param = 64
+    for key, value in parameters.items():
+        output.parameters[key].int64_param = value
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "text"),
+    [
+        (infer_message(model_version="abc"), InvalidRequest, "failed to get model version from specified version str"),
+        (infer_message(model_name="nope"), ModelNotFound, "Request for unknown model: 'nope' is not found"),
+        (
+            without_tensors(infer_message()),
+            InvalidRequest,
+            "unable to find data for input tensor 'INPUT0' for model 'simple' in request.",
+        ),
+        (
+            with_contents(infer_message()),
+            InvalidRequest,
+            "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'simple'",
+        ),
+        (
+            with_contents(in_region(infer_message())),
+            InvalidRequest,
+            "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'simple'",
+        ),
+        (in_region(infer_message()), ModelNotFound, "Unable to find shared memory region: 'r'"),
+        (output_in_region(infer_message()), ModelNotFound, "Unable to find shared memory region: 'r'"),
+        (
+            output_in_region(infer_message(), classification=1),
+            InvalidRequest,
+            "output can't set both 'shared_memory_region' and 'classification'",
+        ),
+        (
+            infer_message(id="7", outputs=[{"name": "A"}, {"name": "A"}]),
+            InvalidRequest,
+            "[request id: 7] output 'A' already exists in request",
+        ),
+        (
+            infer_message(inputs=[{"name": "X", "shape": [1] * 65}]),
+            InvalidRequest,
+            "Unable to parse 'shape': 65 dimensions are more than the maximum of 64",
+        ),
+    ],
+)
+def test_a_wrong_request_has_tritons_text(message: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as refusal:
+        decode(message)
+    assert str(refusal.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"\x0a\x7f", b"\x0a\x02\xff\xfe", infer_message().SerializeToString()[:-1]]
+)
+def test_what_is_no_message_is_malformed(content: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="Unable to parse request"):
+        decode(content)
+
+
+def test_the_id_of_a_refused_request_is_found() -> None:
+    message = infer_message(id="r1", model_name="nope").SerializeToString()
+    assert request_id(message) == request_id(message + b"\x50\x01") == "r1"
+    assert request_id(b"\xff") == ""
