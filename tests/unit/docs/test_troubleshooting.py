@@ -172,7 +172,11 @@ def documented_class(kind: type[ServerError]) -> list[str]:
     error = kind.__new__(kind)
     # Neither object is initialised: a status depends only on the class of the error.
     statuses = [str(port.__new__(port).status_of(error)) for port in ports]
-    return [f"`{kind.__name__}`", kind.code.value, *(["start"] * 3 if kind.__module__.startswith("app.") else statuses)]
+    if kind.__module__.startswith("app."):
+        statuses = ["start"] * 3
+    elif kind.__module__.startswith("core.grpc."):
+        statuses = ["gRPC"] * 3
+    return [f"`{kind.__name__}`", kind.code.value, *statuses]
 
 
 def test_the_page_lists_every_error_class_with_its_statuses() -> None:
