@@ -1,0 +1,24 @@
+"""What a client did wrong, as exceptions. They do not leave the layer, but for the end of a connection."""
+
+from __future__ import annotations
+
+from app.worker.http2.error_codes import ErrorCode
+
+
+class ConnectionFault(Exception):
+    """The connection must end: the two sides no longer agree on its state, or the client does not behave.
+
+    The text is for the log and for the client's GOAWAY. Source: RFC 9113 section 5.4.1.
+    """
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StreamFault(Exception):
+    """One stream must end, and the connection goes on. Source: RFC 9113 section 5.4.2."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code

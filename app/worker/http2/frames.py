@@ -1,0 +1,84 @@
+"""Frames: their types and flags, and the bytes of those that are sent. Source: RFC 9113 sections 4 and 6."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+# Plain numbers, because a member of an enum takes longer to look up than a frame to parse.
+DATA = 0
+HEADERS = 1
+PRIORITY = 2
+RST_STREAM = 3
+SETTINGS = 4
+PUSH_PROMISE = 5
+PING = 6
+GOAWAY = 7
+WINDOW_UPDATE = 8
+CONTINUATION = 9
+
+END_STREAM = 0x1
+ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITIZED = 0x20
+
+HEADER_TABLE_SIZE = 1
+ENABLE_PUSH = 2
+MAX_CONCURRENT_STREAMS = 3
+INITIAL_WINDOW_SIZE = 4
+MAX_FRAME_SIZE = 5
+MAX_HEADER_LIST_SIZE = 6
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_SIZE = 9
+DEFAULT_WINDOW = 65535
+DEFAULT_FRAME = 16384
+LARGEST_FRAME = 2**24 - 1
+LARGEST_WINDOW = 2**31 - 1
+"""Also the largest number of a stream, and the mask that takes off the reserved bit."""
+
+FIXED_SIZES = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+
+read_head = struct.Struct(">IBI").unpack_from
+"""(length << 8 | type, flags, stream with the reserved bit) at an offset."""
+read_settings = struct.Struct(">HI").iter_unpack
+pack_uint32 = struct.Struct(">I").pack
+_setting = struct.Struct(">HI").pack
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+    return b"".join((pack_uint32(len(content) << 8 | kind), bytes((flags,)), pack_uint32(stream), content))
+
+
+def data_head(stream: int, size: int) -> bytes:
+    """The head of a DATA frame that does not end its stream; `size` bytes of content follow it."""
+    return pack_uint32(size << 8 | DATA) + b"\0" + pack_uint32(stream)
+
+
+def headers(stream: int, block: bytes, frame_size: int, *, ends: bool) -> bytes:
+    """A header section, in as many frames as the client's largest frame asks for."""
+    flags = END_STREAM if ends else 0
+    if len(block) <= frame_size:
+        return frame(HEADERS, flags | END_HEADERS, stream, block)
+    parts = [frame(HEADERS, flags, stream, block[:frame_size])]
+    for at in range(frame_size, len(block), frame_size):
+        last = at + frame_size >= len(block)
+        parts.append(frame(CONTINUATION, END_HEADERS if last else 0, stream, block[at : at + frame_size]))
+    return b"".join(parts)
+
+
+def settings(values: Mapping[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_setting(key, value) for key, value in values.items()))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream, pack_uint32(code))
+
+
+def window_update(stream: int, size: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, pack_uint32(size))
+
+
+def goaway(last_stream: int, code: int, text: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, pack_uint32(last_stream) + pack_uint32(code) + text.encode())

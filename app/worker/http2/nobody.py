@@ -1,0 +1,32 @@
+"""The receiver of a stream that has none."""
+
+from __future__ import annotations
+
+from core.inference.tensors import Buffer
+
+
+class Nobody:
+    """Implements `core.grpc.transport.Receiver`: stands in for a call that has not begun, or has ended."""
+
+    __slots__ = ()
+
+    def room(self, size: int) -> memoryview | None:
+        return None
+
+    def filled(self, size: int) -> None:
+        pass
+
+    def take(self, content: Buffer) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+
+NOBODY = Nobody()

@@ -1,0 +1,111 @@
+"""What a connection sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from app.worker.http2 import frames
+from app.worker.http2.limits import Http2Limits
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from app.worker.http2.stream import Http2Stream
+
+_TURN = 262144  # bytes of a stream, until the next one has its turn
+
+
+class Outbox:
+    """The bytes for the socket, and the streams whose DATA waits for the windows of the client or for the socket.
+
+    `parts` are for the socket and have `size` bytes. `window` is what the client still takes on all streams,
+    `stream_window` what it takes on a new one, `frame` its largest frame, all in bytes. `unsent` bytes wait in the
+    streams. `answers` counts DATA frames and ends of streams. Source: RFC 9113 section 5.2.
+    """
+
+    __slots__ = (
+        "_ready",
+        "_wants_flush",
+        "answers",
+        "frame",
+        "limits",
+        "parts",
+        "size",
+        "stream_window",
+        "unsent",
+        "window",
+    )
+
+    def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None]) -> None:
+        """`wants_flush` is called when there is something for the socket and there was nothing before."""
+        self.limits = limits
+        self._wants_flush = wants_flush
+        self.parts: list[Buffer] = []
+        self.size = 0
+        self.window = self.stream_window = frames.DEFAULT_WINDOW
+        self.frame = frames.DEFAULT_FRAME
+        self.unsent = 0
+        self.answers = 0
+        self._ready: dict[int, Http2Stream] = {}  # those with DATA and a window for it
+
+    @property
+    def is_full(self) -> bool:
+        """Whether DATA should wait in the streams until the socket has taken some."""
+        return self.size >= self.limits.high_water
+
+    def put(self, content: bytes) -> None:
+        """Send whole frames."""
+        self.parts.append(content)
+        if not self.size:
+            self._wants_flush()
+        self.size += len(content)
+
+    def put_data(self, stream: int, parts: Sequence[Buffer], size: int) -> None:
+        """Send one DATA frame, for which the windows have room."""
+        self.window -= size
+        self.answers += 1
+        self.put(frames.data_head(stream, size))
+        self.parts += parts
+        self.size += size
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """What is for the socket now, and its size in bytes. Ask again when the socket has taken all of it."""
+        taken = self.parts, self.size
+        self.parts, self.size = [], 0
+        return taken
+
+    def fits(self, size: int, window: int) -> bool:
+        """Whether one DATA frame may go at once on a stream with `window`."""
+        return size <= window and size <= self.window and size <= self.frame and not self.is_full
+
+    def widen(self, size: int) -> None:
+        """The client takes `size` bytes more on all streams together."""
+        self.window += size
+        self.pump()
+
+    def set_stream_window(self, window: int, streams: Iterable[Http2Stream]) -> None:
+        """The client has set the window of all streams, of the open ones too. Source: RFC 9113 section 6.9.2."""
+        delta, self.stream_window = window - self.stream_window, window
+        for stream in streams:
+            stream.window += delta
+            self.wait(stream)
+
+    def wait(self, stream: Http2Stream) -> None:
+        """Note whether `stream` can send if the socket and the window of the connection allow it."""
+        if stream.unsent and stream.window > 0:
+            self._ready[stream.id] = stream
+        else:
+            self._ready.pop(stream.id, None)
+
+    def forget(self, stream: Http2Stream) -> None:
+        self.unsent -= stream.unsent
+        self._ready.pop(stream.id, None)
+
+    def pump(self) -> None:
+        """Move what the windows and the socket allow, of each stream in turn."""
+        while self._ready and self.window > 0 and not self.is_full:
+            for stream in list(self._ready.values()):
+                if self.window <= 0 or self.is_full:
+                    return
+                if stream.id in self._ready:  # one before it may have ended it
+                    stream.pump(min(self.window, self.frame, _TURN))

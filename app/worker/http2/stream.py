@@ -1,0 +1,177 @@
+"""One stream of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.worker.http2 import frames
+from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.header_encoder import block_of
+from app.worker.http2.nobody import NOBODY
+from app.worker.http2.stream_state import StreamState
+from app.worker.http2.unsent import Unsent
+from core.grpc.transport import HeaderFields, Receiver
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from app.worker.http2.protocol import Http2Protocol
+
+_OPEN = StreamState.OPEN
+_CLOSED = StreamState.CLOSED
+_SMALL = frames.DEFAULT_FRAME  # any client's frame holds as much; answers up to this size are joined to one piece
+_pack = frames.pack_uint32
+
+
+class Http2Stream:
+    """Implements `core.grpc.transport.Stream`.
+
+    In bytes: `credit` is what the client may still send, `expected` what it must still send by its content-length,
+    `window` what it takes. `receiver` is the call until the stream is closed; afterwards the two do not refer to each
+    other in a circle. `is_released` says that the call has ended.
+    """
+
+    __slots__ = (
+        "_protocol",
+        "_waiting",
+        "credit",
+        "expected",
+        "id",
+        "is_paused",
+        "is_released",
+        "receiver",
+        "state",
+        "window",
+    )
+
+    def __init__(self, protocol: Http2Protocol, id: int, credit: int, window: int, expected: int | None) -> None:
+        self._protocol = protocol
+        self.id = id
+        self.credit = credit
+        self.window = window
+        self.expected = expected
+        self.state = _OPEN
+        self.receiver: Receiver = NOBODY
+        self.is_paused = self.is_released = False
+        self._waiting: Unsent | None = None
+
+    @property
+    def unsent(self) -> int:
+        return self._waiting.size if self._waiting is not None else 0
+
+    @property
+    def unsent_since(self) -> float | None:
+        """When the client last took some of what waits for it, in seconds; None if nothing waits."""
+        return self._waiting.since if self._waiting is not None else None
+
+    @property
+    def peer(self) -> str:
+        return self._protocol.peer
+
+    def send(
+        self,
+        headers: HeaderFields | None,
+        parts: Sequence[Buffer] = (),
+        size: int = 0,
+        trailers: HeaderFields | None = None,
+    ) -> None:
+        if self.state is _CLOSED:
+            return
+        outbox = self._protocol.outbox
+        may_go = self._waiting is None and outbox.fits(size, self.window)
+        if may_go and headers is not None and trailers is not None and 0 < size <= _SMALL:  # the ordinary answer
+            head, tail = headers.block or block_of(headers), trailers.block or block_of(trailers)
+            if len(head) <= _SMALL and len(tail) <= _SMALL:
+                id = _pack(self.id)
+                outbox.window -= size
+                outbox.put(b"".join((
+                    _pack(len(head) << 8 | frames.HEADERS), b"\4", id, head,
+                    _pack(size << 8 | frames.DATA), b"\0", id, *parts,
+                    _pack(len(tail) << 8 | frames.HEADERS), b"\5", id, tail,
+                )))  # fmt: skip
+                self._ended()
+                return
+        if headers is not None:
+            outbox.put(frames.headers(self.id, block_of(headers), outbox.frame, ends=False))
+        if self._waiting is None and (may_go or not size):
+            if size:
+                self.window -= size
+                outbox.put_data(self.id, parts, size)
+            if trailers is not None:
+                self._end(trailers)
+        else:
+            self._wait(parts, size, trailers)
+
+    def pump(self, most: int) -> None:
+        """Send up to `most` bytes of what waits. Called while the stream's window is open."""
+        waiting = self._waiting
+        if waiting is None:
+            return
+        size = min(waiting.size, self.window, most)
+        outbox = self._protocol.outbox
+        self.window -= size
+        outbox.unsent -= size
+        outbox.put_data(self.id, waiting.cut(size), size)
+        waiting.since = self._protocol.now
+        outbox.wait(self)
+        if not waiting.size:
+            self._waiting = None
+            if waiting.trailers is not None:
+                self._end(waiting.trailers)
+            else:
+                self.receiver.drained()
+
+    def pause(self) -> None:
+        if not self.is_paused and self.state is not _CLOSED:
+            self.is_paused = True
+            self._protocol.paused[self.id] = self
+
+    def resume(self) -> None:
+        if self.is_paused and self.state is not _CLOSED:
+            self.is_paused = False
+            self._protocol.resumed(self)
+
+    def reset(self) -> None:
+        if self.state is not _CLOSED:
+            self._protocol.reset(self, ErrorCode.CANCEL)
+
+    def release(self) -> None:
+        if not self.is_released:
+            self.is_released = True
+            if self.state is _CLOSED:
+                self._protocol.places_taken -= 1
+
+    def close(self) -> None:
+        """The stream is closed on the wire: let go of what it holds."""
+        self._protocol.outbox.forget(self)
+        self.state = _CLOSED
+        self.receiver = NOBODY
+        self._waiting = None
+
+    def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
+        outbox = self._protocol.outbox
+        if outbox.unsent > 4 * outbox.limits.unsent:
+            self._protocol.fail(self, ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = Unsent(self._protocol.now)
+        waiting.add(parts, size)
+        waiting.trailers = trailers
+        outbox.unsent += size
+        outbox.wait(self)
+        outbox.pump()
+
+    def _end(self, trailers: HeaderFields) -> None:
+        outbox = self._protocol.outbox
+        outbox.put(frames.headers(self.id, block_of(trailers), outbox.frame, ends=True))
+        self._ended()
+
+    def _ended(self) -> None:
+        """The end has been sent. A client that has more to say is told to stop. Source: RFC 9113 section 8.1."""
+        protocol = self._protocol
+        protocol.outbox.answers += 1
+        if self.state is _OPEN:
+            protocol.reset(self, ErrorCode.NO_ERROR)
+        else:
+            protocol.forget(self)

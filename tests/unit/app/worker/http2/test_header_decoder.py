@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.faults import ConnectionFault, StreamFault
+from app.worker.http2.header_decoder import HeaderDecoder
+
+FIRST = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com"))
+SECOND = (*FIRST, (b"cache-control", b"no-cache"))
+THIRD = (
+    (b":method", b"GET"),
+    (b":scheme", b"https"),
+    (b":path", b"/index.html"),
+    (b":authority", b"www.example.com"),
+    (b"custom-key", b"custom-value"),
+)
+TEXTS = st.binary(max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [
+        pytest.param(
+            "828684410f7777772e6578616d706c652e636f6d",
+            "828684be58086e6f2d6361636865",
+            "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565",
+            id="RFC 7541 C.3",
+        ),
+        pytest.param(
+            "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+            "828684be5886a8eb10649cbf",
+            "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+            id="RFC 7541 C.4",
+        ),
+    ],
+)
+def test_the_examples_of_the_standard(first: str, second: str, third: str):
+    decoder = HeaderDecoder(16384)
+    assert decoder.decode(bytes.fromhex(first)) == FIRST
+    assert decoder.decode(bytes.fromhex(second)) == SECOND
+    assert decoder.decode(bytes.fromhex(third)) == THIRD
+
+
+@pytest.mark.parametrize(
+    ("block", "changes"),
+    [
+        (b"\x82\x86", False),
+        (b"\x00\x01a\x01b", False),
+        (b"\x10\x01a\x01b", False),
+        (b"\x40\x01a\x01b", True),
+        (b"\x3f\xe1\x1f\x82", True),
+    ],
+)
+def test_a_block_says_whether_it_changed_the_table(block: bytes, changes: bool):
+    decoder = HeaderDecoder(16384)
+    decoder.decode(block)
+    assert decoder.changed is changes
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (b"\x80", "no entry 0"),
+        (b"\xbe", "no entry 62"),
+        (b"\x7e\x01a", "no entry 62"),
+        (b"\xff", "ends within a field"),
+        (b"\x40", "ends within a field"),
+        (b"\x40\x05abc", "ends within a string"),
+        (b"\xff\x80\x80\x80\x80\x80\x01", "an integer is too large"),
+        (b"\x00\x81\xff\x01b", "Huffman"),
+        (b"\x00\x84\xff\xff\xff\xff\x01b", "Huffman"),
+        (b"\x82\x20", "follows a field"),
+        (b"\x3f\xe2\x1f", "not those that SETTINGS allow"),
+        (b"\x20\x20\x20", "not those that SETTINGS allow"),
+    ],
+)
+def test_what_cannot_be_decoded_ends_the_connection(block: bytes, text: str):
+    with pytest.raises(ConnectionFault, match=text) as caught:
+        HeaderDecoder(16384).decode(block)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
+    decoder = HeaderDecoder(100)
+    with pytest.raises(StreamFault) as caught:
+        decoder.decode(b"\x40\x01a\x32" + b"x" * 50 + b"\x40\x01b\x01y" + b"\x40\x01c\x01z")
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+    assert decoder.decode(b"\xbe\xbf") == ((b"c", b"z"), (b"b", b"y"))
+
+
+def test_an_entry_larger_than_the_table_empties_it():
+    decoder = HeaderDecoder(16384)
+    decoder.decode(b"\x40\x01a\x01b")
+    assert decoder.decode(b"\x40\x01c\x7f\x81\x1f" + b"x" * 4096) == ((b"c", b"x" * 4096),)
+    with pytest.raises(ConnectionFault, match="no entry 62"):
+        decoder.decode(b"\xbe")
+
+
+def test_a_smaller_table_drops_the_oldest_entries():
+    decoder = HeaderDecoder(16384)
+    decoder.decode(b"\x40\x01a\x01b\x40\x01c\x01d")
+    assert decoder.decode(b"\x3f\x03\xbe") == ((b"c", b"d"),)  # 34 bytes: one entry
+    with pytest.raises(ConnectionFault, match="no entry 63"):
+        decoder.decode(b"\xbf")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(TEXTS, TEXTS, st.booleans()), max_size=12),
+            st.booleans(),
+            st.none() | st.integers(0, 4096),
+        ),
+        max_size=12,
+    )
+)
+def test_it_decodes_what_another_encoder_makes(
+    sections: list[tuple[list[tuple[bytes, bytes, bool]], bool, int | None]],
+):
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(1 << 20)
+    for fields, huffman, size in sections:
+        if size is not None:
+            encoder.header_table_size = size
+        block = encoder.encode(fields, huffman=huffman)
+        assert decoder.decode(block) == tuple((name, value) for name, value, _ in fields)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
+    theirs, ours = hpack.Decoder(max_header_list_size=1 << 20), HeaderDecoder(1 << 20)
+    for block in blocks:
+        try:
+            fields = ours.decode(block)
+        except ConnectionFault:
+            return
+        assert fields == tuple((bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True))

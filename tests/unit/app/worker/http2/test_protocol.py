@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import hpack
+
+from app.worker.http2 import frames
+from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.limits import Http2Limits
+from core.grpc.transport import HeaderFields
+from tests.unit.app.worker.http2.raw_client import (
+    HEADERS,
+    REQUEST,
+    TRAILERS,
+    Call,
+    Frame,
+    RawClient,
+    RecordingApplication,
+    headers_frame,
+    hold,
+    kinds,
+)
+
+
+def test_a_unary_call_is_answered_in_one_piece():
+    client = RawClient()
+    client.protocol.receive(headers_frame(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"hello"))
+    parts, _ = client.protocol.take_out()
+    assert len(parts) == 1
+    assert client.calls[0].head == REQUEST
+    assert client.calls[0].content == b"hello"
+    assert client.protocol.is_idle()
+    assert client.protocol.places_taken == 0
+
+
+def test_the_answer_has_headers_data_and_trailers():
+    client = RawClient()
+    head, content, tail = client.request(1)
+    assert client.fields(head) == [*HEADERS.fields]
+    assert content == Frame(frames.DATA, 0, 1, b"hello")
+    assert (tail.flags, client.fields(tail)) == (frames.END_STREAM | frames.END_HEADERS, [*TRAILERS.fields])
+
+
+def test_bytes_may_come_one_by_one():
+    client = RawClient(greet=False)
+    whole = frames.PREFACE + frames.settings({}) + headers_frame(1)
+    whole += frames.frame(frames.DATA, frames.PADDED | frames.END_STREAM, 1, b"\2hello\0\0")
+    found = [frame for octet in whole for frame in client.send(bytes((octet,)))]
+    assert kinds(found) == [
+        frames.SETTINGS, frames.WINDOW_UPDATE, frames.SETTINGS, frames.HEADERS, frames.DATA, frames.HEADERS,
+    ]  # fmt: skip
+    assert client.calls[0].content == b"hello"
+
+
+def test_a_flush_is_wanted_once_until_the_socket_took_what_there_is():
+    client = RawClient()
+    before = client.flushes
+    client.protocol.receive(b"".join(headers_frame(id, flags=5) for id in (1, 3, 5)))
+    assert client.flushes == before + 1
+    client.taken()
+    client.request(7)
+    assert client.flushes == before + 2
+
+
+def test_content_of_a_large_frame_is_received_into_the_calls_memory():
+    client = RawClient()
+    content = bytes(range(256)) * 1024
+    client.send(headers_frame(1))
+    client.calls[0].memory = bytearray(len(content))
+    whole = frames.frame(frames.DATA, frames.END_STREAM, 1, content)
+    assert client.protocol.room() is None
+    client.send(whole[:9])
+    sent = 9
+    while (room := client.protocol.room()) is not None:
+        size = min(len(room), 100_000)
+        room[:size] = whole[sent : sent + size]
+        client.protocol.filled(size)
+        sent += size
+    client.send(whole[sent:])
+    assert sent > 9
+    assert client.calls[0].content == content
+    assert client.calls[0].events == ["end"]
+
+
+def test_windows_of_the_client_hold_up_an_answer():
+    client = RawClient(settings={frames.INITIAL_WINDOW_SIZE: 3})
+    assert kinds(client.request(1)) == [frames.HEADERS, frames.DATA]
+    assert client.calls[0].stream.unsent == 2
+    assert client.protocol.places_taken == 1
+    content, tail = client.send(frames.window_update(1, 2))
+    assert content.content == b"lo"
+    assert tail.flags & frames.END_STREAM
+    assert client.protocol.places_taken == 0
+
+
+def test_the_connections_window_is_shared_by_its_streams_in_turn():
+    client = RawClient(RecordingApplication(hold), settings={frames.INITIAL_WINDOW_SIZE: 1 << 20})
+    for id in (1, 3):
+        client.request(id)
+    for call in client.calls:
+        call.stream.send(HEADERS, (bytes(200_000),), 200_000, None)
+    sent = [frame for frame in client.taken() if frame.kind == frames.DATA]
+    assert sum(len(frame.content) for frame in sent) == frames.DEFAULT_WINDOW
+    turns = [frame.stream for frame in client.send(frames.window_update(0, 65536))]
+    assert turns == [1, 3, 1, 3]
+    client.send(frames.window_update(0, 1 << 20))
+    assert [call.events for call in client.calls] == [["end", "drained"]] * 2
+
+
+def test_a_server_that_is_done_first_tells_the_client_to_stop():
+    client = RawClient(RecordingApplication(hold))
+    client.send(headers_frame(1))
+    client.calls[0].stream.send(None, trailers=TRAILERS)
+    tail, reset = client.taken()
+    assert tail.flags & frames.END_STREAM
+    assert (reset.kind, reset.number) == (frames.RST_STREAM, ErrorCode.NO_ERROR)
+    assert client.send(frames.frame(frames.DATA, 0, 1, b"late"), headers_frame(1, b"", 5)) == []
+    client.calls[0].stream.send(HEADERS, (b"nothing",), 7, TRAILERS)
+    assert client.taken() == []
+
+
+def test_an_answer_within_open_lets_the_call_go():
+    def begin(call: Call) -> None:
+        call.stream.send(None, trailers=TRAILERS)
+        call.stream.release()
+
+    client = RawClient(RecordingApplication(began=begin))
+    assert kinds(client.request(1)) == [frames.HEADERS, frames.RST_STREAM]
+    assert client.calls[0].content == b""
+    assert client.protocol.places_taken == 0
+
+
+def test_a_header_section_larger_than_the_clients_frames_is_continued():
+    client = RawClient(RecordingApplication(hold))
+    client.request(1)
+    client.calls[0].stream.send(None, trailers=HeaderFields((b"grpc-message", b"x" * 40000)))
+    found = client.taken()
+    assert kinds(found) == [frames.HEADERS, frames.CONTINUATION, frames.CONTINUATION]
+    assert [frame.flags for frame in found] == [frames.END_STREAM, 0, frames.END_HEADERS]
+    assert dict(client.decoder.decode(b"".join(frame.content for frame in found), raw=True)) == {
+        b"grpc-message": b"x" * 40000
+    }
+
+
+def test_a_cancelled_stream_keeps_its_place_until_the_call_has_ended():
+    client = RawClient(RecordingApplication(hold), Http2Limits(streams=1))
+    client.request(1)
+    call = client.calls[0]
+    call.cancel = lambda: call.events.append("cancel")  # type: ignore[method-assign]
+    client.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    assert call.events == ["end", "cancel"]
+    (refused,) = client.send(headers_frame(3))
+    assert (refused.stream, refused.number) == (3, ErrorCode.REFUSED_STREAM)
+    call.stream.release()
+    client.send(headers_frame(5))
+    assert len(client.calls) == 2
+
+
+def test_a_paused_stream_gets_what_its_window_holds_and_no_more():
+    client = RawClient(RecordingApplication(hold), Http2Limits(window=65536))
+    client.send(headers_frame(1))
+    client.calls[0].stream.pause()
+    assert client.send(frames.frame(frames.DATA, 0, 1, bytes(65536))) == []
+    client.calls[0].stream.resume()
+    assert client.taken() == [Frame(frames.WINDOW_UPDATE, 0, 1, (65536).to_bytes(4, "big"))]
+    client.calls[0].stream.pause()
+    client.send(frames.frame(frames.DATA, 0, 1, bytes(65536)))
+    assert client.refused(frames.frame(frames.DATA, 0, 1, b"x"))[0] is ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_drain_serves_what_the_client_sent_before_it_knew():
+    client = RawClient(RecordingApplication(hold))
+    client.request(1)
+    client.protocol.drain()
+    asked, ping = client.taken()
+    assert (asked.kind, asked.content[:4]) == (frames.GOAWAY, b"\x7f\xff\xff\xff")
+    client.request(3)
+    (last,) = client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))
+    assert (last.kind, last.content) == (frames.GOAWAY, bytes((0, 0, 0, 3, 0, 0, 0, 0)))
+    (refused,) = client.send(headers_frame(5))
+    assert refused.number == ErrorCode.REFUSED_STREAM
+    assert not client.protocol.is_finished
+    for call in client.calls:
+        call.stream.send(HEADERS, (b"x",), 1, TRAILERS)
+    assert client.tick(1) is True
+    client.taken()
+    assert client.protocol.is_finished
+    assert client.tick(1) is False
+
+
+def test_a_drain_goes_on_without_the_clients_answer():
+    client = RawClient()
+    client.protocol.drain()
+    client.taken()
+    assert client.tick(1) is True
+    client.tick(2)
+    assert kinds(client.taken()) == [frames.GOAWAY]
+
+
+def test_closing_cancels_what_runs_and_says_why():
+    client = RawClient(RecordingApplication(hold))
+    client.request(1)
+    client.protocol.close(ErrorCode.NO_ERROR, "the server ends")
+    (last,) = client.taken()
+    assert last.content == b"\0\0\0\1\0\0\0\0the server ends"
+    assert client.calls[0].events == ["end", "cancel"]
+    client.protocol.receive(headers_frame(3))
+    assert len(client.calls) == 1
+
+
+def test_a_silent_client_is_asked_for_a_sign_of_life():
+    client = RawClient(RecordingApplication(hold), Http2Limits(keepalive_s=100, keepalive_timeout_s=20))
+    assert client.tick(101) is True
+    assert client.taken() == []  # nothing is open, so nothing is at stake
+    client.protocol.now = client.now
+    client.request(1)
+    client.tick(101)
+    (ping,) = client.taken()
+    assert ping.kind == frames.PING
+    assert client.tick(19) is True
+    client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))
+    assert client.tick(2) is True
+    client.tick(101)
+    assert client.tick(21) is False
+
+
+def test_a_connection_whose_frame_stays_unfinished_is_given_up():
+    client = RawClient(limits=Http2Limits(stall_s=60))
+    client.send(headers_frame(1)[:-1])
+    assert client.tick(59) is True
+    assert client.tick(2) is False
+
+
+def test_a_client_that_takes_nothing_of_an_answer_loses_it():
+    client = RawClient(limits=Http2Limits(stall_s=60), settings={frames.INITIAL_WINDOW_SIZE: 0})
+    client.request(1)
+    client.tick(61)
+    (reset,) = client.taken()
+    assert (reset.kind, reset.number) == (frames.RST_STREAM, ErrorCode.CANCEL)
+    assert client.protocol.is_idle()
+
+
+def test_a_changed_timeout_does_not_cost_the_head():
+    """Clients insert the timeout into the table, so that all other indexes move."""
+    client = RawClient()
+    encoder = hpack.Encoder()
+    for id in range(1, 21, 2):
+        fields = [*REQUEST, (b"te", b"trailers"), (b"grpc-timeout", b"%du" % (1000 + id))]
+        client.send(headers_frame(id, encoder.encode(fields), 5))
+        assert client.calls[-1].head == tuple(fields)
+    assert client.application.heads_parsed == 1
