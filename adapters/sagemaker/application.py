@@ -6,7 +6,7 @@ Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 poi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from adapters.common.statuses import BODY_STATUSES, Statuses, status_in
 from adapters.sagemaker import request_headers
@@ -19,6 +19,7 @@ from core.engine.protocol import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
 from core.frontend.bridge import Bridge
 from core.http.application import InferPath, V2Application
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers
 from core.http.v2.binary_type import SIZE
@@ -44,11 +45,11 @@ class SageMakerApplication(V2Application):
         options: HttpOptions,
         bridge: Bridge,
         settings: SageMakerSettings,
-        metrics_page: Callable[[], bytes],
+        metrics_page: MetricsPage,
         *,
         memory: MemoryBudget | None = None,
     ) -> None:
-        """`metrics_page` renders the page of /metrics. `memory` limits the models of a multi-model endpoint.
+        """`memory` limits the models of a multi-model endpoint.
 
         Raises ConfigInvalid for settings that cannot be right.
         """

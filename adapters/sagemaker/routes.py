@@ -5,7 +5,6 @@ Source: docs/spec/sagemaker.md sections A2 and A5, B3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from adapters.sagemaker.models import collection, member
 from adapters.sagemaker.ping import ping
 from adapters.sagemaker.request_headers import TARGET_MODEL, environ_key
 from core.http.application import V2Application
+from core.http.metrics_page import MetricsPage
 from core.http.reply import Environ, Reply
 from core.http.routes import GET, POST, Route
 
@@ -25,7 +25,7 @@ _TARGET_MODEL = environ_key(TARGET_MODEL)
 _GET_DELETE = frozenset({"GET", "DELETE"})
 
 
-def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: Callable[[], bytes]) -> tuple[Route, ...]:
+def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> tuple[Route, ...]:
     """All routes in both modes: the routes of the other mode say which setting opens them."""
     settings = endpoint.settings
     health = Route("ping", ("/ping",), "health", GET, partial(ping, settings.ping_mode))

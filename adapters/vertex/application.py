@@ -5,7 +5,7 @@ Source: docs/spec/vertex.md, all sections; docs/architecture.md section 3 point 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from adapters.common.metrics_route import metrics_route
@@ -19,6 +19,7 @@ from adapters.vertex.settings import VertexSettings
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
 from core.http.application import InferPath, V2Application
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, send
 from core.http.request_path import request_path
@@ -41,9 +42,9 @@ class VertexApplication(V2Application):
         options: HttpOptions,
         bridge: Bridge,
         settings: VertexSettings,
-        metrics_page: Callable[[], bytes],
+        metrics_page: MetricsPage,
     ) -> None:
-        """`metrics_page` renders the page of metrics. Raises InvalidRequest for version 0 in the predict route."""
+        """Raises InvalidRequest for version 0 in the predict route."""
         found = super().infer_path(settings.predict_route)
         routed = found[1] if found is not None else {"model": "", "version": ""}
         endpoint = VertexEndpoint(engine, bridge, settings, routed["model"], routed["version"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
-from app.settings.rules import check, check_grpc, deprecations, metrics_without_effect
+from app.settings.rules import check, check_grpc, deprecations
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -41,7 +41,7 @@ def read_settings(
         **given.values,
         sources=given.sources,
         warnings=(*found.warnings, *deprecations(given.values)),
-        without_effect=(*given.without_effect, *metrics_without_effect(given.values)),
+        without_effect=given.without_effect,
         sagemaker=found.sagemaker,
         vertex=found.vertex,
         any_layout=found.any_layout or bool(given.values.get("single_model")),

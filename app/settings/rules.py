@@ -1,4 +1,4 @@
-"""The rules between settings: invalid combinations, deprecations, and values without effect.
+"""The rules between settings: invalid combinations and deprecations.
 
 Source: docs/spec/server-options.md sections 2 to 4.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.settings.groups.metrics import split_metrics_settings
 from app.settings.option import BadOption
 from app.settings.precedence import ENVIRONMENT, FLAG, UnusedValue
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.services import Service
 from core.errors import ConfigInvalid
-from core.observability.metrics.options import MetricsOptions
 from core.repository.stores.object_names import name_problem
 
 
@@ -27,14 +25,6 @@ def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
     if given.get("disable_auto_complete_config") and not given["strict_model_config"]:
         texts.append(f"Warning: '--strict-model-config=false' is overridden by {preferred}.")
     return tuple(texts)
-
-
-def metrics_without_effect(given: Mapping[str, Any]) -> list[str]:
-    """The values of --metrics-config among these fields that ask for metrics which this server does not have."""
-    if "metrics_config" not in given:
-        return []
-    config = split_metrics_settings(given["metrics_config"])
-    return [f"--metrics-config={name}=true" for name in MetricsOptions(config=config).without_effect]
 
 
 def check_grpc(unused: Iterable[UnusedValue]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from wsgiref.types import WSGIApplication
 
@@ -13,17 +12,19 @@ from app.sites.http_options import http_options
 from core.engine.protocol import Engine
 from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
+from core.http.metrics_page import MetricsPage
 from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 from core.http.request_log import RequestLog
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import metric_families
 from core.observability.metrics.options import MetricsOptions
 
-RequestPage = Callable[[V2Application], bytes]
+# Renders the HTTP requests of a front end for the metrics page, in OpenMetrics if the second argument is true.
+RequestPage = Callable[[V2Application, bool], bytes]
 
 
 class Applications:
-    """`request_page` renders the HTTP requests of a front end for the metrics page."""
+    """The applications of one process."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Applications:
         if settings.allow_metrics:
             # The page shows the requests of the plain v2 port; the platforms' ports have their own pages.
             front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
-            applications[settings.metrics_port] = MetricsApplication(partial(self._metrics_page, front_end))
+            applications[settings.metrics_port] = MetricsApplication(self._metrics_page(lambda: front_end))
         if settings.log_verbose >= REQUEST_LOG_LEVEL:
             return {port: RequestLog(application) for port, application in applications.items()}
         return applications
@@ -74,7 +75,7 @@ class Applications:
             http_options(settings),
             self._make_bridge(settings.sagemaker_thread_count),
             settings.sagemaker,
-            lambda: self._metrics_page(application),
+            self._metrics_page(lambda: application),
             memory=_memory_budget(settings) if settings.multi_model else None,
         )
         return application
@@ -90,13 +91,18 @@ class Applications:
             http_options(settings),
             self._make_bridge(settings.vertex_ai_thread_count),
             settings.vertex,
-            lambda: self._metrics_page(application),
+            self._metrics_page(lambda: application),
         )
         return application
 
-    def _metrics_page(self, front_end: V2Application) -> bytes:
-        page = render(metric_families(self._engine.metrics(), self._metrics_options))
-        return page + self._request_page(front_end)
+    def _metrics_page(self, front_end: Callable[[], V2Application]) -> MetricsPage:
+        """The page with the requests of `front_end`, which exists when the page is first asked for."""
+
+        def page(openmetrics: bool) -> bytes:
+            families = metric_families(self._engine.metrics(), self._metrics_options)
+            return render(families, openmetrics=openmetrics) + self._request_page(front_end(), openmetrics)
+
+        return MetricsPage(page, offers_openmetrics=self._metrics_options.histogram_latencies)
 
 
 def _memory_budget(settings: ServerSettings) -> Any:

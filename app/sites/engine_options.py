@@ -7,6 +7,7 @@ from app.version import VERSION
 from core.inference.times import TimesFor
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.readiness import Readiness
+from core.observability.metrics.options import MetricsOptions
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:
@@ -37,6 +38,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
         times_for=_times_for(settings),
+        latencies=MetricsOptions(config=settings.metrics_settings).latencies,
     )
 
 

@@ -88,9 +88,6 @@ def _services(config: ModelConfig) -> Iterator[Problem]:
         yield Problem(path, message, "remove it: an ONNX model has one response for each request")
     if config.response_cache.enable:
         yield Problem("response_cache", "There is no response cache: every request is executed.")
-    if config.HasField("model_metrics"):
-        message = "The histogram that it would configure, nv_inference_first_response_histogram_ms, is not available."
-        yield Problem("model_metrics", message)
 
 
 def _is_cpu_only(config: ModelConfig) -> bool:

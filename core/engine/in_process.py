@@ -5,6 +5,7 @@ Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -189,6 +190,7 @@ def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
         load_duration_secs=version.load_seconds,
         tags=version.spec.metric_tags,
         gpu_uuid=version.gpu_uuid,
+        latencies=version.statistics.latencies(time.monotonic_ns()),
         namespace=namespace or None,
     )
 

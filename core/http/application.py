@@ -14,6 +14,7 @@ from typing import Any
 
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import MapAdapter
@@ -124,9 +125,12 @@ class V2Application(HttpFrontEnd, Flask):
         text = self.binary_header(environ)
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 
-    def request_metrics_page(self) -> bytes:
-        """Counts and durations of the requests that went through Flask, and the errors of all, as Prometheus' text."""
-        return generate_latest(self.request_metrics)
+    def request_metrics_page(self, openmetrics: bool = False) -> bytes:
+        """Counts and durations of the requests that went through Flask, and the errors of all, as Prometheus' text.
+
+        In OpenMetrics it is the end of a page.
+        """
+        return (generate_openmetrics if openmetrics else generate_latest)(self.request_metrics)
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Match the raw path. The request's Host, and the path as WSGI decodes it, play no part."""

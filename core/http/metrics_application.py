@@ -5,21 +5,20 @@ Source: docs/spec/http.md section 2, last paragraph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from core.http.access_note import PROBE_KEY
+from core.http.metrics_page import MetricsPage
 from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, empty_reply, plain_parts, text_reply
 from core.http.request_path import request_path
 
-PROMETHEUS = "text/plain; charset=utf-8"
 _PATHS = ("/metrics", "/metrics/")
 
 
 class MetricsApplication:
-    """Serves the result of `page`, which is called for each scrape: UTF-8 text in the Prometheus format."""
+    """Serves `page` on its one path."""
 
-    def __init__(self, page: Callable[[], bytes]) -> None:
+    def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
     def __call__(self, environ: Environ, start_response: Any) -> list[bytes]:
@@ -32,5 +31,5 @@ class MetricsApplication:
         if environ["REQUEST_METHOD"] != "GET":
             return text_reply(405, b"", TEXT, [("Allow", "GET")])
         if request_path(environ) in _PATHS:
-            return text_reply(200, self._page(), PROMETHEUS)
+            return self._page.reply(environ)
         return empty_reply(TEXT)

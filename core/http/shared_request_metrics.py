@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from core.http.application import V2Application
 
@@ -32,9 +33,9 @@ class SharedRequestMetrics:
         for kind in _KINDS:
             _reserve(directory / f"{kind}_{os.getpid()}.db")
 
-    def page(self, application: V2Application) -> bytes:
-        """The counts of all ports of all processes, in the Prometheus text format."""
-        return generate_latest(self._registry)
+    def page(self, application: V2Application, openmetrics: bool = False) -> bytes:
+        """The counts of all ports of all processes, in the Prometheus text format or as the end of OpenMetrics."""
+        return (generate_openmetrics if openmetrics else generate_latest)(self._registry)
 
 
 def _reserve(path: Path) -> None:

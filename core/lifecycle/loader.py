@@ -15,6 +15,7 @@ from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
 from core.backends.registry import BackendRegistry
 from core.config.golden.reader import golden_requests
+from core.config.histogram_buckets import histogram_buckets
 from core.config.instance_groups import instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
@@ -27,6 +28,7 @@ from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUna
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
+from core.observability.latencies.meters import LatencyMeters
 from core.repository.config_completion import check_config, load_config
 from core.repository.config_file import read_config
 from core.repository.labels import read_labels
@@ -223,6 +225,9 @@ class ModelLoader:
             version=version.version,
         )
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
+        latencies = self._options.latencies
+        if latencies.is_any:
+            version.statistics.measure(LatencyMeters(latencies, histogram_buckets(config)))
 
     def _warm_up(self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample]) -> None:
         for sample in samples:

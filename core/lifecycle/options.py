@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from core.inference.times import TimesFor
 from core.lifecycle.readiness import Readiness
+from core.observability.latencies.options import LatencyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class EngineOptions:
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
     that is for test suites. `times_for` says for whom responses carry the times of their executions.
+    that is for test suites. `latencies` are the distributions of durations that every version keeps.
     """
 
     repositories: tuple[str, ...]
@@ -46,3 +48,4 @@ class EngineOptions:
     gpu_metrics: bool = True
     cpu_metrics: bool = True
     times_for: TimesFor = TimesFor.NOBODY
+    latencies: LatencyOptions = field(default_factory=LatencyOptions)

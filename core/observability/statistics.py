@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from core.inference.pending_request import PendingRequest
+from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
+from core.observability.latencies.sums import LatencySums
 
 
 class FailureReason(Enum):
@@ -83,6 +85,7 @@ class ModelStatistics:
 
     Requests that the queue refuses (it is full, or the server stops) are counted apart from failures: the metrics show
     both, the statistics call shows only failures, as in Triton. An invalid request is not counted here.
+    Distributions of the durations are kept from `measure` on.
     """
 
     def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
@@ -99,6 +102,11 @@ class ModelStatistics:
         self._queue_ns = 0
         self._compute = _ComputeCounters()
         self._batches: dict[int, _ComputeCounters] = {}
+        self._latencies: LatencyMeters | None = None
+
+    def measure(self, latencies: LatencyMeters) -> None:
+        """Count the durations of requests in `latencies`, too. Call it before the first request."""
+        self._latencies = latencies
 
     def record_batch(
         self,
@@ -136,17 +144,39 @@ class ModelStatistics:
             if batch is None:
                 batch = self._batches[total_batch_size] = _ComputeCounters()
             _add(batch, 1, input_ns, infer_ns, output_ns)
+            if self._latencies is not None:
+                self._latencies.observe_batch(
+                    requests_ok, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns, now_ms
+                )
 
     def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
         """Count one failed request; its duration runs from `start_ns`."""
         with self._lock:
             self._failures[reason] += 1
             self._fail_ns += now_ns - pending.start_ns
+            if self._latencies is not None:
+                self._latencies.observe_failure(pending, now_ns - pending.start_ns, self._wall_clock() // 1_000_000)
 
     def record_refusal(self, reason: FailureReason) -> None:
         """Count one request that the queue did not accept."""
         with self._lock:
             self._refusals[reason] = self._refusals.get(reason, 0) + 1
+
+    def latencies(self, now_ns: int) -> LatencyMetrics:
+        """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""
+        with self._lock:
+            if self._latencies is None:
+                return LatencyMetrics()
+            sums = LatencySums(
+                success_count=self._success_count,
+                request_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute.compute_input_ns,
+                compute_infer_ns=self._compute.compute_infer_ns,
+                compute_output_ns=self._compute.compute_output_ns,
+                failure_ns=self._fail_ns,
+            )
+            return self._latencies.metrics(sums, now_ns)
 
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""

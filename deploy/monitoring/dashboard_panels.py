@@ -51,6 +51,8 @@ def _gpu(metric: str) -> str:
 
 _SUCCESS, _FAILURE = "nv_inference_request_success", "nv_inference_request_failure"
 _REQUEST_US, _QUEUE_US = "nv_inference_request_duration_us", "nv_inference_queue_duration_us"
+_BUCKETS = "trident_inference_{}_duration_seconds_bucket"
+_REQUEST_BUCKETS = _BUCKETS.format("request")
 _COUNT, _EXECUTIONS = "nv_inference_count", "nv_inference_exec_count"
 _PENDING = "nv_inference_pending_request_count"
 _LOAD_SECS = "nv_model_load_duration_secs"
@@ -97,6 +99,24 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Mean duration of a request", "s", ((_BY_MODEL, _per_request(_REQUEST_US, "model")),)),
             Panel(
+                "99th percentile of a request",
+                "s",
+                ((_BY_MODEL, f"histogram_quantile(0.99, {_model_rate(_REQUEST_BUCKETS, 'le, model')})"),),
+                text="With --metrics-config=histogram_latencies=true.",
+            ),
+            Panel(
+                "99th percentile of a request by part",
+                "s",
+                tuple(
+                    (
+                        part,
+                        f"histogram_quantile(0.99, {_model_rate(_BUCKETS.format(part), 'le')})",
+                    )
+                    for part in ("request", "queue", "compute")
+                ),
+                text="With --metrics-config=histogram_latencies=true. Percentiles of parts do not add up to the whole.",
+            ),
+            Panel(
                 "Duration of a request by part",
                 "s",
                 tuple(
@@ -113,7 +133,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     (f"p{percent}", f"histogram_quantile(0.{percent}, {_http_rate('le', suffix='bucket')})")
                     for percent in (50, 95, 99)
                 ),
-                text="Health, metadata, repository control. Infer requests have no histogram.",
+                text="Health, metadata, repository control, but not infer requests.",
             ),
         ),
     ),

@@ -46,7 +46,9 @@ class MetricsSettings:
     metrics_config: tuple[str, ...] = repeated(
         "metrics-config",
         setting("metrics-config", ""),
-        "counter_latencies=false leaves out the request durations and keeps all model counters at 0.",
+        "counter_latencies=false leaves out the request durations and keeps all model counters at 0; "
+        "histogram_latencies=true adds histograms of the durations, summary_latencies=true their quantiles in the last "
+        "minute; summary_quantiles names them, as in 0.5:0.05,0.99:0.001.",
         section=_SECTION,
     )
 

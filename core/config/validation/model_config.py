@@ -15,9 +15,9 @@ from core.config.problem import Problem
 from core.config.schema import ModelConfig
 from core.config.validation.scheduling import scheduling_problems
 from core.config.validation.tensors import batch_tensor_problems, tensor_problems
+from core.observability.latencies.buckets import DEFAULT_BUCKETS
 
 _log = logging.getLogger("trident.config")
-_CUSTOM_BUCKETS_FAMILY = "nv_inference_first_response_histogram_ms"
 
 
 def validate_model_config(
@@ -81,7 +81,7 @@ def _metrics_problems(config: ModelConfig) -> list[Problem]:
         elif not family:
             text = "metric identifier must specify non-empty 'family'"
             problems.append(Problem(f"{path}.metric_identifier", text))
-        elif family != _CUSTOM_BUCKETS_FAMILY:
+        elif family not in DEFAULT_BUCKETS:
             _log.warning(
                 "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
             )

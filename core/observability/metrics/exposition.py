@@ -1,8 +1,9 @@
-"""The Prometheus text format 0.0.4, as Triton's metrics page writes it.
+"""The text formats of the metrics page: Prometheus' 0.0.4, as Triton writes it, and OpenMetrics 1.0.
 
 The writer of prometheus_client appends `_total` to the name of every counter, and Triton's counters have no such
-suffix: dashboards and test suites that read Triton's names would not find them.
-Source: docs/spec/statistics-and-metrics.md section B; the exposition formats page of Prometheus.
+suffix: dashboards and test suites that read Triton's names would not find them. OpenMetrics requires the suffix, so
+there the type of such a counter is `unknown`. Only OpenMetrics has exemplars.
+Source: docs/spec/statistics-and-metrics.md section B; the exposition formats page of Prometheus; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from prometheus_client.utils import floatToGoString
+
+from core.observability.latencies.histogram import Exemplar
+
+_TOTAL = "_total"
 _LAST_LABELS = ("le", "quantile")
 _ESCAPED_IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _ESCAPED_IN_LABELS = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -23,11 +29,15 @@ class Sample:
     labels: Mapping[str, str]
     value: int | float
     suffix: str = ""
+    exemplar: Exemplar | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """The series of one name. `type` is counter, gauge, histogram, summary or untyped; names are written unchanged."""
+    """The series of one name. `type` is counter, gauge, histogram, summary or untyped; names are written unchanged.
+
+    A label `le` or `quantile` is a number as `number` writes it.
+    """
 
     name: str
     type: str
@@ -35,14 +45,16 @@ class MetricFamily:
     samples: tuple[Sample, ...]
 
 
-def render(families: Iterable[MetricFamily]) -> bytes:
-    """The page in UTF-8; each line ends with a newline. A family without series is omitted."""
-    return "".join(line for family in families for line in _lines(family)).encode()
+def render(families: Iterable[MetricFamily], *, openmetrics: bool = False) -> bytes:
+    """The page in UTF-8; each line ends with a newline. A family without series is omitted.
+
+    A page in OpenMetrics is not complete: the caller appends `# EOF`.
+    """
+    lines = _openmetrics_lines if openmetrics else _prometheus_lines
+    return "".join(line for family in families if family.samples for line in lines(family)).encode()
 
 
-def _lines(family: MetricFamily) -> list[str]:
-    if not family.samples:
-        return []
+def _prometheus_lines(family: MetricFamily) -> list[str]:
     head = [
         f"# HELP {family.name} {family.help.translate(_ESCAPED_IN_HELP)}\n",
         f"# TYPE {family.name} {family.type}\n",
@@ -53,12 +65,48 @@ def _lines(family: MetricFamily) -> list[str]:
     ]
 
 
+def _openmetrics_lines(family: MetricFamily) -> list[str]:
+    name, kind = family.name.removesuffix(_TOTAL), family.type
+    if kind == "untyped" or (kind == "counter" and name == family.name):
+        name, kind = family.name, "unknown"
+    head = [f"# HELP {name} {family.help.translate(_ESCAPED_IN_LABELS)}\n", f"# TYPE {name} {kind}\n"]
+    return head + [
+        f"{family.name}{sample.suffix}{_label_block(_canonical(sample.labels))} {_openmetrics_number(sample.value)}"
+        f"{_exemplar_text(sample.exemplar)}\n"
+        for sample in family.samples
+    ]
+
+
 def _label_block(labels: Mapping[str, str]) -> str:
     """`{a="1",b="2",le="5"}`, or nothing. Sorted by name, as readers match whole lines; `le` and `quantile` last."""
     if not labels:
         return ""
     names = sorted(labels, key=lambda name: (name in _LAST_LABELS, name))
     return "{" + ",".join(f'{name}="{labels[name].translate(_ESCAPED_IN_LABELS)}"' for name in names) + "}"
+
+
+def _canonical(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """The labels with their bounds and quantiles as OpenMetrics has them, with a decimal point: `le="100.0"`."""
+    found = [name for name in _LAST_LABELS if name in labels]
+    if not found:
+        return labels
+    return {**labels, **{name: _with_point(labels[name]) for name in found}}
+
+
+def _with_point(text: str) -> str:
+    written: str = floatToGoString(text)  # type: ignore[no-untyped-call]
+    return written
+
+
+def _openmetrics_number(value: int | float) -> str:
+    return "NaN" if math.isnan(value) else number(value)
+
+
+def _exemplar_text(exemplar: Exemplar | None) -> str:
+    if exemplar is None:
+        return ""
+    labels = _label_block({"request_id": exemplar.request_id})
+    return f" # {labels} {number(exemplar.value)} {exemplar.timestamp:.3f}"
 
 
 def number(value: int | float) -> str:

@@ -7,7 +7,6 @@ Source: docs/spec/statistics-and-metrics.md section B.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,8 @@ from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
 from core.observability.metrics.exposition import MetricFamily, Sample
+from core.observability.metrics.latency_families import latency_families
+from core.observability.metrics.model_labels import model_labels
 from core.observability.metrics.options import MetricsOptions
 from core.observability.metrics.snapshot import (
     DownloadMetrics,
@@ -40,7 +41,6 @@ _ZERO = StatisticsSnapshot(
     pending=0,
 )
 _STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
-_NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         "Model load time in seconds",
         ((r.labels, r.load_duration_secs) for r in reporters),
     )
+    yield from latency_families(snapshot.models)
     yield from _pinned_families(snapshot.hardware.pinned)
     if options.gpu:
         yield from _gpu_families(snapshot.hardware.gpus)
@@ -233,7 +234,7 @@ def _reporters(models: Iterable[ModelMetrics]) -> list[_Reporter]:
     """
     reporters = []
     for entry in models:
-        labels = _labels(entry)
+        labels = model_labels(entry)
         if entry.gpu_uuid is None:
             reporters.append(_Reporter(labels, entry.statistics, entry.load_duration_secs))
         else:
@@ -241,15 +242,6 @@ def _reporters(models: Iterable[ModelMetrics]) -> list[_Reporter]:
             reporters.append(_Reporter(labels, before, entry.load_duration_secs))
             reporters.append(_Reporter({**labels, "gpu_uuid": entry.gpu_uuid}, executed, 0))
     return reporters
-
-
-def _labels(entry: ModelMetrics) -> dict[str, str]:
-    """The labels of a version. A tag may be any text; a name that Prometheus rejects would spoil the whole page."""
-    labels = {f"_{_NOT_IN_LABELS.sub('_', tag)}": value for tag, value in entry.tags.items()}
-    labels |= {"model": entry.model, "version": str(entry.version)}
-    if entry.namespace is not None:
-        labels["namespace"] = entry.namespace
-    return labels
 
 
 def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, StatisticsSnapshot]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_WITHOUT_EFFECT = ("histogram_latencies", "summary_latencies")
+from core.observability.latencies.options import DEFAULT_QUANTILES, LatencyOptions, parse_quantiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,16 @@ class MetricsOptions:
         return self.config.get("counter_latencies") != "false"
 
     @property
-    def without_effect(self) -> tuple[str, ...]:
-        """The settings that are switched on (exactly `true`) and that this server does not support, for the log."""
-        return tuple(name for name in _WITHOUT_EFFECT if self.config.get(name) == "true")
+    def histogram_latencies(self) -> bool:
+        """Off unless the value is exactly `true`, as in Triton."""
+        return self.config.get("histogram_latencies") == "true"
+
+    @property
+    def latencies(self) -> LatencyOptions:
+        """The distributions that are switched on (exactly `true`, as in Triton). Logs each invalid quantile."""
+        quantiles = self.config.get("summary_quantiles")
+        return LatencyOptions(
+            histograms=self.histogram_latencies,
+            summaries=self.config.get("summary_latencies") == "true",
+            quantiles=DEFAULT_QUANTILES if quantiles is None else parse_quantiles(quantiles),
+        )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.observability.hardware.gauges import HardwareReading
+from core.observability.latencies.meters import LatencyMetrics
 from core.observability.statistics import StatisticsSnapshot
 
 
@@ -24,6 +25,7 @@ class ModelMetrics:
     namespace: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     gpu_uuid: str | None = None
+    latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

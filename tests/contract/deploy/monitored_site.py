@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from app.docs.metrics_page import MODEL, families_of
-from core.http.metrics_application import PROMETHEUS
+from core.http.metrics_page import PROMETHEUS
 from core.observability.metrics.exposition import render
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
@@ -27,6 +27,7 @@ _BUCKET = "models"
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()
 _TOO_LARGE_BYTES = 1 << 40  # a hole in a file, which takes no room
 _PAUSE_S = 0.05
+_PLAIN = ("--exit-on-error=false", "--metrics-config=histogram_latencies=true")
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def monitored_servers(folder: Path) -> Iterator[dict[str, str]]:
     """
     with (
         S3Emulator() as emulator,
-        cloud_server(folder, "plain.log", _fill(emulator, folder), "--exit-on-error=false", ready=False) as plain,
+        cloud_server(folder, "plain.log", _fill(emulator, folder), *_PLAIN, ready=False) as plain,
         _multi_model(folder) as container,
         _gpu_page() as gpu_address,
     ):

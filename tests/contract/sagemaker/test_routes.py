@@ -26,6 +26,7 @@ from app.worker.gevent_link import GeventLink
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
 from core.frontend.gevent_bridge import GeventBridge
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.http.payloads.arrays.npy import write_npy
 from core.lifecycle.options import EngineOptions
@@ -59,7 +60,12 @@ class Platform:
         options = HttpOptions(max_input_size=100 << 20)
         client = Client(
             SageMakerApplication(
-                self.engine, options, self.bridge, SageMakerSettings(**settings), lambda: b"", memory=memory
+                self.engine,
+                options,
+                self.bridge,
+                SageMakerSettings(**settings),
+                MetricsPage(lambda _: b""),
+                memory=memory,
             )
         )
 

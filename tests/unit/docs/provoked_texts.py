@@ -40,6 +40,7 @@ from core.http.errors import message_of
 from core.http.options import HttpOptions
 from core.http.views.health import readiness
 from core.observability.hardware.host_memory import MemoryRoom
+from core.observability.latencies.options import parse_quantiles
 from core.observability.logging import LogOptions, configure_logging
 from core.remote.engine_state import engine_down
 from core.repository.cache.model_cache import ModelCache
@@ -125,6 +126,7 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         nowhere.setattr(tempfile, "_candidate_tempdir_list", list)
         nowhere.setattr(temporary_directory, "IN_MEMORY", "/nowhere")
         texts.raised_by(temporary_directory.temporary_directory)
+    parse_quantiles("0.5")
     texts.raised_by(refusal.check_length, 100, 10)
     texts.all += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
 

@@ -18,6 +18,7 @@ from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
 from core.http.front_end import HttpFrontEnd
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
@@ -46,7 +47,7 @@ class Bench:
             options or HttpOptions(),
             ThreadBridge(),
             SageMakerSettings(**{"default_model": "simple", **settings}),
-            lambda: b"# page",
+            MetricsPage(lambda _: b"# page"),
         )
         client = self.application.test_client()
         self.get: Any = client.get

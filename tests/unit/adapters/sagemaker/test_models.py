@@ -14,6 +14,7 @@ from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
 from core.frontend.bridge import ThreadBridge
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
@@ -38,7 +39,7 @@ class Bench:
         settings = SageMakerSettings(multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE)
         budget = MemoryBudget(lambda: None)
         self.application = SageMakerApplication(
-            self.engine, HttpOptions(), ThreadBridge(), settings, lambda: b"", memory=budget
+            self.engine, HttpOptions(), ThreadBridge(), settings, MetricsPage(lambda _: b""), memory=budget
         )
         self.open: Any = self.application.test_client().open
 

@@ -15,6 +15,7 @@ from adapters.vertex.settings import VertexSettings
 from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.http.errors import UnsupportedEncoding
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 from core.lifecycle.serving_phase import Phase, ServingPhase
@@ -85,7 +86,7 @@ def test_each_request_renders_the_metrics_page() -> None:
         HttpOptions(),
         ThreadBridge(),
         VertexSettings(predict_route=PREDICT, health_route=HEALTH, public_groups=("metrics",)),
-        lambda: next(pages),
+        MetricsPage(lambda _: next(pages)),
     )
     client: Any = application.test_client()
     assert client.get("/metrics").data == b"first"

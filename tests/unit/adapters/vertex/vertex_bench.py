@@ -11,6 +11,7 @@ from adapters.vertex.application import VertexApplication
 from adapters.vertex.settings import VertexSettings
 from core.errors import ServerError
 from core.frontend.bridge import ThreadBridge
+from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
@@ -32,7 +33,11 @@ class VertexBench:
         self.engine = FakeEngine(self._respond)
         given = {"predict_route": PREDICT, "health_route": HEALTH, "public_groups": PUBLIC, **settings}
         self.application = VertexApplication(
-            self.engine, options or HttpOptions(), ThreadBridge(), VertexSettings(**given), lambda: b"# page"
+            self.engine,
+            options or HttpOptions(),
+            ThreadBridge(),
+            VertexSettings(**given),
+            MetricsPage(lambda _: b"# page"),
         )
         client = self.application.test_client()
         self.get: Any = client.get

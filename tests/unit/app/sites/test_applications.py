@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from app.settings.reading import read_settings
@@ -10,6 +11,7 @@ from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application
+from core.http.metrics_page import OPENMETRICS, PROMETHEUS
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from core.observability.statistics import ModelStatistics
 from tests.unit.fake_engine import FakeEngine
@@ -84,6 +86,15 @@ def test_the_metrics_page_follows_the_metrics_configuration() -> None:
     assert "nv_inference_queue_duration_us" in by_port()[METRICS].get("/metrics").text
 
 
+def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
+    accepted = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4"}
+    page = by_port("--metrics-config=histogram_latencies=true")[METRICS].get("/metrics", headers=accepted)
+    assert page.content_type == OPENMETRICS
+    assert page.text.endswith("# EOF\n")
+    assert [family.name for family in text_string_to_metric_families(page.text)].count("flask_exporter_info") == 1
+    assert by_port()[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
+
+
 def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trident.http")
     for verbose, lines in ((0, []), (1, ["HTTP request: 0 /v2", "HTTP request: 0 /metrics"])):
@@ -97,7 +108,8 @@ def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFi
 def test_a_site_may_render_the_requests_itself() -> None:
     asked: list[V2Application] = []
 
-    def page(front_end: V2Application) -> bytes:
+    def page(front_end: V2Application, openmetrics: bool) -> bytes:
+        assert not openmetrics
         asked.append(front_end)
         return b"of all front ends 1\n"
 

@@ -42,7 +42,6 @@ def paths(text: str) -> list[str]:
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents"),
         ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
         ("response_cache { enable: true }", "response_cache"),
-        ("model_metrics { metric_control {} }", "model_metrics"),
     ],
 )
 def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> None:

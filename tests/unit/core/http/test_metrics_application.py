@@ -4,11 +4,12 @@ import pytest
 from werkzeug.test import Client
 
 from core.http.metrics_application import MetricsApplication
+from core.http.metrics_page import MetricsPage
 
 
 @pytest.fixture
 def client() -> Client:
-    return Client(MetricsApplication("nv_inference_count 1\né".encode))
+    return Client(MetricsApplication(MetricsPage(lambda _: "nv_inference_count 1\né".encode())))
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics?name=x"])

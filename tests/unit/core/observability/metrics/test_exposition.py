@@ -3,8 +3,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from core.observability.latencies.histogram import Exemplar
 from core.observability.metrics.exposition import MetricFamily, Sample, number, render
 
 
@@ -92,3 +94,36 @@ def test_a_parser_reads_the_page_back() -> None:
         ("time_sum", 9),
         ("time_count", 2),
     ]
+
+
+def test_openmetrics_keeps_the_names_and_gives_up_the_types_that_contradict_them() -> None:
+    labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
+    page = render(
+        [
+            MetricFamily("nv_requests", "counter", 'How "many"', (Sample(labels, 7),)),
+            MetricFamily("trident_errors_total", "counter", "How many", (Sample({}, 3),)),
+            MetricFamily("level", "gauge", "How high", (Sample({}, math.nan),)),
+            MetricFamily("some", "untyped", "What", (Sample({}, 1),)),
+            MetricFamily("none", "gauge", "Nothing", ()),
+        ],
+        openmetrics=True,
+    ).decode()
+    families = list(parse_openmetrics(page + "# EOF\n"))
+    assert [(family.name, family.type) for family in families] == [
+        ("nv_requests", "unknown"),
+        ("trident_errors", "counter"),
+        ("level", "gauge"),
+        ("some", "unknown"),
+    ]
+    names = [sample.name for family in families for sample in family.samples]
+    assert names == ["nv_requests", "trident_errors_total", "level", "some"]
+    assert families[0].samples[0].labels == labels
+    assert families[0].documentation == 'How "many"'
+
+
+def test_the_id_of_an_exemplar_is_escaped() -> None:
+    exemplar = Exemplar(request_id='a"b\\c', value=0.25, timestamp=1.5)
+    family = MetricFamily("f", "histogram", "Text", (Sample({"le": "+Inf"}, 1, "_bucket", exemplar),))
+    (line,) = render([family], openmetrics=True).decode().splitlines()[2:]
+    assert line == r'f_bucket{le="+Inf"} 1 # {request_id="a\"b\\c"} 0.25 1.500'
+    assert lines(family)[2] == 'f_bucket{le="+Inf"} 1'

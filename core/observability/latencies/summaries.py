@@ -1,0 +1,123 @@
+"""The quantiles of one model version's durations in the last minute.
+
+Triton's client library keeps 60 s in five parts of 12 s. So does this one, but it counts logarithms of the values: that
+costs the same for every value, and a quantile is within one percent.
+Source: docs/spec/statistics-and-metrics.md section B, "Rules".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2, nan
+
+from core.inference.pending_request import PendingRequest
+from core.observability.latencies.sums import LatencySums
+
+_DURATIONS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+SUMMARIES = tuple(f"nv_inference_{duration}_summary_us" for duration in _DURATIONS)
+
+_PARTS = 5
+_PART_NS = 12_000_000_000
+# Neighbouring steps differ by 1.1 %, so the middle of a step is at most 0.6 % off.
+_STEPS_PER_DOUBLING = 64
+
+# How many values there were in each step.
+_Steps = defaultdict[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryMetrics:
+    """A summary at one moment. `quantiles` are pairs of a quantile and its value, NaN for an empty minute.
+
+    Values and `sum` are in microseconds; `sum` and `count` are those of all values, not only of the last minute.
+    """
+
+    name: str
+    quantiles: tuple[tuple[float, float], ...]
+    sum: int
+    count: int
+
+
+class Summaries:
+    """Times and durations are nanoseconds of the monotonic clock. The caller holds a lock."""
+
+    def __init__(self, quantiles: Sequence[float]) -> None:
+        self._quantiles = tuple(quantiles)
+        self._parts = [_new_part()]
+        self._ends_ns = 0
+
+    def observe(
+        self,
+        requests: Sequence[PendingRequest],
+        compute_start_ns: int,
+        input_end_ns: int,
+        output_start_ns: int,
+        compute_end_ns: int,
+    ) -> None:
+        """Count the successful requests of one execution."""
+        if compute_end_ns >= self._ends_ns:
+            self._advance(compute_end_ns)
+        request, queue, compute_input, compute_infer, compute_output = self._parts[-1]
+        for pending in requests:
+            request[_step(compute_end_ns - pending.start_ns)] += 1
+            queue[_step(compute_start_ns - pending.enqueue_ns)] += 1
+        count = len(requests)
+        compute_input[_step(input_end_ns - compute_start_ns)] += count
+        compute_infer[_step(output_start_ns - input_end_ns)] += count
+        compute_output[_step(compute_end_ns - output_start_ns)] += count
+
+    def metrics(self, sums: LatencySums, now_ns: int) -> tuple[SummaryMetrics, ...]:
+        if now_ns >= self._ends_ns:
+            self._advance(now_ns)
+        totals = (
+            sums.request_ns,
+            sums.queue_ns,
+            sums.compute_input_ns,
+            sums.compute_infer_ns,
+            sums.compute_output_ns,
+        )
+        return tuple(
+            SummaryMetrics(
+                name=name,
+                quantiles=_values([part[index] for part in self._parts], self._quantiles),
+                sum=total // 1000,
+                count=sums.success_count,
+            )
+            for index, (name, total) in enumerate(zip(SUMMARIES, totals, strict=True))
+        )
+
+    def _advance(self, now_ns: int) -> None:
+        """Begin the part in which `now_ns` is, and forget what is older than a minute."""
+        passed = (now_ns - self._ends_ns) // _PART_NS + 1 if self._ends_ns else 1
+        self._ends_ns = self._ends_ns + passed * _PART_NS if self._ends_ns else now_ns + _PART_NS
+        self._parts += [_new_part() for _ in range(min(passed, _PARTS))]
+        del self._parts[:-_PARTS]
+
+
+def _new_part() -> tuple[_Steps, ...]:
+    return tuple(defaultdict(int) for _ in SUMMARIES)
+
+
+def _step(duration_ns: int) -> int:
+    return int(log2(duration_ns) * _STEPS_PER_DOUBLING) if duration_ns > 0 else -1
+
+
+def _values(parts: Sequence[_Steps], quantiles: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Each quantile with its value in microseconds."""
+    steps: _Steps = defaultdict(int)
+    for part in parts:
+        for step, count in part.items():
+            steps[step] += count
+    ordered = sorted((step, count) for step, count in steps.items() if count)
+    return tuple((quantile, _value(ordered, quantile)) for quantile in quantiles)
+
+
+def _value(ordered: Sequence[tuple[int, int]], quantile: float) -> float:
+    rank = max(1, ceil(quantile * sum(count for _, count in ordered)))
+    for step, count in ordered:
+        rank -= count
+        if rank <= 0:
+            return 2 ** ((step + 0.5) / _STEPS_PER_DOUBLING) / 1000 if step >= 0 else 0.0
+    return nan

@@ -1,0 +1,22 @@
+"""The sums of the durations of all requests, which histograms and summaries show beside their distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySums:
+    """Nanoseconds, summed over the `success_count` successful requests; `failure_ns` over the failed ones."""
+
+    success_count: int
+    request_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    failure_ns: int
+
+    @property
+    def compute_ns(self) -> int:
+        return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns
