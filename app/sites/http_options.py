@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from app.settings.server import ServerSettings
+from core.frontend.fixed_settings import LOG_DEFAULT
 from core.frontend.restricted_apis import parse_restricted
-from core.http.options import LOG_DEFAULT, HttpOptions
+from core.http.options import HttpOptions
 
 
 def http_options(settings: ServerSettings) -> HttpOptions:

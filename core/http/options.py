@@ -10,24 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
+from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
 from core.frontend.restricted_apis import RestrictedApi
-
-TRACE_OFF: Mapping[str, object] = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-LOG_DEFAULT: Mapping[str, object] = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
 
 
 @dataclass(frozen=True, kw_only=True)

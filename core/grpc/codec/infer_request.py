@@ -21,6 +21,7 @@ from core.grpc.codec.request_parameters import classes_of, read_parameters, regi
 from core.grpc.codec.response_plan import ResponsePlan
 from core.grpc.codec.tensor_contents import INVALID_DATATYPE, array_of_contents
 from core.grpc.errors import MalformedMessage
+from core.grpc.messages.message import message_of
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME, Buffer
 
@@ -64,8 +65,10 @@ class RequestDecoder:
                 return DecodedRequest(model, request, plan)
             tensors = tensors_from(message, head.end)
             if tensors is not None:
-                return self._decode(head, _parsed(message[: head.end]), tensors, forwarded, stream)
-        parsed = _parsed(message)
+                return self._decode(
+                    head, message_of("ModelInferRequest", message[: head.end]), tensors, forwarded, stream
+                )
+        parsed = message_of("ModelInferRequest", message)
         return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
 
     def _find(self, name: str, version: int, stream: bool) -> ServedModel:
@@ -104,19 +107,10 @@ def request_id(message: Buffer) -> str:
     """The id of a request that `RequestDecoder.decode` refused; "" if it has none, or nobody can read it."""
     head = head_of(message)
     try:
-        found: str = _parsed(message if head is None else message[: head.end]).id
+        found: str = message_of("ModelInferRequest", message if head is None else message[: head.end]).id
     except MalformedMessage:
         return ""
     return found
-
-
-def _parsed(message: Buffer) -> ModelInferRequest:
-    from core.grpc.messages.schema import DecodeError, ModelInferRequest
-
-    try:
-        return ModelInferRequest.FromString(message if type(message) is bytes else bytes(message))
-    except DecodeError:
-        raise MalformedMessage from None
 
 
 def _read_inputs(parsed: ModelInferRequest, tensors: list[memoryview]) -> list[InputTensor]:

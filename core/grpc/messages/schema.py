@@ -23,9 +23,11 @@ if TYPE_CHECKING:
         InferTensorContents,
         LogSettingsRequest,
         ModelInferRequest,
-        ModelRepositoryParameter,
+        ModelReadyRequest,
+        RepositoryIndexRequest,
         RepositoryModelLoadRequest,
         RepositoryModelUnloadRequest,
+        SystemSharedMemoryStatusRequest,
         TraceSettingRequest,
     )
 else:
@@ -60,9 +62,11 @@ else:
     InferTensorContents = _module.InferTensorContents
     LogSettingsRequest = _module.LogSettingsRequest
     ModelInferRequest = _module.ModelInferRequest
-    ModelRepositoryParameter = _module.ModelRepositoryParameter
+    ModelReadyRequest = _module.ModelReadyRequest
+    RepositoryIndexRequest = _module.RepositoryIndexRequest
     RepositoryModelLoadRequest = _module.RepositoryModelLoadRequest
     RepositoryModelUnloadRequest = _module.RepositoryModelUnloadRequest
+    SystemSharedMemoryStatusRequest = _module.SystemSharedMemoryStatusRequest
     TraceSettingRequest = _module.TraceSettingRequest
 
 __all__ = [
@@ -71,8 +75,10 @@ __all__ = [
     "InferTensorContents",
     "LogSettingsRequest",
     "ModelInferRequest",
-    "ModelRepositoryParameter",
+    "ModelReadyRequest",
+    "RepositoryIndexRequest",
     "RepositoryModelLoadRequest",
     "RepositoryModelUnloadRequest",
+    "SystemSharedMemoryStatusRequest",
     "TraceSettingRequest",
 ]

@@ -7,6 +7,7 @@ section 9.
 from __future__ import annotations
 
 from core.errors import InvalidRequest, Unsupported
+from core.frontend.fixed_settings import log_change_refused, trace_change_refused
 from core.frontend.shared_memory import change_refused, unknown_region_of
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
@@ -29,14 +30,14 @@ def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") ->
     if model and not front_end.engine.is_model_ready(model):
         raise InvalidRequest(f"Request for unknown model : {model}", model=model)
     if _wants_change(front_end, environ):
-        raise Unsupported("trace settings can not be updated, this server does not trace")
+        raise trace_change_refused()
     return json_reply(dict(front_end.options.trace_settings))
 
 
 def logging_setting(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """The settings given at start."""
     if _wants_change(front_end, environ):
-        raise Unsupported("log settings can not be updated through network protocol, use the options at start")
+        raise log_change_refused()
     return json_reply(dict(front_end.options.log_settings))
 
 

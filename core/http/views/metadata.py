@@ -6,12 +6,12 @@ Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section
 
 from __future__ import annotations
 
+from core.frontend.statistics import model_statistics_json
 from core.frontend.version_text import version_number
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
 from core.http.v2.metadata import model_metadata_json, server_metadata_json
 from core.http.v2.model_config import model_config_json
-from core.http.v2.statistics import model_statistics_json
 
 
 def server_metadata(front_end: HttpFrontEnd, environ: Environ) -> Reply:

@@ -10,7 +10,8 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from typing import Any
 
-from core.errors import InvalidRequest, ModelLoadFailed, Unsupported
+from core.errors import InvalidRequest, ModelLoadFailed
+from core.frontend.repository_name import refuse_repository
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import JSON, Environ, Reply, empty_reply, json_reply
 from core.http.request_body import read_object, read_parameters
@@ -30,7 +31,7 @@ def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Re
 
 def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Load the model; answers when it serves."""
-    _refuse_repository(repository)
+    refuse_repository(repository)
     parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
@@ -38,18 +39,13 @@ def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str 
 
 def unload(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Unload the model; answers when unloading has begun."""
-    _refuse_repository(repository)
+    refuse_repository(repository)
     parameters = read_parameters(environ, front_end.options.max_input_size)
     dependents = parameters.get("unload_dependents", False)
     if not isinstance(dependents, bool):
         raise InvalidRequest("Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean")
     front_end.bridge.run(front_end.engine.unload_model, model, dependents)
     return empty_reply(JSON)
-
-
-def _refuse_repository(repository: str) -> None:
-    if repository:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

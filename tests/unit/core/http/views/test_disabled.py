@@ -4,8 +4,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from core.frontend.bridge import ThreadBridge
+from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
 from core.http.application import V2Application
-from core.http.options import LOG_DEFAULT, TRACE_OFF, HttpOptions
+from core.http.options import HttpOptions
 from tests.unit.fake_engine import FakeEngine
 
 SHM_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."

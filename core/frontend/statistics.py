@@ -1,4 +1,4 @@
-"""The statistics of model versions as v2 JSON, with Triton's order of keys.
+"""The statistics of model versions as v2 JSON has them, with Triton's order of keys.
 
 Source: docs/spec/statistics-and-metrics.md section A.
 """

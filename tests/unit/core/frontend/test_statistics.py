@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.v2.statistics import model_statistics_json
+from core.frontend.statistics import model_statistics_json
 from core.observability.statistics import (
     BatchStatistics,
     FailureReason,

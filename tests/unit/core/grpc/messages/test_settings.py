@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from tritonclient.grpc.service_pb2 import (
+    LogSettingsRequest,
+    LogSettingsResponse,
+    TraceSettingRequest,
+    TraceSettingResponse,
+)
+
+from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.grpc.messages.settings import TraceCall, log_message, read_log_call, read_trace_call, trace_message
+
+
+def test_a_call_may_change_settings_or_only_read_them() -> None:
+    assert read_trace_call(b"") == TraceCall("", False)
+    change = TraceSettingRequest(model_name="m", settings={"trace_level": {"value": []}})
+    assert read_trace_call(change.SerializeToString()) == TraceCall("m", True)
+    assert not read_log_call(b"")
+    assert read_log_call(LogSettingsRequest(settings={"log_info": {"bool_param": False}}).SerializeToString())
+
+
+def test_the_settings_of_trace() -> None:
+    settings = TraceSettingResponse.FromString(trace_message(TRACE_OFF)).settings
+    assert {key: list(setting.value) for key, setting in settings.items()} == {
+        "trace_level": ["OFF"],
+        "trace_rate": ["1000"],
+        "trace_count": ["-1"],
+        "log_frequency": ["0"],
+        "trace_file": [""],
+        "trace_mode": ["triton"],
+    }
+
+
+def test_the_settings_of_the_log_have_their_types() -> None:
+    settings = LogSettingsResponse.FromString(log_message(LOG_DEFAULT)).settings
+    choices = {key: setting.WhichOneof("parameter_choice") for key, setting in settings.items()}
+    assert choices == {
+        "log_file": "string_param",
+        "log_info": "bool_param",
+        "log_warning": "bool_param",
+        "log_error": "bool_param",
+        "log_verbose_level": "uint32_param",
+        "log_format": "string_param",
+    }
+    assert {key: getattr(settings[key], choices[key]) for key in choices} == LOG_DEFAULT

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from google.protobuf import json_format
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
+
+from core.frontend.statistics import model_statistics_json
+from core.grpc.messages.statistics import model_statistics_message
+from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot, VersionStatistics
+
+BATCH = BatchStatistics(
+    batch_size=4, execution_count=2, compute_input_ns=10, compute_infer_ns=2**40, compute_output_ns=0
+)
+SNAPSHOT = StatisticsSnapshot(
+    request_success=7,
+    request_failures={FailureReason.BACKEND: 2, FailureReason.OTHER: 1},
+    inference_count=8,
+    execution_count=2,
+    request_ns=1000,
+    queue_ns=300,
+    compute_input_ns=1,
+    compute_infer_ns=2,
+    compute_output_ns=3,
+    pending=0,
+    failure_ns=77,
+    last_inference_ms=1795197950786,
+    batches=(BATCH,),
+)
+
+
+def test_the_statistics_are_those_that_http_answers() -> None:
+    versions = [VersionStatistics(name="m", version=n, statistics=SNAPSHOT) for n in (1, 2)]
+    message = ModelStatisticsResponse.FromString(model_statistics_message(versions))
+    assert message == json_format.ParseDict(model_statistics_json(versions), ModelStatisticsResponse())
+    first = message.model_stats[0]
+    assert (first.inference_stats.fail.count, first.inference_stats.fail.ns) == (3, 77)
+    assert first.inference_stats.HasField("cache_hit")
+    assert first.batch_stats[0].compute_infer.ns == 2**40
+
+
+def test_no_model_is_ready() -> None:
+    assert model_statistics_message([]) == b""
