@@ -9,9 +9,9 @@ from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.engine_options import engine_options
-from app.sites.site import Allocate
 from app.sites.start_watch import StartWatch
 from core.engine.in_process import InferenceEngine, make_engine
+from core.frontend.request_body import Allocate
 
 
 class InProcessSite:

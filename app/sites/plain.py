@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wsgiref.types import WSGIApplication
 
-from app.sites.site import Allocate
+from core.frontend.request_body import Allocate
 
 
 class PlainSite:

@@ -8,12 +8,11 @@ Site
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 from wsgiref.types import WSGIApplication
 
-# Allocates memory for a body, given its size in bytes; returns an array, or None if the memory is exhausted.
-Allocate = Callable[[int], Any]
+from core.frontend.request_body import Allocate
 
 
 class Site(Protocol):

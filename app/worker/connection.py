@@ -17,9 +17,9 @@ from app.worker.client_gone import ClientGone
 from app.worker.clock import CoarseClock
 from app.worker.phase import Phase
 from app.worker.read_watch import ReadWatch
-from app.worker.request_body import RequestBody
 from app.worker.response_parts import drop_sent
 from app.worker.send_batching import SendBatching
+from core.frontend.request_body import RequestBody
 from core.inference.tensors import Buffer
 
 log = logging.getLogger("trident.http")

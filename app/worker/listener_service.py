@@ -9,10 +9,10 @@ from wsgiref.types import WSGIApplication
 import gevent
 from gunicorn.http.wsgi import base_environ
 
-from app.sites.site import Allocate
 from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
+from core.frontend.request_body import Allocate
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 
 # Every request sets these. The template already has them, so that a copy of it does not grow.

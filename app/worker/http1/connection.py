@@ -21,7 +21,7 @@ from app.worker.http1.response import Response
 from app.worker.http1.service import Http1Service
 from app.worker.http1.strict_request import StrictRequest
 from app.worker.phase import Phase
-from app.worker.request_body import RequestBody
+from core.frontend.request_body import RequestBody
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
 
 log = logging.getLogger("trident.http")

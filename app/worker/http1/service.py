@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from wsgiref.types import WSGIApplication
 
-from app.sites.site import Allocate
 from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.http1.request_head import RequestHeadParser
 from app.worker.http1.response_head import ResponseHeads
 from app.worker.listener_service import ListenerService
+from core.frontend.request_body import Allocate
 
 
 class Http1Service(ListenerService):

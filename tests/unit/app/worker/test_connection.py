@@ -11,8 +11,8 @@ from app.worker.client_gone import ClientGone
 from app.worker.clock import CoarseClock
 from app.worker.connection import NEVER, Connection
 from app.worker.phase import Phase
-from app.worker.request_body import RequestBody
 from app.worker.send_batching import SendBatching
+from core.frontend.request_body import RequestBody
 from core.inference.tensors import Buffer
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 

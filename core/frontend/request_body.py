@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from app.sites.site import Allocate
+# Allocates memory for a body, given its size in bytes; returns an array, or None if the memory is exhausted.
+Allocate = Callable[[int], Any]
 
 ALIGNMENT = 64
 # A client that announces a longer body gets the memory for all of it only after it has sent this much. The first step

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.worker.request_body import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body
+from core.frontend.request_body import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body
 
 
 class SharedMemory:
