@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class ModelNotAtHand(Exception):
     """The engine's process has to be asked for the model, which takes a greenlet or a thread that can wait."""
 
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(name, version)
+        self.name = name
+        self.version = version
+
 
 class ModelLookup(Protocol):
     """A codec looks a request's model up in it. The engine is one."""
@@ -35,5 +40,5 @@ class ModelsAtHand:
         """Raises ModelNotAtHand where `Engine.model` would have to wait, and its errors otherwise."""
         found = self._engine.model_at_hand(name, version)
         if found is None:
-            raise ModelNotAtHand
+            raise ModelNotAtHand(name, version)
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.engine.protocol import Engine
+from core.engine.model_lookup import ModelLookup
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, Unsupported
 from core.frontend.request_parameters import check_rank, forward_header
@@ -43,10 +43,10 @@ class DecodedRequest(NamedTuple):
 
 
 class RequestDecoder:
-    """Decodes the requests for the models of one engine. Any thread."""
+    """Decodes requests for `models`, whose errors it passes on. Any thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, models: ModelLookup) -> None:
+        self._models = models
         self._known = KnownHeads()
 
     def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
@@ -72,7 +72,7 @@ class RequestDecoder:
         return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
 
     def _find(self, name: str, version: int, stream: bool) -> ServedModel:
-        model = self._engine.model(name, version)
+        model = self._models.model(name, version)
         if not stream and model.spec.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy", model=name)
         return model

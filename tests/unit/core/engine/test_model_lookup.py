@@ -19,5 +19,6 @@ def test_an_unknown_one_is_the_engines_error() -> None:
 def test_one_that_another_process_has_to_tell_is_not_at_hand() -> None:
     engine = FakeEngine()
     engine.at_hand = False
-    with pytest.raises(ModelNotAtHand):
-        ModelsAtHand(engine).model("simple")
+    with pytest.raises(ModelNotAtHand) as missing:
+        ModelsAtHand(engine).model("simple", 3)
+    assert (missing.value.name, missing.value.version) == ("simple", 3)

@@ -1,0 +1,75 @@
+"""Triton's service over gRPC, as an application for a server of HTTP/2.
+
+Source: docs/spec/grpc.md.
+"""
+
+from __future__ import annotations
+
+from core.engine.protocol import Engine
+from core.errors import ServerError
+from core.frontend.bridge import HubBridge
+from core.frontend.request_body import Allocate
+from core.frontend.restricted_apis import GRPC, Restrictions
+from core.grpc.calls.refused_call import RefusedCall
+from core.grpc.compression import IDENTITY, response_encoding
+from core.grpc.front_end import GrpcFrontEnd, Spawn
+from core.grpc.header_sections import COMPRESSED
+from core.grpc.metadata import is_custom
+from core.grpc.method_table import methods
+from core.grpc.options import GrpcOptions
+from core.grpc.request_head import RequestHead, read_head
+from core.grpc.transport import Fields, Receiver, Stream
+
+
+class GrpcApplication:
+    """The Application of a gRPC port. `spawn(function, *args)` starts a greenlet; `allocate` gives memory for large
+    messages, None for the heap. All methods are called on the hub's thread.
+    """
+
+    def __init__(
+        self, engine: Engine, options: GrpcOptions, bridge: HubBridge, spawn: Spawn, allocate: Allocate | None = None
+    ) -> None:
+        self.front_end = GrpcFrontEnd(engine, options, bridge, spawn, allocate)
+        self._methods = {method.path: method for method in methods(reflection=options.reflection)}
+        self._restrictions = Restrictions(options.restricted, GRPC)
+
+    def parse_head(self, fields: Fields) -> RequestHead:
+        head = read_head(fields, self._methods)
+        if head.error is None and not head.http_status:
+            try:
+                self._judge(head, dict(fields))
+            except ServerError as error:
+                head.error = error
+        return head
+
+    def open(self, stream: Stream, head: RequestHead) -> Receiver:
+        if head.error is not None or head.http_status:
+            refused = RefusedCall(self.front_end, stream, head)
+            refused.refuse()
+            return refused
+        assert head.method is not None
+        return head.method.make_call(self.front_end, stream, head)
+
+    def begin_exit(self) -> None:
+        """Accept no new inference. Calls that began are answered."""
+        self.front_end.begin_exit()
+
+    def _judge(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
+        """Add to `head` what the options say about it. Raises ApiRestricted."""
+        front_end, method = self.front_end, head.method
+        assert method is not None
+        if method.group:
+            self._restrictions.check(method.group, head.metadata.text)
+        if method.group != "inference":
+            return
+        encoding = response_encoding(front_end.compression, fields.get(b"grpc-accept-encoding", b""))
+        if encoding is not IDENTITY:
+            head.response_encoding = encoding
+            head.response_headers = COMPRESSED[encoding]
+        pattern = front_end.options.header_pattern
+        if pattern is not None:
+            head.forwarded = tuple(
+                (name.decode("latin-1"), value.decode("utf-8", "replace"))
+                for name, value in head.metadata.fields
+                if is_custom(name) and pattern.search(name.decode("latin-1"))
+            )

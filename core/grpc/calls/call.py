@@ -1,0 +1,249 @@
+"""One call: the receiver of a stream, and the way back.
+
+    Call
+    ├── UnaryCall           one request (unary_call.py)
+    │   ├── RpcCall           an RPC that a function serves (rpc_call.py)
+    │   ├── InferCall         ModelInfer (infer_call.py)
+    │   └── WatchCall         grpc.health.v1 Watch (watch_call.py)
+    ├── StreamInferCall     ModelStreamInfer (stream_infer_call.py)
+    ├── ReflectionCall      server reflection (reflection_call.py)
+    └── RefusedCall         a call that was refused by its head (refused_call.py)
+
+Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.grpc.compression import deflate, inflate
+from core.grpc.header_sections import OK, ONLY_OK, error_trailers
+from core.grpc.message_reader import PREFIX, Message, MessageReader
+from core.grpc.status import GrpcError, Status, log_error, status_of
+from core.grpc.transport import Stream
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.grpc.front_end import GrpcFrontEnd
+    from core.grpc.request_head import RequestHead
+
+# Deflate makes a message at most this much smaller.
+MOST_INFLATED = 1032
+# 64 KB inflate and deflate in less than a millisecond: what is larger does so on another thread.
+LARGE = 65536
+PLAIN = b"\0"
+COMPRESSED = b"\1"
+
+
+class Call:
+    """A Receiver. All of it runs on the hub's thread.
+
+    A subclass has these:
+
+    * `on_message(message)`: the next message of the client.
+    * `on_end()`: the client has sent all its messages.
+    * `on_cancel()`: nobody wants answers any more; whatever still runs for this call is cancelled, once.
+    * `drained()`: as in Receiver.
+
+    `ended`: the client has its status, or has gone. `busy` counts what still runs for the call: its place at the server
+    is free when it is 0, too. `started`: a header section was sent.
+    """
+
+    __slots__ = ("_reader", "_stream", "_tick", "busy", "ended", "front_end", "head", "started")
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        self.front_end = front_end
+        self.head = head
+        self._stream: Stream | None = stream
+        self._reader: MessageReader | None = None
+        self.started = False
+        self.ended = False
+        self.busy = 0
+        self._tick = 0
+        if head.timeout_s is not None:
+            self._tick = front_end.deadlines.add(head.timeout_s, self)
+
+    # --- what a subclass has
+
+    def on_message(self, message: Buffer) -> None:
+        raise NotImplementedError
+
+    def on_end(self) -> None:
+        raise NotImplementedError
+
+    def on_cancel(self) -> None:
+        """Nothing runs."""
+
+    # --- the receiver of the stream
+
+    def room(self, size: int) -> memoryview | None:
+        if self._reader is None or self.ended:
+            return None
+        try:
+            return self._reader.room(size)
+        except GrpcError as error:
+            self.fail(error)
+            return None
+
+    def filled(self, size: int) -> None:
+        if self._reader is None or self.ended:
+            return
+        message = self._reader.filled(size)
+        if message is not None:
+            self._receive(message)
+
+    def take(self, content: Buffer) -> None:
+        if self.ended:
+            return
+        reader = self._reader
+        if reader is None:
+            size = len(content) - PREFIX
+            if (
+                0 <= size <= self.front_end.options.max_message_size
+                and content[0] == 0
+                and int.from_bytes(content[1:PREFIX], "big") == size
+            ):
+                self.on_message(bytes(content[PREFIX:]))
+                return
+            reader = self._reader = MessageReader(self.front_end.options.max_message_size, self.front_end.allocate)
+        try:
+            for message in reader.take(content):
+                self._receive(message)
+        except GrpcError as error:
+            self.fail(error)
+
+    def end(self) -> None:
+        if self.ended:
+            return
+        if self._reader is not None and not self._reader.is_between:
+            self.fail(GrpcError(Status.INTERNAL, "the stream ended in the middle of a message"))
+            return
+        self.on_end()
+
+    def cancel(self) -> None:
+        if not self.ended:
+            self._end(Status.CANCELLED)
+            self.on_cancel()
+
+    def drained(self) -> None:
+        """Nothing waits for it."""
+
+    def expire(self) -> None:
+        """The caller's deadline has passed."""
+        if not self.ended:
+            self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+
+    def _receive(self, message: Message) -> None:
+        if self.ended:
+            return
+        if not message.compressed:
+            self.on_message(message.content)
+            return
+        self.on_compressed(message.content)
+
+    def on_compressed(self, content: Buffer) -> None:
+        """The next message, compressed."""
+        if MOST_INFLATED * len(content) <= LARGE:
+            self.on_message(self.inflate(content))
+        else:
+            self.busy += 1
+            self.front_end.spawn(self._inflate_elsewhere, content)
+
+    def inflate(self, content: Buffer) -> bytes:
+        """Raises GrpcError."""
+        return inflate(content, self.head.encoding, self.front_end.options.max_message_size)
+
+    def _inflate_elsewhere(self, content: Buffer) -> None:
+        try:
+            if not self.ended:
+                message = self.front_end.bridge.run(self.inflate, content)
+                if not self.ended:
+                    self.on_message(message)
+        except (GrpcError, MemoryError) as error:
+            self.fail(error)
+        finally:
+            self.free()
+
+    # --- the way back
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that wait for the client."""
+        return self._stream.unsent if self._stream is not None else 0
+
+    def pause(self) -> None:
+        """Receive no more than the client may already send."""
+        if self._stream is not None:
+            self._stream.pause()
+
+    def resume(self) -> None:
+        if self._stream is not None:
+            self._stream.resume()
+
+    def send(self, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+        """Send one message of `size` bytes. Does nothing after the end."""
+        if self.ended or self._stream is None:
+            return
+        headers = None if self.started else self.head.response_headers
+        self.started = True
+        self._stream.send(headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX)
+
+    def reply(self, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+        """Send the one message of a call, and its end. Does nothing after the end."""
+        if self.ended or self._stream is None:
+            return
+        self.started = True
+        self._stream.send(self.head.response_headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX, OK)
+        self._end(Status.OK)
+
+    def deflate(self, parts: Sequence[Buffer], size: int) -> tuple[Sequence[Buffer], int, bytes]:
+        """A message and its flag for `send` and `reply`, compressed unless that makes it longer. Any thread."""
+        level = self.front_end.compression
+        assert level is not None
+        content = deflate(parts, self.head.response_encoding, level.effort)
+        return ((content,), len(content), COMPRESSED) if len(content) < size else (parts, size, PLAIN)
+
+    def finish(self) -> None:
+        """The end of a call that went well."""
+        if self.ended or self._stream is None:
+            return
+        self._stream.send(None, (), 0, OK if self.started else ONLY_OK)
+        self._end(Status.OK)
+
+    def fail(self, error: Exception, request_id: str = "") -> None:
+        """End the call with the status for `error`, and cancel what runs for it. `request_id` is for the log."""
+        if self.ended or self._stream is None:
+            return
+        status = status_of(error)
+        log_error(error, status, self.head.path, request_id)
+        self._stream.send(None, (), 0, error_trailers(error, only=not self.started))
+        self._end(status)
+        # The traceback refers to the frames that the error passed, and one of them to whatever has the error: this
+        # cycle would keep the message until the garbage collector runs.
+        error.__traceback__ = None
+        self.on_cancel()
+
+    def free(self) -> None:
+        """One of those that `busy` counts has ended."""
+        self.busy -= 1
+        if self.ended and not self.busy:
+            self._release()
+
+    def _end(self, status: Status) -> None:
+        self.ended = True
+        self._reader = None
+        if self._tick:
+            self.front_end.deadlines.remove(self._tick, self)
+        method = self.head.method
+        if method is not None:
+            method.ended[status] += 1
+        self.front_end.note_end()
+        if not self.busy:
+            self._release()
+
+    def _release(self) -> None:
+        # The stream refers to this call as its receiver.
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.release()

@@ -1,0 +1,105 @@
+"""ModelInfer: one request, one response, and no greenlet between them.
+
+Source: docs/spec/grpc.md sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.engine.model_lookup import ModelNotAtHand
+from core.frontend.bridge import SingleResponse
+from core.grpc.calls.call import LARGE
+from core.grpc.calls.unary_call import UnaryCall
+from core.grpc.codec.infer_request import DecodedRequest
+from core.grpc.codec.infer_response import encode_response
+from core.grpc.compression import IDENTITY
+from core.grpc.transport import Stream
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.grpc.front_end import GrpcFrontEnd
+    from core.grpc.request_head import RequestHead
+
+
+class InferCall(UnaryCall):
+    __slots__ = ("_decoded", "_pending", "_responses")
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._decoded: DecodedRequest | None = None
+        self._pending: PendingRequest | None = None
+        self._responses: SingleResponse | None = None
+
+    def serve(self, message: Buffer) -> None:
+        try:
+            self._submit(self.front_end.decode(message, self.head.forwarded))
+        except ModelNotAtHand:
+            self.busy += 1
+            self.front_end.spawn(self._serve_elsewhere, message)
+        except Exception as error:  # the request boundary: whatever goes wrong with a request becomes a status here
+            self.fail(error)
+
+    def _serve_elsewhere(self, message: Buffer) -> None:
+        try:
+            decoded = self.front_end.decode_waiting(message, self.head.forwarded)
+            if not self.ended:
+                self._submit(decoded)
+        except Exception as error:  # the same boundary
+            self.fail(error)
+        finally:
+            self.free()
+
+    def _submit(self, decoded: DecodedRequest) -> None:
+        self._decoded = decoded
+        self.busy += 1
+        pending = self.front_end.bridge.submit(decoded.model, decoded.request, self._respond)
+        if self._decoded is not None:  # it has not been answered yet
+            self._pending = pending
+
+    def _respond(self, response: InferenceResponse) -> None:
+        if not response.final or self._responses is not None:
+            if self._responses is None:
+                self._responses = SingleResponse()
+            gathered = self._responses.gather(response)
+            if gathered is None:
+                return
+            response = gathered
+        decoded, self._decoded = self._decoded, None
+        # No cycle: it refers to this call.
+        self._pending = None
+        if not self.ended:
+            assert decoded is not None
+            if response.error is not None:
+                self.fail(response.error, response.id)
+            else:
+                self._answer(response, decoded)
+        self.free()
+
+    def _answer(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        try:
+            parts, size = encode_response(response, decoded.plan, decoded.model.spec)
+            if self.head.response_encoding is IDENTITY:
+                self.reply(parts, size)
+            elif size < LARGE:
+                self.reply(*self.deflate(parts, size))
+            else:
+                self.busy += 1
+                self.front_end.spawn(self._answer_deflated, parts, size)
+        except Exception as error:  # the request boundary, of responses
+            self.fail(error, response.id)
+
+    def _answer_deflated(self, parts: list[Buffer], size: int) -> None:
+        try:
+            if not self.ended:
+                self.reply(*self.front_end.bridge.run(self.deflate, parts, size))
+        except Exception as error:  # the same boundary
+            self.fail(error)
+        finally:
+            self.free()
+
+    def on_cancel(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()

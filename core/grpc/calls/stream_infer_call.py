@@ -1,0 +1,335 @@
+"""ModelStreamInfer: requests of any models on one stream, and their responses.
+
+Source: docs/spec/grpc.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from core.engine.model_lookup import ModelNotAtHand
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, ServerError, Unsupported
+from core.frontend.bridge import SingleResponse
+from core.grpc.calls.call import LARGE, MOST_INFLATED, Call
+from core.grpc.codec.infer_request import DecodedRequest, request_id
+from core.grpc.codec.infer_response import (
+    Encoded,
+    encode_empty_final,
+    encode_stream_error,
+    encode_stream_failure,
+    encode_stream_response,
+)
+from core.grpc.compression import IDENTITY
+from core.grpc.errors import MalformedMessage
+from core.grpc.message_reader import Message
+from core.grpc.status import GrpcError, log_error, message_of, status_of
+from core.grpc.transport import Stream
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.grpc.front_end import GrpcFrontEnd
+    from core.grpc.request_head import RequestHead
+
+# A stream whose client does not take its answers, or whose requests are that large together, is read no further.
+MOST_UNSENT = 1 << 20
+MOST_HELD = 64 << 20
+# Triton refuses these requests before it runs them.
+_REFUSALS = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, Unsupported)
+
+
+class _Turn:
+    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn.
+
+    `size` is the request's size in bytes. A request that was refused has no `decoded`.
+    """
+
+    __slots__ = ("_call", "_responses", "decoded", "is_over", "pending", "ready", "size")
+
+    def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
+        self._call = call
+        self.decoded = decoded
+        self.pending: PendingRequest | None = None
+        self.ready: Encoded | None = None
+        self.is_over = False
+        self.size = size
+        self._responses = SingleResponse()
+
+    @property
+    def is_decoupled(self) -> bool:
+        return self.decoded is not None and self.decoded.model.spec.decoupled
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Take a response of the model. On the hub."""
+        answer: InferenceResponse | None = response
+        if not self.is_decoupled:
+            answer = self._responses.gather(response)
+        if response.final:
+            self.is_over = True
+            # No cycle: it refers to this turn.
+            self.pending = None
+        if answer is not None:
+            self._call.answer(self, answer)
+
+    def cancel(self) -> None:
+        if self.pending is not None:
+            self.pending.cancel()
+
+
+class StreamInferCall(Call):
+    """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
+    decoupled ones as they answer.
+
+    The client is read no further while it has too many requests in flight or too many answers to take.
+    """
+
+    __slots__ = (
+        "_has_ended",
+        "_held",
+        "_in_flight",
+        "_inbox",
+        "_is_deflating",
+        "_is_paused",
+        "_is_waiting",
+        "_outbox",
+        "_turns",
+    )
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._inbox: deque[Message] = deque()
+        # Those whose responses are sent in order, the oldest first.
+        self._turns: deque[_Turn] = deque()
+        self._in_flight: dict[_Turn, None] = {}
+        # What has to be compressed before it is sent.
+        self._outbox: deque[Encoded] = deque()
+        self._held = 0
+        self._has_ended = False
+        self._is_paused = False
+        self._is_waiting = False
+        self._is_deflating = False
+
+    # --- requests
+
+    def on_message(self, message: Buffer) -> None:
+        if self._inbox or self._is_waiting or self._is_full():
+            self._inbox.append(Message(False, message))
+            self._hold_up()
+        else:
+            self._begin(message)
+
+    def on_compressed(self, content: Buffer) -> None:
+        self._inbox.append(Message(True, content))
+        self._pump()
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        self._finish_if_done()
+
+    def drained(self) -> None:
+        self._pump()
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._in_flight) >= self.front_end.options.stream_requests
+            or self._held > MOST_HELD
+            or self.unsent > MOST_UNSENT
+        )
+
+    def _hold_up(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.pause()
+
+    def _pump(self) -> None:
+        """Begin requests that had to wait, as many as there is room for."""
+        while self._inbox and not self._is_waiting and not self._is_full() and not self.ended:
+            compressed, content = self._inbox.popleft()
+            if not compressed:
+                self._begin(content)
+            elif MOST_INFLATED * len(content) > LARGE:
+                self._begin_elsewhere(content, compressed=True)
+            else:
+                try:
+                    message = self.inflate(content)
+                except GrpcError as error:
+                    self.fail(error)
+                else:
+                    self._begin(message)
+        if self._inbox:
+            self._hold_up()
+        elif self._is_paused and not self._is_waiting:
+            self._is_paused = False
+            self.resume()
+        self._finish_if_done()
+
+    def _begin(self, message: Buffer) -> None:
+        try:
+            self._submit(self.front_end.decode(message, self.head.forwarded, stream=True), len(message))
+        except ModelNotAtHand:
+            self._begin_elsewhere(message, compressed=False)
+        except Exception as error:  # the request boundary: whatever goes wrong with a request becomes its answer here
+            self._refuse(error, message)
+
+    def _begin_elsewhere(self, content: Buffer, *, compressed: bool) -> None:
+        """Begin a request that first has to wait for something. Those behind it wait with it."""
+        self._is_waiting = True
+        self.busy += 1
+        self.front_end.spawn(self._begin_waiting, content, compressed)
+
+    def _begin_waiting(self, content: Buffer, compressed: bool) -> None:
+        message = content
+        try:
+            if compressed:
+                message = self.front_end.bridge.run(self.inflate, content)
+            decoded = self.front_end.decode_waiting(message, self.head.forwarded, stream=True)
+            if not self.ended:
+                self._submit(decoded, len(message))
+        except Exception as error:  # the same boundary
+            self._refuse(error, message)
+        finally:
+            self._is_waiting = False
+            self.free()
+        self._pump()
+
+    def _submit(self, decoded: DecodedRequest, size: int) -> None:
+        turn = _Turn(self, decoded, size)
+        self._in_flight[turn] = None
+        self._held += size
+        if not turn.is_decoupled:
+            self._turns.append(turn)
+        self.busy += 1
+        pending = self.front_end.bridge.submit(decoded.model, decoded.request, turn.respond)
+        if not turn.is_over:
+            turn.pending = pending
+
+    def _refuse(self, error: Exception, message: Buffer) -> None:
+        """Answer a request that was not submitted."""
+        if self.ended:
+            return
+        if isinstance(error, GrpcError | MalformedMessage):
+            self.fail(error)
+            return
+        turn = _Turn(self, None, 0)
+        turn.is_over = True
+        self._turns.append(turn)
+        self._settle(turn, self._error_message(error, request_id(message), None))
+        error.__traceback__ = None  # see Call.fail
+        self._finish_if_done()
+
+    # --- responses
+
+    def answer(self, turn: _Turn, response: InferenceResponse) -> None:
+        """A response for the client, the last one to its request if `turn.is_over`."""
+        if turn.is_over:
+            del self._in_flight[turn]
+            self._held -= turn.size
+        if not self.ended:
+            try:
+                encoded = self._encoded(turn, response)
+            except Exception as error:  # the request boundary, of responses
+                encoded = self._failed(turn, response.id, error)
+            if not self.ended:
+                self._settle(turn, encoded)
+        if turn.is_over:
+            self.free()
+        if not self.ended:
+            self._pump()
+
+    def _encoded(self, turn: _Turn, response: InferenceResponse) -> Encoded | None:
+        """The message for a response; None if the client gets none."""
+        decoded = turn.decoded
+        assert decoded is not None
+        if response.error is not None:
+            return self._failed(turn, response.id, response.error)
+        if turn.is_decoupled and response.final and not response.outputs:
+            plan = decoded.plan
+            if not plan.empty_final:
+                return None
+            return encode_empty_final(response.id, response.model_name, plan.model_version)
+        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=turn.is_over)
+
+    def _failed(self, turn: _Turn, identifier: str, error: Exception) -> Encoded | None:
+        """The message for a request that failed; None if the whole call ends with the error."""
+        is_refusal = isinstance(error, _REFUSALS)
+        if not is_refusal and self._ends_at_error():
+            self.fail(error, identifier)
+            return None
+        return self._error_message(error, identifier, None if is_refusal else turn)
+
+    def _error_message(self, error: Exception, identifier: str, turn: _Turn | None) -> Encoded:
+        """`turn` is that of a request that failed as it ran; None if it was refused before."""
+        log_error(error, status_of(error), self.head.path, identifier)
+        text = message_of(error)
+        if isinstance(error, ServerError):
+            error.__traceback__ = None  # see Call.fail
+        if turn is None or turn.decoded is None:
+            return encode_stream_error(text, identifier)
+        request = turn.decoded.request
+        return encode_stream_failure(text, identifier, request.model_name, turn.decoded.plan.model_version)
+
+    def _ends_at_error(self) -> bool:
+        return self.head.metadata.text("triton_grpc_error") == "true"
+
+    def _settle(self, turn: _Turn, encoded: Encoded | None) -> None:
+        """Send a message for `turn`, or keep it until those before it are answered. None: there is no message."""
+        if turn.is_decoupled:
+            if encoded is not None:
+                self._write(encoded)
+            return
+        turn.ready = encoded
+        if encoded is not None:
+            self._held += encoded[1]
+        turns = self._turns
+        while turns and turns[0].is_over:
+            ready = turns.popleft().ready
+            if ready is not None:
+                self._held -= ready[1]
+                self._write(ready)
+
+    def _write(self, encoded: Encoded) -> None:
+        if self.head.response_encoding is IDENTITY:
+            self.send(*encoded)
+        else:
+            self._outbox.append(encoded)
+            self._write_deflated()
+
+    def _write_deflated(self) -> None:
+        while self._outbox and not self._is_deflating:
+            parts, size = self._outbox.popleft()
+            if size < LARGE:
+                self.send(*self.deflate(parts, size))
+            else:
+                # Those behind it wait with it.
+                self._is_deflating = True
+                self.busy += 1
+                self.front_end.spawn(self._deflate_elsewhere, parts, size)
+
+    def _deflate_elsewhere(self, parts: list[Buffer], size: int) -> None:
+        try:
+            if not self.ended:
+                self.send(*self.front_end.bridge.run(self.deflate, parts, size))
+        except MemoryError as error:
+            self.fail(error)
+        finally:
+            self._is_deflating = False
+            self.free()
+        self._write_deflated()
+        self._pump()
+
+    # --- the end
+
+    def _finish_if_done(self) -> None:
+        if self._has_ended and not (
+            self._inbox or self._is_waiting or self._in_flight or self._turns or self._outbox or self._is_deflating
+        ):
+            self.finish()
+
+    def on_cancel(self) -> None:
+        self._inbox.clear()
+        self._turns.clear()
+        self._outbox.clear()
+        for turn in list(self._in_flight):
+            turn.cancel()

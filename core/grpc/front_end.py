@@ -1,0 +1,84 @@
+"""What the calls know of the application that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
+from core.engine.protocol import Engine
+from core.errors import ModelNotReady, ServerStopping
+from core.frontend.bridge import HubBridge
+from core.frontend.request_body import Allocate
+from core.grpc.codec.infer_request import DecodedRequest, Forwarded, RequestDecoder
+from core.grpc.compression import LEVELS
+from core.grpc.options import GrpcOptions
+from core.inference.tensors import Buffer
+from core.waiting.deadlines import Deadlines
+
+_MOST_LOOKUPS = 10
+
+# Starts a greenlet that calls the function with the arguments.
+Spawn = Callable[..., Any]
+
+
+class Decode(Protocol):
+    def __call__(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
+        """As `RequestDecoder.decode`. Raises ModelNotAtHand where it would have to wait."""
+
+
+class GrpcFrontEnd:
+    """The engine, the bridge to it, the options, and what the server gives: greenlets and memory. On the hub's thread.
+
+    `is_exiting`: no new inference is accepted.
+    """
+
+    def __init__(
+        self, engine: Engine, options: GrpcOptions, bridge: HubBridge, spawn: Spawn, allocate: Allocate | None = None
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.bridge = bridge
+        self.spawn = spawn
+        self.allocate = allocate
+        self._decoder = RequestDecoder(ModelsAtHand(engine))
+        self.decode: Decode = _not_loaded
+        self.deadlines: Deadlines = bridge.deadlines
+        self.compression = LEVELS[options.compression_level]
+        self.is_exiting = False
+
+    def decode_waiting(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
+        """As `decode`, in a greenlet: it waits for whatever `decode` needs. Raises as RequestDecoder does."""
+        if self.decode is _not_loaded:
+            self.bridge.run(_load)
+            if self.decode is _not_loaded:
+                self.decode = self._decoder.decode
+        for _ in range(_MOST_LOOKUPS):
+            try:
+                return self.decode(message, forwarded, stream=stream)
+            except ModelNotAtHand as missing:
+                # From then on it is at hand, unless other versions begin to serve.
+                self.engine.model(missing.name, missing.version)
+        raise ModelNotReady("the models of the server change too fast", hint="send the request again")
+
+    def begin_exit(self) -> None:
+        """Refuse new inference from now on."""
+        self.is_exiting = True
+        self.decode = _refuse
+
+    def note_end(self) -> None:
+        """A call has ended and was counted in its method."""
+
+
+def _not_loaded(message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
+    """The decoder before protobuf is loaded, which would stop the hub for some time."""
+    raise ModelNotAtHand("", 0)
+
+
+def _refuse(message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
+    """The decoder of a server that stops."""
+    raise ServerStopping("GRPC server is shutting down and has stopped accepting new requests.")
+
+
+def _load() -> None:
+    import core.grpc.messages.schema  # noqa: F401

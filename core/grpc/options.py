@@ -1,0 +1,52 @@
+"""The settings of the gRPC front end.
+
+Source: docs/spec/server-options.md section 2 "gRPC", docs/spec/trace-and-log.md sections 1 and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.errors import ConfigInvalid
+from core.frontend.restricted_apis import RestrictedApi
+from core.grpc.compression import LEVELS
+
+LARGEST_MESSAGE = 2147483647
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpcOptions:
+    """`max_message_size` is in bytes, of one message without its prefix. `header_forward_pattern` matches a part of a
+    metadata name, ignoring case; empty forwards nothing. `compression_level` is one of `LEVELS`. `reflection` tells
+    clients the services and their messages. `trace_settings` and `log_settings` are shown as they are. `log_calls` logs
+    a line for each call. `stream_requests` is how many requests of one stream may be in flight: a client that sends
+    more waits.
+
+    Raises ConfigInvalid.
+    """
+
+    max_message_size: int = LARGEST_MESSAGE
+    header_forward_pattern: str = ""
+    restricted: tuple[RestrictedApi, ...] = ()
+    compression_level: str = "none"
+    reflection: bool = True
+    stream_requests: int = 1024
+    trace_settings: Mapping[str, object] = field(default_factory=dict)
+    log_settings: Mapping[str, object] = field(default_factory=dict)
+    log_calls: bool = False
+    header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.compression_level not in LEVELS:
+            raise ConfigInvalid(f"'{self.compression_level}' is no compression level, one of {', '.join(LEVELS)}")
+        if not self.header_forward_pattern:
+            return
+        try:
+            pattern = re.compile(self.header_forward_pattern, re.IGNORECASE)
+        except re.error as error:
+            raise ConfigInvalid(
+                f"--grpc-header-forward-pattern is not a regular expression: '{self.header_forward_pattern}': {error}"
+            ) from error
+        object.__setattr__(self, "header_pattern", pattern)

@@ -1,0 +1,198 @@
+"""A client of a GrpcApplication in the same thread, with a stream that only notes what is sent on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+import gevent
+
+from core.engine.protocol import Engine
+from core.frontend.gevent_bridge import GeventBridge
+from core.frontend.request_body import Allocate
+from core.grpc.application import GrpcApplication
+from core.grpc.options import GrpcOptions
+from core.grpc.transport import HeaderFields, Receiver
+from core.inference.tensors import Buffer
+from tests.unit.core.waiting.hub_thread import run_on_hub, until
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+def frame(message: bytes, flag: int = 0) -> bytes:
+    """A message with its prefix."""
+    return bytes((flag,)) + len(message).to_bytes(4, "big") + message
+
+
+class ClientStream:
+    """One call. `window` is how many bytes the client takes; the rest is unsent until `take_all`."""
+
+    peer = "127.0.0.1"
+
+    def __init__(self, window: int = 1 << 40) -> None:
+        self.window = window
+        self.headers: dict[str, str] = {}
+        self.trailers: dict[str, str] = {}
+        self.body = bytearray()
+        self.unsent = 0
+        self.is_paused = False
+        self.pauses = 0
+        self.has_ended = False
+        self.was_reset = False
+        self.releases = 0
+        self.receiver: Receiver | None = None
+
+    # --- the Stream of the application
+
+    def send(
+        self,
+        headers: HeaderFields | None,
+        parts: Sequence[Buffer] = (),
+        size: int = 0,
+        trailers: HeaderFields | None = None,
+    ) -> None:
+        assert not self.has_ended, "sent after the end"
+        assert sum(map(len, parts)) == size
+        if headers is not None:
+            assert self.headers == {}, "two header sections"
+            self.headers = _texts(headers)
+        for part in parts:
+            self.body += part
+        self.unsent = max(0, self.unsent + size - self.window)
+        self.window = max(0, self.window - size)
+        if trailers is not None:
+            self.has_ended = True
+            self.trailers = _texts(trailers)
+            assert bool(self.headers) == (":status" not in self.trailers)
+
+    def pause(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
+        self.pauses += 1
+
+    def resume(self) -> None:
+        assert self.is_paused
+        self.is_paused = False
+
+    def reset(self) -> None:
+        self.was_reset = self.has_ended = True
+
+    def release(self) -> None:
+        self.releases += 1
+        self.receiver = None
+
+    # --- the client
+
+    def take_all(self) -> None:
+        """Read everything, and from now on at once."""
+        self.window = 1 << 40
+        self.unsent = 0
+        if self.receiver is not None:
+            self.receiver.drained()
+
+    @property
+    def status(self) -> int:
+        return int(self.trailers["grpc-status"])
+
+    @property
+    def message(self) -> str:
+        return unquote(self.trailers.get("grpc-message", ""))
+
+    @property
+    def frames(self) -> list[tuple[int, bytes]]:
+        """The messages of the server with their flags."""
+        return list(_frames(bytes(self.body)))
+
+    @property
+    def messages(self) -> list[bytes]:
+        assert all(flag == 0 for flag, _ in self.frames)
+        return [message for _, message in self.frames]
+
+
+class Client:
+    """Calls `application`."""
+
+    def __init__(self, application: GrpcApplication) -> None:
+        self.application = application
+
+    def begin(self, method: str, metadata: dict[str, str] | None = None, *, window: int = 1 << 40) -> ClientStream:
+        """A stream on which nothing was sent yet. `method` without a slash is one of Triton's service."""
+        path = method if "/" in method else SERVICE + method
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "localhost",
+            "te": "trailers",
+            "content-type": "application/grpc",
+            **(metadata or {}),
+        }
+        stream = ClientStream(window)
+        head = self.application.parse_head(tuple((key.encode(), value.encode()) for key, value in fields.items()))
+        receiver = self.application.open(stream, head)
+        if not stream.releases:
+            stream.receiver = receiver
+        return stream
+
+    def feed(self, stream: ClientStream, *pieces: bytes) -> ClientStream:
+        """Send bytes as they are."""
+        for piece in pieces:
+            if stream.receiver is not None:
+                stream.receiver.take(piece)
+        return stream
+
+    def end(self, stream: ClientStream) -> ClientStream:
+        if stream.receiver is not None:
+            stream.receiver.end()
+        return stream
+
+    def send(self, method: str, message: bytes = b"", metadata: dict[str, str] | None = None) -> ClientStream:
+        """A call with one message; it may not have been answered yet."""
+        return self.end(self.feed(self.begin(method, metadata), frame(message)))
+
+    def call(self, method: str, message: bytes = b"", metadata: dict[str, str] | None = None) -> ClientStream:
+        """A call with one message, after its end."""
+        stream = self.send(method, message, metadata)
+        until(lambda: stream.releases)
+        assert stream.has_ended
+        return stream
+
+
+@contextmanager
+def _client(hub: Any, engine: Engine, options: GrpcOptions, allocate: Allocate | None) -> Iterator[Client]:
+    bridge = GeventBridge(hub)
+    try:
+        yield Client(GrpcApplication(engine, options, bridge, gevent.spawn, allocate))
+    finally:
+        bridge.close()
+
+
+def with_client(
+    engine: Engine,
+    test: Callable[[Client], None],
+    options: GrpcOptions | None = None,
+    allocate: Allocate | None = None,
+) -> None:
+    """Run `test` in a greenlet of a new hub, as the client of an application in front of `engine`."""
+
+    def run(hub: Any) -> None:
+        with _client(hub, engine, options or GrpcOptions(), allocate) as client:
+            test(client)
+
+    run_on_hub(run)
+
+
+def _texts(section: HeaderFields) -> dict[str, str]:
+    texts = {name.decode("ascii"): value.decode("ascii") for name, value in section.fields}
+    assert len(texts) == len(section.fields), "a field twice"
+    return texts
+
+
+def _frames(body: bytes) -> Iterator[tuple[int, bytes]]:
+    while body:
+        end = 5 + int.from_bytes(body[1:5], "big")
+        assert len(body) >= end, "half a message"
+        yield body[0], body[5:end]
+        body = body[end:]
