@@ -30,12 +30,14 @@ def serve(settings: ServerSettings) -> int:
     import logging
 
     from app.process.environment import disable_telemetry
+    from app.process.stray_messages import log_stray_messages
     from app.process.temporary_directory import IN_MEMORY, temporary_directory
-    from core.observability.logging import configure_logging
+    from core.observability.logging import configure_logging, log_failure
 
     disable_telemetry()
     try:
         configure_logging(settings.log_options)
+        log_stray_messages()
         log = logging.getLogger("trident.cli")
         for warning in settings.warnings:
             log.warning("%s", warning)
@@ -47,7 +49,8 @@ def serve(settings: ServerSettings) -> int:
 
         return serve_site(settings)
     except ServerError as error:
-        return _report(f"creating server: {error.code.value} - {error.message}", error.hint)
+        log_failure(f"{error.code.value} - {error.message}", error.hint)
+        return _FAILED
 
 
 def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:

@@ -70,6 +70,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "logger_class": GunicornLog,
             "control_socket_disable": True,
             "proc_name": "trident",
+            "post_fork": _forked,
             "post_worker_init": _booted,
             "worker_exit": self._stock_worker_exit,
         }
@@ -99,6 +100,11 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         if self._stock_site is not None:
             self._stock_site.begin_exit()
             self._stock_site.finish(self.stop_times.exit_timeout_s)
+
+
+def _forked(arbiter: Any, worker: Any) -> None:
+    """In a new worker of any class."""
+    arbiter.worker_forked()
 
 
 def _booted(worker: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
+from app.process.captured_stderr import CapturedStderr, capture_stderr
 from app.process.end import EXIT_FAILED, end_text, exit_now
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.restarts import Restarts
@@ -36,10 +37,13 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _checked_at = 0.0
     _resumed_at = float("-inf")
     engine: EngineChild | None = None
+    _next_stderr: CapturedStderr | None = None
 
     def setup(self, app: Any) -> None:
         super().setup(app)
         self._restarts = Restarts()
+        self._stderr: dict[int, CapturedStderr] = {}
+        self._failure_note = app.failure_note
         self.engine = app.engine
 
     def init_signals(self) -> None:
@@ -70,13 +74,26 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             listener.sock.close()
         for worker in self.WORKERS.values():
             worker.tmp.close()
+        self._leave_siblings()
+
+    def _leave_siblings(self) -> None:
+        for captured in self._stderr.values():
+            captured.close()
 
     def spawn_worker(self) -> Any:
         self._restarts.started()
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
+        self._next_stderr = captured = capture_stderr()
         try:
-            return super().spawn_worker()
+            pid = super().spawn_worker()
+            if captured is not None:
+                self._stderr[pid] = captured
+            return pid
+        except OSError:  # no memory or no process is free
+            if captured is not None:
+                captured.close()
+            raise
         except SystemExit as ending:
             if os.getpid() == arbiter_pid:
                 raise
@@ -84,6 +101,12 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             exit_now(ending.code if isinstance(ending.code, int) else 1)
         finally:
             release_stop_signals()
+
+    def worker_forked(self) -> None:
+        """In a new worker, before anything else."""
+        self._leave_siblings()
+        if self._next_stderr is not None:
+            self._next_stderr.begin()
 
     def murder_workers(self) -> None:
         """Kill workers without a heartbeat, unless the whole server was paused.
@@ -111,6 +134,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             if self.engine is not None and pid == self.engine.pid:
                 self._engine_ended(self.engine, os.waitstatus_to_exitcode(status))
             elif worker is not None:
+                if (captured := self._stderr.pop(pid, None)) is not None:
+                    captured.end(pid)
                 worker.tmp.close()
                 self._worker_ended(pid, os.waitstatus_to_exitcode(status))
 
@@ -145,8 +170,10 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             self._worker_status = self._worker_status or code
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> NoReturn:
+        if reason is not None and not self._failure_note.read():
+            self._failure_note.write(f"Internal - {reason}")
         try:
-            super().halt(reason, exit_status)
+            super().halt(None, exit_status)  # the last line of the log has the reason, not one of gunicorn's
         except SystemExit as ending:
             status = ending.code or (1 if self._worker_status else 0)
             raise SystemExit(status) from None

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from app.process.captured_stderr import CapturedStderr, capture_stderr
 from app.process.end import EXIT_FAILED, end_text, exit_now
 from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
@@ -40,6 +41,7 @@ class EngineChild:
         self._run = run
         self._clean_up = clean_up
         self._restarts = Restarts()
+        self._stderr: CapturedStderr | None = None
         self.pid = 0
 
     def start_if_due(self, leave_behind: Callable[[], None]) -> None:
@@ -48,11 +50,14 @@ class EngineChild:
             return
         self._restarts.started()
         hold_stop_signals()
+        self._stderr = capture_stderr()
         try:
             self.pid = os.fork()
             if not self.pid:
                 self._run_child(leave_behind)
         except OSError as error:  # no memory or no process is free: retry later
+            if self._stderr is not None:
+                self._stderr.close()
             _log.error("the engine cannot be started: %s; the next try is in %d s", error, self._restarts.ended())
         finally:
             release_stop_signals()
@@ -62,6 +67,8 @@ class EngineChild:
         try:
             _reset_signals()
             leave_behind()
+            if self._stderr is not None:
+                self._stderr.begin()
             status = self._run()
         except BaseException:
             _log.exception("the engine's process failed")
@@ -70,7 +77,7 @@ class EngineChild:
 
     def ended(self, code: int) -> bool:
         """Record that the process ended with `code` (negative for a signal). Returns whether to restart it."""
-        self.pid = 0
+        self._leave()
         if code == EXIT_FAILED:
             return False
         _log.error("the engine %s and is restarted in %d s", end_text(code), self._restarts.ended())
@@ -92,12 +99,19 @@ class EngineChild:
             except ChildProcessError:
                 return 0
             if pid:
-                self.pid = 0
+                self._leave()
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > until:
                 self._signal(signal.SIGKILL)
                 until = float("inf")
             time.sleep(_POLL_S)
+
+    def _leave(self) -> None:
+        """Log what the ended process left behind, and forget it."""
+        if self._stderr is not None:
+            self._stderr.end(self.pid)
+            self._stderr = None
+        self.pid = 0
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -5,27 +5,25 @@ Source: docs/spec/server-options.md sections 4 to 6.
 
 from __future__ import annotations
 
-import sys
-
 from app.process.file_limit import raise_file_limit
 from app.supervisor.application import TridentApplication
 from app.supervisor.configuration import ServerConfiguration
 from app.worker.listening_sockets import BindFailed, open_listeners
-from core.observability.console import print_line
+from core.observability.logging import log_failure
 
 
 def serve(configuration: ServerConfiguration) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status of the process.
 
     0 if all requests in flight were answered; 1 if the exit timeout ended first, a port is taken, or the site failed.
-    The last line on stderr is then the reason.
+    The last line of the log is then the reason.
     Call it on the main thread, before any other thread exists.
     """
     places = raise_file_limit()
     try:
         listeners = open_listeners(configuration.addresses, reuse_port=configuration.reuse_port)
     except BindFailed as error:
-        print_line(f"error: creating server: {error.code.value} - {error.message}", sys.stderr)
+        log_failure(f"{error.code.value} - {error.message}", error.hint)
         if configuration.engine is not None:
             configuration.engine.stop(0)
         return 1
@@ -33,6 +31,6 @@ def serve(configuration: ServerConfiguration) -> int:
         TridentApplication(configuration, listeners, places).run()
     except SystemExit as ending:
         if reason := configuration.failure_note.read():
-            print_line(f"error: creating server: {reason}", sys.stderr)
+            log_failure(reason)
         return 0 if not ending.code else 1
     return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TextIO
 
 from core.lifecycle.serving_phase import DownloadPhase
+from core.observability.console import stderr
 
 _WIDTH = 30
 _CLEAR = "\r\033[K"
@@ -15,7 +15,7 @@ class ProgressBar:
     """Draws on `stream` if it is a terminal, otherwise does nothing. One thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream = stream or stderr()
         self._enabled = self._stream.isatty()
         self._drawn = False
 

@@ -20,6 +20,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
+from app.process.stray_messages import log_hub_failures
 from app.sites.plain import PlainSite
 from app.sites.site import Site
 from app.worker.access_log import AccessLog, LogAccess
@@ -95,7 +96,9 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def run(self) -> None:
         """Serve until SIGTERM. Ends the process with status 0, EXIT_NOT_DRAINED or EXIT_FAILED."""
-        self._stop_asked = gevent.get_hub().loop.async_()
+        hub = gevent.get_hub()
+        log_hub_failures(hub)
+        self._stop_asked = hub.loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
         self._idle_trim = IdleTrim()

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TextIO
+
+_stderr: TextIO | None = None
+
+
+def stderr() -> TextIO:
+    """The stderr that this program was started with, though descriptor 2 may be another file by now."""
+    return _stderr or sys.stderr
+
+
+def set_stderr(stream: TextIO) -> None:
+    """Remember `stream` as the stderr that this program was started with."""
+    global _stderr
+    _stderr = stream
 
 
 def print_line(text: str, stream: TextIO) -> None:

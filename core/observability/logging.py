@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from core.errors import ConfigInvalid
-from core.observability.console import print_line
+from core.observability import console
 from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
 
 _ROOT_LOGGER = "trident"
+_server_log = logging.getLogger("trident.server")
 _LOWEST_LEVEL = 1
 
 
@@ -50,9 +51,14 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     """Configure the log of this process; a second call replaces the first configuration.
 
     `out` and `err` replace stdout and stderr. Call it before the workers are forked. Raises ConfigInvalid if the log
-    file cannot be opened.
+    file cannot be opened; the log then goes to the console.
     """
-    sinks = _file_sinks(options) if options.file else _console_sinks(out or sys.stdout, err or sys.stderr)
+    out, err = out or sys.stdout, err or console.stderr()
+    unopened = None
+    try:
+        sinks = _file_sinks(options, err) if options.file else _console_sinks(out, err)
+    except ConfigInvalid as error:
+        sinks, unopened = _console_sinks(out, err), error
     formatter = _formatter(options)
     root = logging.getLogger()
     close_log()
@@ -64,6 +70,25 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     root.setLevel(logging.WARNING)
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
     logging.getLogger(_ROOT_LOGGER).setLevel(shown)
+    if unopened is not None:
+        raise unopened
+
+
+def log_failure(reason: str, hint: str | None = None) -> None:
+    """Log why the server cannot be created, as Triton prints it: whatever the switches say, and on stderr also if the
+    log has a file."""
+    _server_log.critical(
+        "error: creating server: %s%s", reason, f" (hint: {hint})" if hint else "", extra={"hint": hint}, stacklevel=2
+    )
+
+
+def move_stderr(stream: TextIO) -> None:
+    """Let the log write to `stream` what it wrote to stderr so far."""
+    before = console.stderr()
+    console.set_stderr(stream)
+    for sink in logging.getLogger().handlers:
+        if isinstance(sink, _Sink) and sink.stream is before:
+            sink.setStream(stream)
 
 
 def close_log() -> None:
@@ -92,11 +117,12 @@ class _Sink(logging.StreamHandler[TextIO]):
         elif not self._is_broken:
             self._is_broken = True
             with contextlib.suppress(OSError, ValueError):
-                print_line(f"the log cannot be written: {error}; its events are lost", sys.stderr)
+                console.print_line(f"the log cannot be written: {error}; its events are lost", console.stderr())
 
 
 class _Switches(logging.Filter):
-    """The switches log-info, log-warning and log-error. Verbose messages depend on their level alone."""
+    """The switches log-info, log-warning and log-error. Verbose messages depend on their level alone, and the reason
+    for which the server ends is always shown."""
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__()
@@ -104,7 +130,7 @@ class _Switches(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
-            return self._options.error
+            return self._options.error or record.levelno >= logging.CRITICAL
         if record.levelno >= logging.WARNING:
             return self._options.warning
         return self._options.info or record.levelno < logging.INFO
@@ -127,9 +153,12 @@ def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
     return [quiet, loud]
 
 
-def _file_sinks(options: LogOptions) -> list[_Sink]:
+def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
     try:
         stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     except OSError as error:
         raise ConfigInvalid(f"cannot open the log file {options.file}: {error.strerror}") from error
-    return [_Sink(stream, owned=True)]
+    # Who starts a server looks at stderr, and must see there why it ends.
+    loudest = _Sink(err)
+    loudest.setLevel(logging.CRITICAL)
+    return [_Sink(stream, owned=True), loudest]

@@ -75,7 +75,7 @@ def test_broken_model_ends_the_start_and_is_named(tmp_path: Path) -> None:
         server.kill()
     log = server.log_text()
     assert "failed to load 'badcfg' version 1: Invalid argument: unexpected inference input 'WRONG'" in log
-    assert log.splitlines()[-1].startswith("error: creating server: Internal - failed to load all models (badcfg: ")
+    assert '] "error: creating server: Internal - failed to load all models (badcfg: ' in log.splitlines()[-1]
     assert "Traceback" not in log
 
 
@@ -144,7 +144,7 @@ def test_log_lines_that_tools_wait_for_appear_once(tmp_path: Path) -> None:
 @pytest.mark.shapes("one-process", "front-ends")
 def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
-    options = ("--log-format=json", "--log-access=true", "--shutdown-grace-secs=0")
+    options = ("--log-format=json", "--log-verbose=1", "--log-access=true", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path / "log", *options) as server:
         assert server.request("POST", PATH, b"{")[0] == 400
         assert server.request("POST", PATH, good_body())[0] == 200
@@ -152,6 +152,24 @@ def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     refusals = [event for event in events if event["logger"] == "trident.http" and event.get("code") == 400]
     assert [event["level"] for event in refusals].count("INFO") >= 1
     assert any("200" in event["message"] for event in events if event["logger"] == "trident.access")
+    native = [event for event in events if event["logger"] == "trident.onnxruntime"]
+    assert len(native) > 10
+    assert {(event["level"], event["session"]) for event in native} == {("VERBOSE", "simple")}
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_a_failed_start_is_one_object_per_line_and_ends_with_the_reason(tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple", "badcfg")
+    server = ServerProcess(repository, tmp_path / "log", "--log-format=json", ready=False)
+    server.__enter__()
+    try:
+        assert server.process.wait(LIMIT_S) == 1
+    finally:
+        server.kill()
+    events = [json.loads(line) for line in server.log_text().splitlines()]
+    assert events[-1]["message"].startswith("error: creating server: Internal - failed to load all models (badcfg: ")
+    assert events[-1]["level"] == "ERROR"
+    assert not [event for event in events if "traceback" in event or event["message"].startswith("Reason")]
 
 
 @pytest.mark.shapes("one-process", "front-ends")

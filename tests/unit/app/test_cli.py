@@ -105,7 +105,7 @@ def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
     settings = ServerSettings(model_repository=("/models",), log_file=str(tmp_path / "missing" / "log"))
     assert cli.serve(settings) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: creating server: Invalid argument - cannot open the log file ")
+    assert '] "error: creating server: Invalid argument - cannot open the log file ' in error
 
 
 def test_version_imports_no_heavy_module() -> None:

@@ -1,0 +1,87 @@
+"""The stderr of a child process in the log: real children, which are forked from a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.project import ROOT
+
+PROGRAM = """
+import logging, os, signal, sys, time
+from app.process.captured_stderr import capture_stderr
+from core.observability.logging import LogOptions, configure_logging
+
+configure_logging(LogOptions(format="json"))
+captured = capture_stderr()
+pid = os.fork()
+if not pid:
+    captured.begin()
+    {child}
+    os._exit(0)
+os.waitpid(pid, 0)
+captured.end(pid)
+print(json.dumps({{"logger": "test", "message": "end", "child": pid}}) if (json := __import__("json")) else "")
+"""
+
+
+def events(child: str) -> list[dict[str, Any]]:
+    """All lines that the child's statements and the parent leave on stdout and stderr, each a JSON object."""
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(child=child)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {event["pid"] for event in found[:-1]} <= {found[-1]["child"]}
+    return found[:-1]
+
+
+def native(child: str) -> list[str]:
+    """The different native lines in their order. The one at which a child ends may be logged twice."""
+    messages = [event["message"] for event in events(child) if event["logger"] == "trident.native"]
+    assert len(messages) - len(set(messages)) <= 1
+    return list(dict.fromkeys(messages))
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)", "os.abort()"])
+def test_no_line_is_lost_however_the_child_ends(end: str) -> None:
+    lines = [f"line {number}" for number in range(20_000)]
+    child = f"os.write(2, b''.join(b'line %d\\n' % n for n in range(20_000)) + b'unfinished'); {end}"
+    assert native(child) == [*lines, "unfinished"]
+
+
+def test_lines_are_logged_and_their_memory_is_freed_while_the_child_lives() -> None:
+    """The child waits until less of the file is in memory than it wrote: what was read is freed."""
+    child = """
+    for number in range(3000):
+        os.write(2, b"%d " % number + b"x" * 1000 + b"\\n")
+    until = time.monotonic() + 30
+    while os.fstat(2).st_blocks * 512 >= 2_000_000 and time.monotonic() < until:
+        time.sleep(0.01)
+    os.write(2, b"still %d bytes" % (0 if os.fstat(2).st_blocks * 512 < 2_000_000 else 2))
+    """.strip()
+    found = native(child)
+    assert [line.split()[0] for line in found[:-1]] == [str(number) for number in range(3000)]
+    assert found[-1] == "still 0 bytes"
+
+
+def test_the_log_of_the_child_goes_to_the_stderr_that_it_was_started_with() -> None:
+    child = "logging.getLogger('trident.child').error('mine'); print('stray', file=sys.stderr, flush=True)"
+    assert {event["logger"]: event["message"] for event in events(child)} == {
+        "trident.child": "mine",
+        "trident.native": "stray",
+    }
+
+
+def test_what_the_childs_own_programs_print_is_logged() -> None:
+    assert native("import subprocess; subprocess.run(['sh', '-c', 'echo from a program >&2'])") == ["from a program"]
