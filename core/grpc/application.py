@@ -17,7 +17,7 @@ from core.grpc.header_sections import COMPRESSED
 from core.grpc.metadata import is_custom
 from core.grpc.method_table import methods
 from core.grpc.options import GrpcOptions
-from core.grpc.request_head import RequestHead, read_head
+from core.grpc.request_head import VOLATILE, RequestHead, read_head, with_volatile
 from core.grpc.transport import Fields, Receiver, Stream
 
 
@@ -33,6 +33,10 @@ class GrpcApplication:
         self._methods = {method.path: method for method in methods(reflection=options.reflection)}
         self._restrictions = Restrictions(options.restricted, GRPC)
 
+    @property
+    def volatile(self) -> frozenset[bytes]:
+        return VOLATILE
+
     def parse_head(self, fields: Fields) -> RequestHead:
         head = read_head(fields, self._methods)
         if head.error is None and not head.http_status:
@@ -41,6 +45,12 @@ class GrpcApplication:
             except ServerError as error:
                 head.error = error
         return head
+
+    def with_volatile(self, head: RequestHead, fields: Fields) -> RequestHead:
+        copy = with_volatile(head, fields)
+        if self.front_end.options.header_pattern is not None and copy.error is None and not copy.http_status:
+            self._judge(copy, dict(copy.metadata.fields))
+        return copy
 
     def open(self, stream: Stream, head: RequestHead) -> Receiver:
         if head.error is not None or head.http_status:

@@ -49,10 +49,7 @@ class GrpcFrontEnd:
 
     def decode_waiting(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
         """As `decode`, in a greenlet: it waits for whatever `decode` needs. Raises as RequestDecoder does."""
-        if self.decode is _not_loaded:
-            self.bridge.run(_load)
-            if self.decode is _not_loaded:
-                self.decode = self._decoder.decode
+        self.load()
         for _ in range(_MOST_LOOKUPS):
             try:
                 return self.decode(message, forwarded, stream=stream)
@@ -60,6 +57,13 @@ class GrpcFrontEnd:
                 # From then on it is at hand, unless other versions begin to serve.
                 self.engine.model(missing.name, missing.version)
         raise ModelNotReady("the models of the server change too fast", hint="send the request again")
+
+    def load(self) -> None:
+        """Load protobuf on another thread, in a greenlet, if that has not been done yet."""
+        if self.decode is _not_loaded:
+            self.bridge.run(_load)
+            if self.decode is _not_loaded:
+                self.decode = self._decoder.decode
 
     def begin_exit(self) -> None:
         """Refuse new inference from now on."""

@@ -16,7 +16,7 @@ HINT = b"trident-hint"
 PUSHBACK = b"grpc-retry-pushback-ms"
 NOT_ALLOWED = 405
 UNSUPPORTED_MEDIA = 415
-_NOT_GRPC = "this port serves gRPC: POST with the content type application/grpc"
+NOT_GRPC = b"this port serves gRPC: send a POST with the content type application/grpc\n"
 _STATUS = b"grpc-status"
 _MESSAGE = b"grpc-message"
 _BEGIN: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -26,6 +26,7 @@ ACCEPTED: Fields = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
 HEADERS = HeaderFields(*_BEGIN)
 COMPRESSED = {name: HeaderFields(*_BEGIN, (b"grpc-encoding", name)) for name in (b"gzip", b"deflate")}
 OK = HeaderFields((_STATUS, b"0"))
+NOT_GRPC_TRAILERS = HeaderFields((_STATUS, b"2"))
 ONLY_OK = HeaderFields(*_BEGIN, (_STATUS, b"0"))
 
 
@@ -47,9 +48,9 @@ def trailer_fields(status: Status, message: str) -> Fields:
 
 
 def http_refusal(status: int) -> HeaderFields:
-    """The whole answer to a request that is not a call of gRPC, with its status of HTTP."""
+    """The headers of the answer to a request that is not a call of gRPC; NOT_GRPC follows, and its trailers."""
     more: Fields = ((b"allow", b"POST"),) if status == NOT_ALLOWED else ()
-    return HeaderFields((b":status", b"%d" % status), *more, *trailer_fields(Status.UNKNOWN, _NOT_GRPC))
+    return HeaderFields((b":status", b"%d" % status), (b"content-type", b"text/plain"), *more)
 
 
 def percent_encoded(message: str) -> bytes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from core.grpc.calls.infer_call import InferCall
 from core.grpc.calls.rpc_call import RpcCall
 from core.grpc.calls.stream_infer_call import StreamInferCall
-from core.grpc.methods import Method
-from core.grpc.rpcs import health
+from core.grpc.methods import Method, Rpc
+from core.grpc.rpcs import disabled, health, metadata, repository
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -22,5 +22,26 @@ def methods(*, reflection: bool) -> list[Method]:
         Method(INFERENCE, "ModelStreamInfer", "inference", StreamInferCall),
         Method(INFERENCE, "ServerLive", "health", RpcCall, health.server_live),
         Method(INFERENCE, "ServerReady", "health", RpcCall, health.server_ready),
+        _waiting("ModelReady", "health", health.model_ready),
+        _waiting("ServerMetadata", "metadata", metadata.server_metadata),
+        _waiting("ModelMetadata", "metadata", metadata.model_metadata),
+        _waiting("ModelConfig", "model-config", metadata.model_config),
+        _waiting("ModelStatistics", "statistics", metadata.model_statistics),
+        _waiting("RepositoryIndex", "model-repository", repository.index),
+        _waiting("RepositoryModelLoad", "model-repository", repository.load),
+        _waiting("RepositoryModelUnload", "model-repository", repository.unload),
+        _waiting("SystemSharedMemoryStatus", "shared-memory", disabled.system_shared_memory_status),
+        _waiting("SystemSharedMemoryRegister", "shared-memory", disabled.shared_memory_change),
+        _waiting("SystemSharedMemoryUnregister", "shared-memory", disabled.shared_memory_change),
+        _waiting("CudaSharedMemoryStatus", "shared-memory", disabled.cuda_shared_memory_status),
+        _waiting("CudaSharedMemoryRegister", "shared-memory", disabled.shared_memory_change),
+        _waiting("CudaSharedMemoryUnregister", "shared-memory", disabled.shared_memory_change),
+        _waiting("TraceSetting", "trace", disabled.trace_setting),
+        _waiting("LogSettings", "logging", disabled.log_settings),
         Method(HEALTH, "Check", "health", RpcCall, health.check),
     ]
+
+
+def _waiting(name: str, group: str, rpc: Rpc) -> Method:
+    """An RPC that may wait for the engine's process, for storage, or for protobuf to be loaded."""
+    return Method(INFERENCE, name, group, RpcCall, rpc, waits=True)

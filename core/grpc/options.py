@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
+from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
 from core.frontend.restricted_apis import RestrictedApi
 from core.grpc.compression import LEVELS
 
@@ -33,8 +34,8 @@ class GrpcOptions:
     compression_level: str = "none"
     reflection: bool = True
     stream_requests: int = 1024
-    trace_settings: Mapping[str, object] = field(default_factory=dict)
-    log_settings: Mapping[str, object] = field(default_factory=dict)
+    trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
+    log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
     log_calls: bool = False
     header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
 

@@ -6,7 +6,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Requests"; docs/spec/grpc.md sections 2 and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from core.grpc.compression import ENCODINGS, IDENTITY
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from core.errors import ServerError
     from core.grpc.methods import Method
 
+# Callers add fields for tracing, too, each with a value of its own.
+VOLATILE = frozenset(
+    {b"grpc-timeout", b"grpc-trace-bin", b"traceparent", b"tracestate", b"x-request-id", b"x-cloud-trace-context"}
+)
 _CONTENT_TYPE = re.compile(rb"application/grpc(?:\+proto)?(?:;|\Z)").match
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z").match
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -66,6 +70,14 @@ def read_head(fields: Fields, methods: dict[str, Method]) -> RequestHead:
         _read_encoding(head, seen.get(b"grpc-encoding"))
         _read_timeout(head, seen.get(b"grpc-timeout"))
     return head
+
+
+def with_volatile(head: RequestHead, fields: Fields) -> RequestHead:
+    """A copy of `head` with the VOLATILE fields of one request, without what depends on the options."""
+    copy = replace(head, metadata=Metadata(head.metadata.fields + fields))
+    if copy.error is None:
+        _read_timeout(copy, dict(fields).get(b"grpc-timeout"))
+    return copy
 
 
 def _read_encoding(head: RequestHead, encoding: bytes | None) -> None:

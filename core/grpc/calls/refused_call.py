@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.grpc.calls.call import Call
-from core.grpc.header_sections import http_refusal
+from core.grpc.header_sections import NOT_GRPC, NOT_GRPC_TRAILERS, http_refusal
 from core.grpc.status import Status
 from core.inference.tensors import Buffer
 
@@ -18,7 +18,7 @@ class RefusedCall(Call):
         if head.error is not None:
             self.fail(head.error)
         elif self._stream is not None:
-            self._stream.send(None, (), 0, http_refusal(head.http_status))
+            self._stream.send(http_refusal(head.http_status), (NOT_GRPC,), len(NOT_GRPC), NOT_GRPC_TRAILERS)
             self._end(Status.UNKNOWN)
 
     def on_message(self, message: Buffer) -> None:

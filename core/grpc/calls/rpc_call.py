@@ -23,6 +23,8 @@ class RpcCall(UnaryCall):
         assert method is not None
         assert method.rpc is not None
         try:
+            if method.waits:
+                self.front_end.load()
             if not self.ended:
                 answer = method.rpc(self.front_end, message)
                 self.reply((answer,), len(answer))

@@ -8,39 +8,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import ServerStopping
+from core.frontend.version_text import version_number
+from core.grpc.messages.health import flag_message, health_message
+from core.grpc.messages.model_query import read_model_query
 from core.lifecycle.serving_phase import Phase
 
 if TYPE_CHECKING:
     from core.grpc.front_end import GrpcFrontEnd
     from core.inference.tensors import Buffer
 
-# Messages whose field 1 is a bool, or the enum of the health service.
-TRUE = b"\x08\x01"
-FALSE = b""
-SERVING = b"\x08\x01"
-NOT_SERVING = b"\x08\x02"
-
 
 def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    if front_end.engine.is_live():
-        return TRUE
-    _refuse_exiting(front_end)
-    return FALSE
+    live = front_end.engine.is_live()
+    if not live:
+        _refuse_exiting(front_end)
+    return flag_message(live)
 
 
 def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    if front_end.engine.is_ready():
-        return TRUE
-    _refuse_exiting(front_end)
-    return FALSE
+    ready = front_end.engine.is_ready()
+    if not ready:
+        _refuse_exiting(front_end)
+    return flag_message(ready)
+
+
+def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """Whether a version that is loaded can serve now. Raises the lookup errors of `Engine.model`."""
+    name, version = read_model_query(message)
+    return flag_message(front_end.engine.is_model_ready(name, version_number(version)))
 
 
 def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     """Whatever service it asks for: the answer is about the server."""
-    if front_end.engine.is_ready():
-        return SERVING
-    _refuse_exiting(front_end)
-    return NOT_SERVING
+    ready = front_end.engine.is_ready()
+    if not ready:
+        _refuse_exiting(front_end)
+    return health_message(ready)
 
 
 def _refuse_exiting(front_end: GrpcFrontEnd) -> None:

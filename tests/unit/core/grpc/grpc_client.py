@@ -130,7 +130,11 @@ class Client:
             **(metadata or {}),
         }
         stream = ClientStream(window)
-        head = self.application.parse_head(tuple((key.encode(), value.encode()) for key, value in fields.items()))
+        encoded = tuple((key.encode(), value.encode()) for key, value in fields.items())
+        volatile = tuple(field for field in encoded if field[0] in self.application.volatile)
+        head = self.application.parse_head(tuple(field for field in encoded if field not in volatile))
+        if volatile:
+            head = self.application.with_volatile(head, volatile)
         receiver = self.application.open(stream, head)
         if not stream.releases:
             stream.receiver = receiver

@@ -1,0 +1,141 @@
+"""The unary RPCs, as a client calls them. The contract tests have the texts of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from core.errors import ModelLoadFailed
+from core.lifecycle.serving_phase import Phase, ServingPhase
+from tests.unit.core.grpc.grpc_client import Client, with_client
+from tests.unit.fake_engine import FakeEngine
+
+CHECK = "/grpc.health.v1.Health/Check"
+INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14
+
+
+def asked(engine: FakeEngine, method: str, request: Any, response: type[Any]) -> Any:
+    """The response of a call that goes well."""
+    seen: list[Any] = []
+
+    def test(client: Client) -> None:
+        stream = client.call(method, request if isinstance(request, bytes) else request.SerializeToString())
+        assert stream.status == 0, stream.message
+        seen.append(response.FromString(stream.messages[0]))
+
+    with_client(engine, test)
+    return seen[0]
+
+
+def refused(engine: FakeEngine, method: str, request: Any) -> tuple[int, str]:
+    """The status and the text of a call that goes wrong."""
+    seen: list[tuple[int, str]] = []
+
+    def test(client: Client) -> None:
+        stream = client.call(method, request if isinstance(request, bytes) else request.SerializeToString())
+        seen.append((stream.status, stream.message))
+
+    with_client(engine, test)
+    return seen[0]
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_the_health_of_a_server(state: bool) -> None:
+    engine = FakeEngine()
+    engine.live = engine.ready = engine.model_ready = state
+    assert asked(engine, "ServerLive", b"", pb.ServerLiveResponse).live is state
+    assert asked(engine, "ServerReady", b"", pb.ServerReadyResponse).ready is state
+    assert asked(engine, "ModelReady", pb.ModelReadyRequest(name="simple"), pb.ModelReadyResponse).ready is state
+    check = asked(engine, CHECK, b"\x0a\x03any", _Check)
+    assert check == (b"\x08\x01" if state else b"\x08\x02")
+
+
+class _Check:
+    @staticmethod
+    def FromString(content: bytes) -> bytes:
+        return content
+
+
+@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", CHECK])
+def test_an_exiting_server_says_so(method: str) -> None:
+    engine = FakeEngine()
+    engine.serving = ServingPhase(name=Phase.EXITING)
+    assert refused(engine, method, b"") == (UNAVAILABLE, "Server exiting")
+
+
+def test_metadata_configuration_and_statistics() -> None:
+    engine = FakeEngine()
+    server = asked(engine, "ServerMetadata", b"", pb.ServerMetadataResponse)
+    assert (server.name, server.version, list(server.extensions)) == ("triton", "2", ["statistics"])
+    query = pb.ModelMetadataRequest(name="simple", version="3")
+    model = asked(engine, "ModelMetadata", query, pb.ModelMetadataResponse)
+    assert (model.name, list(model.versions), model.inputs[0].name) == ("simple", ["3"], "IN")
+    assert asked(engine, "ModelConfig", query, pb.ModelConfigResponse).config.max_batch_size == 3
+    statistics = asked(engine, "ModelStatistics", b"", pb.ModelStatisticsResponse)
+    assert [each.name for each in statistics.model_stats] == ["all"]
+
+
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
+def test_an_unknown_model_and_a_bad_version(method: str) -> None:
+    engine = FakeEngine()
+    unknown = pb.ModelReadyRequest(name="nope")
+    assert refused(engine, method, unknown) == (NOT_FOUND, "Request for unknown model: 'nope' is not found")
+    status, text = refused(engine, method, pb.ModelReadyRequest(name="simple", version="one"))
+    assert status == INVALID_ARGUMENT
+    assert text.startswith("failed to get model version from specified version string 'one'")
+
+
+def test_statistics_of_an_unknown_model() -> None:
+    query = pb.ModelStatisticsRequest(name="nope")
+    assert refused(FakeEngine(), "ModelStatistics", query) == (
+        INVALID_ARGUMENT,
+        "requested model 'nope' is not available",
+    )
+
+
+def test_the_repository() -> None:
+    engine = FakeEngine()
+    index = asked(engine, "RepositoryIndex", pb.RepositoryIndexRequest(ready=True), pb.RepositoryIndexResponse)
+    assert [(model.name, model.state) for model in index.models] == [("simple", "READY")]
+    load = pb.RepositoryModelLoadRequest(model_name="m", parameters={"config": {"string_param": "{}"}})
+    asked(engine, "RepositoryModelLoad", load, pb.RepositoryModelLoadResponse)
+    unload = pb.RepositoryModelUnloadRequest(model_name="m", parameters={"unload_dependents": {"bool_param": True}})
+    asked(engine, "RepositoryModelUnload", unload, pb.RepositoryModelUnloadResponse)
+    assert engine.calls == [("load", "m", {"config": "{}"}), ("unload", "m", True)]
+    engine.refusal = ModelLoadFailed("it is broken")
+    assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
+
+
+@pytest.mark.parametrize("kind", ["System", "Cuda"])
+def test_client_shared_memory_is_disabled(kind: str) -> None:
+    text = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+    engine = FakeEngine()
+    status = asked(engine, f"{kind}SharedMemoryStatus", b"", getattr(pb, f"{kind}SharedMemoryStatusResponse"))
+    assert len(status.regions) == 0
+    named = pb.SystemSharedMemoryStatusRequest(name="r")
+    assert refused(engine, f"{kind}SharedMemoryStatus", named) == (
+        NOT_FOUND,
+        f"Unable to find {kind.lower()} shared memory region: 'r'",
+    )
+    for change in ("Register", "Unregister"):
+        assert refused(engine, f"{kind}SharedMemory{change}", b"") == (UNIMPLEMENTED, text)
+
+
+def test_settings_can_be_read_and_not_changed() -> None:
+    engine = FakeEngine()
+    trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)
+    assert list(trace.settings["trace_level"].value) == ["OFF"]
+    unknown = pb.TraceSettingRequest(model_name="nope", settings={"trace_rate": {"value": ["1"]}})
+    assert len(asked(engine, "TraceSetting", unknown, pb.TraceSettingResponse).settings) == 0
+    change = pb.TraceSettingRequest(settings={"trace_rate": {"value": ["1"]}})
+    assert refused(engine, "TraceSetting", change)[0] == UNIMPLEMENTED
+    log = asked(engine, "LogSettings", b"", pb.LogSettingsResponse)
+    assert log.settings["log_info"].bool_param is True
+    change = pb.LogSettingsRequest(settings={"log_info": {"bool_param": False}})
+    assert refused(engine, "LogSettings", change)[0] == UNIMPLEMENTED
+
+
+def test_a_message_of_another_kind_is_refused() -> None:
+    assert refused(FakeEngine(), "ModelReady", b"\xff\xff") == (INTERNAL, "Unable to parse request")
