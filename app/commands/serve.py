@@ -17,6 +17,7 @@ from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
 from app.supervisor.topology import choose_topology
 from app.worker.access_log import LogAccess
+from app.worker.listening_sockets import Bind
 from app.worker.worker import TridentWorker
 
 _log = logging.getLogger("trident.server")
@@ -35,14 +36,13 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if topology.http_workers else None
     note = FailureNote()
     return ServerConfiguration(
-        addresses=tuple(services.values()),
+        addresses=tuple(Bind(*place, settings.reuse_http_port) for place in services.values()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
         make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
-        reuse_port=settings.reuse_http_port,
         log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
         engine=_engine_child(settings, directory, topology.http_workers, note) if directory is not None else None,

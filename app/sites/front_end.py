@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
 from app.process.garbage_collector import settle_collector
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
+from app.sites.site import Http2Port
 from app.supervisor.private_directory import PrivateDirectory
 from core.http.shared_request_metrics import SharedRequestMetrics
 from core.remote.client import RemoteEngine
@@ -19,6 +21,7 @@ class FrontEndSite:
     """Made in the worker, after the fork. `link` connects it to the engine at the socket in `directory`."""
 
     failure: str | None = None
+    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(
         self, settings: ServerSettings, directory: PrivateDirectory, link: Link, make_bridge: MakeBridge

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.engine_options import engine_options
+from app.sites.site import Http2Port
 from app.sites.start_watch import StartWatch
 from core.engine.in_process import InferenceEngine, make_engine
 from core.frontend.request_body import Allocate
@@ -18,6 +20,7 @@ class InProcessSite:
     """Made in the worker, after the fork."""
 
     allocate: Allocate | None = None
+    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(self, settings: ServerSettings, make_bridge: MakeBridge) -> None:
         self._failure: str | None = None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
+from app.sites.site import Http2Port
 from core.frontend.request_body import Allocate
 
 
 class PlainSite:
     failure: str | None = None
     allocate: Allocate | None = None
+    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
         self.applications = dict.fromkeys(ports, application)

@@ -8,11 +8,32 @@ Site
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 from wsgiref.types import WSGIApplication
 
+from app.worker.http2.limits import Http2Limits
 from core.frontend.request_body import Allocate
+from core.grpc.transport import Application
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http2Port:
+    """What an HTTP/2 port serves. `tls` is None for plain text.
+
+    A connection is told to end after about `max_age_s` seconds, and ends `age_grace_s` seconds later at the latest.
+    """
+
+    application: Application
+    limits: Http2Limits
+    tls: SSLContext | None = None
+    max_age_s: float = math.inf
+    age_grace_s: float = math.inf
 
 
 class Site(Protocol):
@@ -20,7 +41,11 @@ class Site(Protocol):
 
     @property
     def applications(self) -> Mapping[int, WSGIApplication]:
-        """The application of each port."""
+        """The application of each HTTP/1 port."""
+
+    @property
+    def http2_ports(self) -> Mapping[int, Http2Port]:
+        """The HTTP/2 ports; 0 is a Unix socket."""
 
     @property
     def failure(self) -> str | None:

@@ -9,6 +9,7 @@ from app.sites.site import Site
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
 from app.worker.access_log import LogAccess
+from app.worker.listening_sockets import Bind
 from app.worker.worker import TridentWorker
 
 WORKER_CLASS = "app.worker.worker.TridentWorker"
@@ -16,7 +17,7 @@ WORKER_CLASS = "app.worker.worker.TridentWorker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfiguration:
-    """`addresses` are the (address, port) pairs to listen on; `last_ports` close after all others.
+    """`addresses` are the sockets to listen on; `last_ports` close after all others.
 
     `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
@@ -25,7 +26,7 @@ class ServerConfiguration:
     writes the reason into `failure_note`.
     """
 
-    addresses: tuple[tuple[str, int], ...]
+    addresses: tuple[Bind, ...]
     make_site: Callable[[TridentWorker | None], Site]
     last_ports: frozenset[int] = frozenset()
     drain_grace_s: float = 0.0
@@ -33,7 +34,6 @@ class ServerConfiguration:
     request_timeout_s: float = 60.0
     keepalive_s: float = 600.0
     max_body_size: int = 2**31 - 1
-    reuse_port: bool = False
     log_access: LogAccess = LogAccess.NONE
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16

@@ -21,7 +21,7 @@ def serve(configuration: ServerConfiguration) -> int:
     """
     places = raise_file_limit()
     try:
-        listeners = open_listeners(configuration.addresses, reuse_port=configuration.reuse_port)
+        listeners = open_listeners(configuration.addresses)
     except BindFailed as error:
         log_failure(f"{error.code.value} - {error.message}", error.hint)
         if configuration.engine is not None:

@@ -14,7 +14,7 @@ _WAITING = (Phase.NEW, Phase.IDLE)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S = 2.0
 # Above this share of the places the connections that have been idle longest make room for new ones.
-_CROWDED = 0.9
+CROWDED = 0.9
 
 
 class Connections:
@@ -28,7 +28,7 @@ class Connections:
         self.limits = limits
         self.closing = False
         self.open: set[Connection] = set()
-        self._room = int(places * _CROWDED)
+        self._room = int(places * CROWDED)
         self._timeouts = {
             Phase.NEW: limits.keepalive_s,
             Phase.IDLE: limits.keepalive_s,

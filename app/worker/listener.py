@@ -12,14 +12,18 @@ from app.worker.listening_sockets import drop_handshakes
 
 
 class Listener(StreamServer):  # type: ignore[misc]
-    """Accepts while `has_place()` is true; each connection gets a greenlet that runs `serve(sock, peer)`.
+    """Accepts while `has_place()` is true, and calls `serve(sock, peer)` for each connection.
 
     The sockets that it passes on are the standard library's, in non-blocking mode, without a gevent wrapper.
     """
 
-    def __init__(self, listener: socket.socket, serve: Any, has_place: Any, *, alone: bool = True) -> None:
-        """`alone` is false if other workers accept from the same socket."""
+    def __init__(
+        self, listener: socket.socket, serve: Any, has_place: Any, *, alone: bool = True, spawns: bool = True
+    ) -> None:
+        """`alone` is false if other workers accept from the same socket. If `spawns`, `serve` gets a greenlet, after
+        which the connection is closed; otherwise it is called on the hub, and the connection is its own."""
         super().__init__(listener, serve)
+        self._spawns = spawns
         if not alone:
             self.max_accept = 1  # leave the next connection to a less busy worker
         self._has_place = has_place
@@ -39,6 +43,12 @@ class Listener(StreamServer):  # type: ignore[misc]
             return None
         sock.setblocking(False)
         return sock, peer
+
+    def do_handle(self, *accepted: Any) -> None:
+        if self._spawns:
+            super().do_handle(*accepted)
+        else:
+            self._handle(*accepted)
 
     def refuse(self) -> None:
         """Refuse all further connections, also in the processes that share the socket, and close it."""

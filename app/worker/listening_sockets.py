@@ -8,16 +8,20 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import os
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from core.errors import ErrorCode, ServerError
 
 log = logging.getLogger("trident.server")
 
 _BACKLOG = 4096
+_UNIX = "unix:"
 # SO_ATTACH_FILTER, which the socket module does not name, and a classic BPF program that sees the segments of the
 # listening socket from the TCP header on. It drops those that have SYN and not ACK among their flags.
 _ATTACH_FILTER = 26
@@ -28,17 +32,32 @@ _DROP_SYN = (
     (0x06, 0, 0, 0),  # drop the segment
     (0x06, 0, 0, 0xFFFFFFFF),  # else keep it
 )
+# Seconds of silence, seconds between two probes, and probes without an answer.
+_PROBES = {"TCP_KEEPIDLE": 600, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 5}
 
 
 class BindFailed(ServerError):
     code = ErrorCode.UNAVAILABLE
 
 
+class Bind(NamedTuple):
+    """Where a socket listens. `address` is a host's, in brackets or not, or `unix:<path>`, which has no port.
+
+    With `reuse_port` other servers may listen on the same port.
+    """
+
+    address: str
+    port: int
+    reuse_port: bool = False
+
+
 def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A listening TCP socket. Raises BindFailed."""
+    """A listening socket. Raises BindFailed."""
+    if address.startswith(_UNIX):
+        return _open_unix(address)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            address.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
@@ -57,17 +76,67 @@ def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socke
     return listener
 
 
-def open_listeners(binds: Iterable[tuple[str, int]], *, reuse_port: bool = False) -> list[socket.socket]:
-    """One listening socket per (address, port), or none of them and BindFailed."""
+def _open_unix(address: str) -> socket.socket:
+    """A socket that a server left behind at the path is replaced."""
+    path = address.removeprefix(_UNIX)
+    if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
+        path = path[2:]
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_abandoned(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BindFailed(f"Socket '{address}' already in use ") from error
+        raise BindFailed(f"Socket '{address}' cannot be opened: {error}") from error
+    return listener
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether a socket is at `path` on which nobody listens."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(path) == errno.ECONNREFUSED
+
+
+def open_listeners(binds: Iterable[Bind]) -> list[socket.socket]:
+    """One listening socket per bind, or none of them and BindFailed."""
     listeners: list[socket.socket] = []
     try:
-        for address, port in binds:
+        for address, port, reuse_port in binds:
             listeners.append(open_listener(address, port, reuse_port=reuse_port))
     except BindFailed:
         for listener in listeners:
-            listener.close()
+            close_listener(listener)
         raise
     return listeners
+
+
+def close_listener(listener: socket.socket) -> None:
+    """Close a socket that this process opened, and remove a Unix socket's file."""
+    if listener.family == socket.AF_UNIX:
+        os.unlink(listener.getsockname())
+    listener.close()
+
+
+def notice_dead_clients(listener: socket.socket) -> None:
+    """Have the kernel probe silent connections through `listener`, and end those whose client's machine has gone.
+
+    HTTP/2 connections may be idle for as long as they like. The sockets that a listener accepts inherit its options.
+    """
+    if listener.family == socket.AF_UNIX:
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def drop_handshakes(listener: socket.socket) -> None:
@@ -77,7 +146,7 @@ def drop_handshakes(listener: socket.socket) -> None:
     be accepted first. A client that connects meanwhile repeats its SYN after a second, and is refused, or reaches the
     next server. Where the system has no such filter, the connections of the last moment are reset.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or listener.family == socket.AF_UNIX:
         return
     program = b"".join(struct.pack("HBBI", *instruction) for instruction in _DROP_SYN)
     memory = ctypes.create_string_buffer(program)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gevent
 
 from app.sites.site import Site
-from app.worker.connections import Connections
 
 log = logging.getLogger("trident.server")
 
@@ -36,11 +35,33 @@ class StopTimes:
     exit_timeout_s: float = 30.0
 
 
-class Ports(NamedTuple):
+class OpenConnections(Protocol):
+    """The connections of one protocol (Connections, Http2Connections). Hub thread only."""
+
+    open: set[Any]
+
+    def sweep(self, others: int = 0) -> None:
+        """End the connections that are too slow, and idle ones if too many are open. `others` are the worker's other
+        connections."""
+
+    def last_work(self) -> float:
+        """When a request was last served, in seconds of the coarse clock."""
+
+    def in_flight(self) -> int:
+        """The number of connections that wait for an answer, after `close_idle`."""
+
+    def close_idle(self) -> None:
+        """Take no more requests, but those that their clients have sent already."""
+
+
+C = TypeVar("C", bound=OpenConnections)
+
+
+class Ports(NamedTuple, Generic[C]):
     """Listeners, and the connections that they accepted."""
 
     listeners: list[Any]
-    connections: Connections
+    connections: C
 
     def drop_handshakes(self) -> None:
         """Let no more connections be established; those that are, or almost are, are still accepted."""
@@ -62,7 +83,14 @@ class Shutdown:
     `ports` close first; `last_ports` close when all requests through the others are answered and the site has finished.
     """
 
-    def __init__(self, site: Site, ports: Ports, last_ports: Ports, times: StopTimes, tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        ports: Sequence[Ports[Any]],
+        last_ports: Ports[Any],
+        times: StopTimes,
+        tick: Callable[[], None],
+    ) -> None:
         self._site = site
         self._ports = ports
         self._last_ports = last_ports
@@ -74,10 +102,10 @@ class Shutdown:
         """Returns True if all requests in flight were answered, False if the exit timeout ended first."""
         self._site.begin_exit()
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
-        self._close(self._ports)
+        self._close(*self._ports)
         deadline = time.monotonic() + self._times.exit_timeout_s
-        drained = self._wait(deadline, lambda: not self._ports.connections.open, self._report)
-        drained = drained or not self._ports.connections.in_flight()
+        drained = self._wait(deadline, lambda: not any(ports.connections.open for ports in self._ports), self._report)
+        drained = drained or not self._in_flight()
         drained = self._finish_site(deadline) and drained
         self._close(self._last_ports)
         self._wait(time.monotonic() + _LAST_S, lambda: not self._last_ports.connections.open)
@@ -85,10 +113,13 @@ class Shutdown:
             log.error("Exit timeout expired. Exiting immediately.")
         return drained
 
-    def _close(self, ports: Ports) -> None:
-        ports.drop_handshakes()
-        self._wait(time.monotonic() + _LAST_HANDSHAKES_S, lambda: not ports.listeners)
-        ports.close()
+    def _close(self, *all_ports: Ports[Any]) -> None:
+        for ports in all_ports:
+            ports.drop_handshakes()
+        has_listeners = any(ports.listeners for ports in all_ports)
+        self._wait(time.monotonic() + _LAST_HANDSHAKES_S, lambda: not has_listeners)
+        for ports in all_ports:
+            ports.close()
 
     def _finish_site(self, deadline: float) -> bool:
         remaining = max(0.0, deadline - time.monotonic())
@@ -111,8 +142,11 @@ class Shutdown:
             gevent.sleep(min(_STEP_S, until - now))
         return True
 
+    def _in_flight(self) -> int:
+        return sum(ports.connections.in_flight() for ports in self._ports)
+
     def _report(self, seconds_left: int) -> None:
-        in_flight = self._ports.connections.in_flight()
+        in_flight = self._in_flight()
         if in_flight:
             log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)
         self._site.log_in_flight(seconds_left)

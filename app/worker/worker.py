@@ -25,11 +25,15 @@ from app.sites.plain import PlainSite
 from app.sites.site import Site
 from app.worker.access_log import AccessLog, LogAccess
 from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
+from app.worker.connections import CROWDED, Connections
 from app.worker.http1.connection import Http1Connection
 from app.worker.http1.service import Http1Service
+from app.worker.http2.connection import Http2Connection
+from app.worker.http2.connections import Http2Connections
+from app.worker.http2.service import Http2Service
 from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
+from app.worker.listening_sockets import notice_dead_clients
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
 
@@ -105,12 +109,11 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         scope = getattr(self.app, "log_access", LogAccess.ALL if self.cfg.accesslog else LogAccess.NONE)
         self._access_log = None if scope is LogAccess.NONE else AccessLog(scope)
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
-        self._ports, self._last_ports = (
-            Ports([], Connections(self._clock, limits, self.worker_connections)) for _ in range(2)
-        )
+        places = int(self.worker_connections)
+        self._ports, self._last_ports = (Ports([], Connections(self._clock, limits, places)) for _ in range(2))
+        self._http2_ports = Ports([], Http2Connections(self._clock, int(places * CROWDED)))
         for listener in self.sockets:
-            is_last = _port(listener) in getattr(self.app, "last_ports", ())
-            self._listen(listener, self._last_ports if is_last else self._ports)
+            self._listen(listener)
         self.site.start()
         for each in self._listeners():
             each.start()
@@ -128,8 +131,17 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             times = replace(times, drain_grace_s=0.0)  # a new server needs the ports
         sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
 
-    def _listen(self, listener: socket.socket, ports: Ports) -> None:
-        application = self.wsgi.application_for(_port(listener))
+    def _listen(self, listener: socket.socket) -> None:
+        port, is_alone = _port(listener), self.cfg.workers == 1
+        http2 = self.site.http2_ports.get(port)
+        if http2 is not None:
+            notice_dead_clients(listener)
+            serve = partial(_serve_http2, Http2Service(http2, self._http2_ports.connections))
+            accepting = Listener(listener, serve, self._has_place, alone=is_alone, spawns=False)
+            self._http2_ports.listeners.append(accepting)
+            return
+        ports = self._last_ports if port in getattr(self.app, "last_ports", ()) else self._ports
+        application = self.wsgi.application_for(port)
         service = Http1Service(
             application,
             listener.getsockname(),
@@ -138,16 +150,19 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self.site.allocate,
             self._access_log,
         )
-        ports.listeners.append(
-            Listener(listener, partial(_serve, service), self._has_place, alone=self.cfg.workers == 1)
-        )
+        ports.listeners.append(Listener(listener, partial(_serve, service), self._has_place, alone=is_alone))
+
+    def _all_ports(self) -> tuple[Ports[Any], ...]:
+        return (self._ports, self._http2_ports, self._last_ports)
 
     def _listeners(self) -> list[Listener]:
-        return [*self._ports.listeners, *self._last_ports.listeners]
+        return [listener for ports in self._all_ports() for listener in ports.listeners]
 
     def _has_place(self) -> bool:
-        open_now = len(self._ports.connections.open) + len(self._last_ports.connections.open)
-        return open_now < int(self.worker_connections)
+        return self._open_connections() < int(self.worker_connections)
+
+    def _open_connections(self) -> int:
+        return sum(len(ports.connections.open) for ports in self._all_ports())
 
     def _is_orphan(self) -> bool:
         return os.getppid() != int(self.ppid)
@@ -157,19 +172,28 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self._stop.set()  # without an arbiter nothing would restart or stop it
         self._clock.tick()
         self.tmp.notify()  # not `self.notify`, which ends an orphan at once, with its requests in flight
-        first, last = self._ports.connections, self._last_ports.connections
-        first.sweep(len(last.open))
-        last.sweep(len(first.open))
-        self._idle_trim.tick(self._clock.now, max(first.last_work(), last.last_work()))
+        for ports in self._all_ports():
+            ports.connections.sweep(self._open_connections() - len(ports.connections.open))
+        last_work = max(ports.connections.last_work() for ports in self._all_ports())
+        self._idle_trim.tick(self._clock.now, last_work)
         for listener in self._listeners():
             listener.resume()
 
     def _shut_down(self, times: StopTimes) -> bool:
-        return Shutdown(self.site, self._ports, self._last_ports, times, self._tick).run()
+        first_ports = (self._http2_ports, self._ports)
+        return Shutdown(self.site, first_ports, self._last_ports, times, self._tick).run()
 
 
 def _serve(service: Http1Service, sock: socket.socket, peer: Any) -> None:
     Http1Connection(sock, peer, service).serve()
+
+
+def _serve_http2(service: Http2Service, sock: socket.socket, peer: Any) -> None:
+    try:
+        Http2Connection(sock, peer, service)
+    except OSError as error:
+        log.debug("a client has gone before its connection began: %s", error)
+        sock.close()
 
 
 def _port(listener: socket.socket) -> int:

@@ -141,6 +141,7 @@ class ProbeSite:
     """A site of a `Probe` on the first port and an application on the second that answers with its port."""
 
     allocate = None
+    http2_ports: Mapping[int, Any] = {}
 
     def __init__(self, ports: list[int], failure: str | None, drains: bool) -> None:
         self.probe = Probe()
@@ -176,6 +177,7 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 def main() -> int:
     from app.supervisor.configuration import ServerConfiguration
     from app.supervisor.server import serve
+    from app.worker.listening_sockets import Bind
 
     logging.basicConfig(level=logging.INFO)
     parser = argparse.ArgumentParser()
@@ -187,7 +189,7 @@ def main() -> int:
     options = parser.parse_args()
     return serve(
         ServerConfiguration(
-            addresses=tuple(("127.0.0.1", port) for port in options.ports),
+            addresses=tuple(Bind("127.0.0.1", port) for port in options.ports),
             make_site=lambda worker: ProbeSite(options.ports, options.failure, not options.undrained),
             last_ports=frozenset(options.ports[1:2] if options.last else ()),
             **options.settings,

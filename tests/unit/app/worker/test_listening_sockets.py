@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from app.worker.listening_sockets import BindFailed, drop_handshakes, open_listener, open_listeners
+from app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
 
 
 def test_a_taken_port_is_named() -> None:
     with open_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BindFailed, match=f"^Socket '127.0.0.1:{port}' already in use $"):
-            open_listeners([("127.0.0.1", 0), ("127.0.0.1", port)])
+            open_listeners([Bind("127.0.0.1", 0), Bind("127.0.0.1", port)])
 
 
 def test_a_port_may_be_shared_on_request() -> None:

@@ -63,7 +63,7 @@ def test_a_stop_closes_the_ports_finishes_the_site_and_closes_the_last_ports(dra
     ports.listeners.append(parts.listener("first"))
     last_ports.listeners.append(parts.listener("last"))
     times = StopTimes(drain_grace_s=0.01, exit_timeout_s=5.0)
-    assert Shutdown(parts, ports, last_ports, times, parts.tick).run() is drains  # type: ignore[arg-type]
+    assert Shutdown(parts, [ports], last_ports, times, parts.tick).run() is drains  # type: ignore[arg-type]
     assert [call for call in parts.calls if call != "tick"] == [
         "begin_exit",
         "drop_handshakes first",
@@ -92,7 +92,7 @@ def test_the_requests_of_models_are_logged_while_connections_wait_for_them() -> 
     site = Site(drains=True)
     ports = Ports([], connections)
     none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
-    assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=5.0), site.tick).run()  # type: ignore[arg-type]
+    assert Shutdown(site, [ports], none, StopTimes(exit_timeout_s=5.0), site.tick).run()  # type: ignore[arg-type]
     assert [call for call in site.calls if call != "tick"] == ["begin_exit", "log_in_flight", "finish"]
 
 
@@ -102,4 +102,4 @@ def test_a_connection_without_a_request_does_not_make_a_stop_fail() -> None:
     site = Parts(drains=True)
     ports = Ports([], connections)
     none = Ports([], Connections(CoarseClock(), ConnectionLimits(), 10))
-    assert Shutdown(site, ports, none, StopTimes(exit_timeout_s=0.0), site.tick).run()  # type: ignore[arg-type]
+    assert Shutdown(site, [ports], none, StopTimes(exit_timeout_s=0.0), site.tick).run()  # type: ignore[arg-type]

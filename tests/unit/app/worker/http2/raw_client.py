@@ -188,5 +188,16 @@ def split(received: bytes) -> list[Frame]:
     return found
 
 
+def cut(received: bytes) -> tuple[list[Frame], bytes]:
+    """The whole frames at the beginning, and the rest."""
+    at = 0
+    while len(received) - at >= frames.HEAD_SIZE:
+        end = at + frames.HEAD_SIZE + int.from_bytes(received[at : at + 3], "big")
+        if end > len(received):
+            break
+        at = end
+    return split(received[:at]), received[at:]
+
+
 def kinds(found: Sequence[Frame]) -> list[int]:
     return [frame.kind for frame in found]

@@ -1,0 +1,333 @@
+"""One HTTP/2 connection: its socket on the hub, between the wire and the protocol.
+
+Nothing waits here: the hub calls when the socket has bytes or room, and the protocol calls when it has something to
+send. So a connection costs no greenlet, and an answer no switch.
+
+Source: docs/architecture.md section 3; RFC 9113.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import gevent
+
+from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.faults import ConnectionFault
+from app.worker.http2.protocol import Http2Protocol
+from app.worker.http2.service import Http2Service
+from app.worker.http2.tls import TlsSocket
+from app.worker.phase import Phase
+from app.worker.response_parts import drop_sent
+from core.inference.tensors import Buffer
+
+log = logging.getLogger("trident.grpc")
+
+NEVER = float("inf")
+_READ = 1
+_WRITE = 2
+_RECEIVE_SIZE = 65536
+# As for HTTP/1: up to this size joining is cheaper than an iovec.
+_MAX_JOINED = 16384
+_IOV_MAX = 1024
+# How long a client may take to read the end of the connection, and how much it may send meanwhile.
+_LINGER_S = 2.0
+_MAX_DISCARDED = 64 << 20
+
+
+class Http2Connection:
+    """Serves one socket until its end. Hub thread only, and never in a greenlet: what it calls must not wait.
+
+    `phase` is NEW during the TLS handshake, APPLICATION while streams may begin, LINGER after the last byte was sent,
+    and ENDED. `idle_since` is when it was last seen with a stream, in seconds of the coarse clock.
+    """
+
+    __slots__ = (
+        "_ages_at",
+        "_dies_at",
+        "_discarded",
+        "_protocol",
+        "_readable",
+        "_reads",
+        "_service",
+        "_since",
+        "_sock",
+        "_tls",
+        "_unsent",
+        "_unsent_size",
+        "_writable",
+        "idle_since",
+        "phase",
+    )
+
+    def __init__(self, sock: socket.socket, peer: Any, service: Http2Service) -> None:
+        """`sock` is connected and does not block. Raises OSError if the client has gone."""
+        port = service.port
+        self._service = service
+        self._tls = TlsSocket(sock, port.tls) if port.tls is not None else None
+        self._sock: socket.socket | TlsSocket = self._tls or sock
+        now = service.clock.now
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
+        self._protocol = Http2Protocol(port.limits, port.application, self._flush_soon, now, name)
+        self._unsent: list[Buffer] = []
+        self._unsent_size = 0
+        self._since = self.idle_since = now
+        self._ages_at = now + service.longest_life_s()
+        self._dies_at = NEVER
+        self._discarded = 0
+        self.phase = Phase.NEW if self._tls is not None else Phase.APPLICATION
+        loop = gevent.get_hub().loop
+        self._writable: Any = None
+        self._readable: Any = loop.io(sock.fileno() if self._tls is None else self._tls.fileno(), _READ)
+        self._reads = True
+        self._readable.start(self._on_readable)
+        service.connections.open.add(self)
+        if service.connections.closing:
+            self.drain()
+
+    # What the hub calls
+
+    def _on_readable(self) -> None:
+        try:
+            if self.phase is Phase.LINGER:
+                self._discard()
+            else:
+                self._read()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error)
+        except ConnectionFault as fault:
+            log.info("the connection of %s ends: %s", self._protocol.peer, fault)
+            self._finish()
+        except Exception:  # the request boundary: no exception of an application may end in the hub
+            self._fail()
+
+    def _on_writable(self) -> None:
+        self._writable.stop()
+        if self.phase is Phase.NEW:
+            self._on_readable()
+        else:
+            self._push()
+
+    def flush(self) -> None:
+        """Send what the protocol has. The service calls this once per iteration of the loop."""
+        if self._unsent_size or self.phase is Phase.NEW or self.phase is Phase.LINGER or self.phase is Phase.ENDED:
+            return
+        self._unsent, self._unsent_size = self._protocol.take_out()
+        self._push()
+
+    # Receiving
+
+    def _read(self) -> None:
+        """Receive once. Raises BlockingIOError, OSError, and ConnectionFault."""
+        tls, sock, protocol = self._tls, self._sock, self._protocol
+        if tls is not None and self.phase is Phase.NEW:
+            self._shake_hands(tls)
+        while self.phase is Phase.APPLICATION:
+            room = protocol.room()
+            if room is not None:
+                size = sock.recv_into(room)
+                if size:
+                    protocol.filled(size)
+            else:
+                content = sock.recv(_RECEIVE_SIZE)
+                size = len(content)
+                if size:
+                    protocol.receive(content)
+            if not size:
+                raise ConnectionResetError("the client has closed it")
+            if tls is None or not tls.pending():
+                break
+        if self._unsent_size:
+            self._stop_questions()
+
+    def _shake_hands(self, tls: TlsSocket) -> None:
+        tls.shake_hands()
+        if tls.is_open:
+            self.phase = Phase.APPLICATION
+            self._flush_soon()
+        elif tls.wants_to_write:
+            self._watch_writable()
+
+    def _stop_questions(self) -> None:
+        """Receive no more from a client whose socket is full of answers: more of them would only pile up."""
+        outbox = self._protocol.outbox
+        waiting = self._unsent_size + outbox.size + outbox.unsent
+        if self._reads and waiting > self._service.port.limits.high_water:
+            self._reads = False
+            self._readable.stop()
+
+    def _discard(self) -> None:
+        received = len(self._sock.recv(_RECEIVE_SIZE))
+        self._discarded += received
+        if not received or self._discarded > _MAX_DISCARDED:
+            self.close()
+
+    # Sending
+
+    def _flush_soon(self) -> None:
+        self._service.flush_soon(self)
+
+    def _push(self) -> None:
+        """Send until the socket has no more room."""
+        try:
+            self._send()
+        except OSError as error:
+            self._lost(error)
+            return
+        if self._unsent_size:
+            self._watch_writable()
+            self._stop_questions()
+            return
+        try:
+            self._sent_all()
+        except OSError as error:
+            self._lost(error)
+        except Exception:  # the request boundary, as in `_on_readable`
+            self._fail()
+
+    def _send(self) -> None:
+        """Raises OSError at the end of the connection."""
+        parts, left, sock = self._unsent, self._unsent_size, self._sock
+        try:
+            while left:
+                if left <= _MAX_JOINED:
+                    if len(parts) > 1:
+                        parts = self._unsent = [b"".join(parts)]
+                    sent = sock.send(parts[0])
+                else:
+                    sent = sock.sendmsg(parts[:_IOV_MAX])
+                left -= sent
+                self._since = self._service.clock.now
+                if left:
+                    drop_sent(parts, sent)
+        except BlockingIOError:
+            pass
+        self._unsent_size = left
+        if not left:
+            self._unsent = []
+
+    def _sent_all(self) -> None:
+        """The socket has taken everything: continue with what waited for it, or come to the end."""
+        if self.phase is Phase.SEND:
+            self._linger()
+            return
+        protocol = self._protocol
+        protocol.pump()
+        if not self._reads:
+            self._reads = True
+            self._readable.start(self._on_readable)
+        if protocol.out_size:
+            self._flush_soon()  # also for what came while the socket was full, of which the protocol has told already
+        elif protocol.is_finished:
+            self._finish()
+
+    def _watch_writable(self) -> None:
+        if self._writable is None:
+            self._writable = gevent.get_hub().loop.io(self._sock.fileno(), _WRITE)
+        self._writable.start(self._on_writable)
+
+    # Time and end
+
+    def tick(self) -> None:
+        """Advance the clock to that of the service."""
+        now = self._service.clock.now
+        if self.phase is Phase.APPLICATION:
+            try:
+                self._tick(now)
+            except Exception:  # the request boundary, as in `_on_readable`
+                self._fail()
+        elif now - self._since > (_LINGER_S if self.phase is Phase.LINGER else self._service.port.limits.handshake_s):
+            self.close()
+
+    def _tick(self, now: float) -> None:
+        protocol = self._protocol
+        if protocol.streams:
+            self.idle_since = now
+        if not protocol.tick(now):
+            self._finish()
+        elif self._unsent_size and now - self._since > self._service.port.limits.stall_s:
+            self._lost(TimeoutError("the client did not take its answers"))
+        elif now > self._ages_at:
+            self._ages_at = NEVER
+            self._dies_at = now + self._service.port.age_grace_s
+            self.drain()
+        elif now > self._dies_at:
+            self._cancel_all(ErrorCode.NO_ERROR, "max_age")
+            self._finish()
+
+    def has_streams(self) -> bool:
+        return self.phase is Phase.APPLICATION and bool(self._protocol.streams)
+
+    def is_held_up(self) -> bool:
+        """Whether nothing is received because the client does not take the answers."""
+        return not self._reads
+
+    def is_idle(self) -> bool:
+        """Whether it may end without the loss of a call."""
+        return self.phase is Phase.NEW or (self.phase is Phase.APPLICATION and not self._protocol.streams)
+
+    def make_room(self) -> None:
+        """End an idle connection, so that its place is free."""
+        if self.phase is Phase.NEW:
+            self.close()
+        else:
+            self.drain()
+
+    def drain(self) -> None:
+        """Take no more streams after a round trip, and end when the last has ended."""
+        if self.phase in (Phase.NEW, Phase.APPLICATION):
+            self._protocol.drain()
+
+    def _finish(self) -> None:
+        """Send what the protocol still has, among it the GOAWAY, and let the client read it."""
+        if self.phase is Phase.APPLICATION:
+            if not self._protocol.is_finished:
+                self._cancel_all()
+            self.phase = Phase.SEND
+            self._since = self._service.clock.now
+            self._readable.stop()
+            self._flush_soon()
+
+    def _linger(self) -> None:
+        """Wait until the client has read everything: to close a socket with unread bytes would reset the connection,
+        and what is on its way to the client would be lost."""
+        self.phase = Phase.LINGER
+        self._since = self._service.clock.now
+        self._sock.shutdown(socket.SHUT_WR)
+        self._readable.start(self._on_readable)
+
+    def _cancel_all(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
+        """Cancel the calls of the streams that are left, with a GOAWAY unless one has said why."""
+        try:
+            self._protocol.close(code, text)
+        except Exception:  # the request boundary, as in `_on_readable`
+            log.exception("a call of %s could not be cancelled", self._protocol.peer)
+
+    def _fail(self) -> None:
+        log.exception("the connection of %s failed", self._protocol.peer)
+        self._cancel_all(ErrorCode.INTERNAL_ERROR, "internal error")
+        self._finish()
+
+    def _lost(self, error: OSError) -> None:
+        log.debug("the connection of %s has ended: %s", self._protocol.peer, error)
+        self.close()
+
+    def close(self) -> None:
+        """End it at once, and cancel the calls of its streams."""
+        if self.phase is Phase.ENDED:
+            return
+        self.phase = Phase.ENDED
+        self._readable.stop()
+        self._readable.close()
+        if self._writable is not None:
+            self._writable.stop()
+            self._writable.close()
+        self._unsent = []
+        self._unsent_size = 0
+        self._service.connections.open.discard(self)
+        self._sock.close()
+        self._cancel_all()
