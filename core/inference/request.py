@@ -101,20 +101,21 @@ class InferenceRequest:
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
         """The same request for other inputs, under another id."""
+        # Known requests are made this way. Setting the attributes takes a third of the time of the constructor's call.
+        made = object.__new__(InferenceRequest)
         parameters = self.parameters
-        return InferenceRequest(
-            self.model_name,
-            inputs,
-            model_version=model_version,
-            id=id,
-            outputs=self.outputs,
-            parameters=None if parameters is None else parameters.copy(),
-            priority=self.priority,
-            timeout_us=self.timeout_us,
-            correlation_id=self.correlation_id,
-            sequence_start=self.sequence_start,
-            sequence_end=self.sequence_end,
-        )
+        made.model_name = self.model_name
+        made.inputs = inputs
+        made.model_version = model_version
+        made.id = id
+        made.outputs = self.outputs
+        made.parameters = None if parameters is None else parameters.copy()
+        made.priority = self.priority
+        made.timeout_us = self.timeout_us
+        made.correlation_id = self.correlation_id
+        made.sequence_start = self.sequence_start
+        made.sequence_end = self.sequence_end
+        return made
 
     @property
     def nbytes(self) -> int:

@@ -54,22 +54,19 @@ class RequestDecoder:
 
         Raises MalformedMessage, InvalidRequest, Unsupported and the lookup errors of `Engine.model`.
         """
+        known = self._known.recall(message)
+        if known is not None:
+            request, plan = known
+            model = self._find(request.model_name, request.model_version, stream)
+            for name, value in forwarded:
+                forward_header(request, name, value)
+            return DecodedRequest(model, request, plan)
         head = head_of(message)
-        if head is not None:
-            known = self._known.recall(head, message)
-            if known is not None:
-                request, plan = known
-                model = self._find(request.model_name, request.model_version, stream)
-                for name, value in forwarded:
-                    forward_header(request, name, value)
-                return DecodedRequest(model, request, plan)
-            tensors = tensors_from(message, head.end)
-            if tensors is not None:
-                return self._decode(
-                    head, message_of("ModelInferRequest", message[: head.end]), tensors, forwarded, stream
-                )
-        parsed = message_of("ModelInferRequest", message)
-        return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
+        tensors = None if head is None else tensors_from(message, head[2])
+        if head is None or tensors is None:
+            parsed = message_of("ModelInferRequest", message)
+            return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
+        return self._decode(head, message_of("ModelInferRequest", message[: head[2]]), tensors, forwarded, stream)
 
     def _find(self, name: str, version: int, stream: bool) -> ServedModel:
         model = self._models.model(name, version)
@@ -107,7 +104,7 @@ def request_id(message: Buffer) -> str:
     """The id of a request that `RequestDecoder.decode` refused; "" if it has none, or nobody can read it."""
     head = head_of(message)
     try:
-        found: str = message_of("ModelInferRequest", message if head is None else message[: head.end]).id
+        found: str = message_of("ModelInferRequest", message if head is None else message[: head[2]]).id
     except MalformedMessage:
         return ""
     return found

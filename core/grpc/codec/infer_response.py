@@ -17,7 +17,7 @@ from core.grpc.codec.response_plan import ResponsePlan
 from core.grpc.messages.wire import length_field, length_prefix, packed_integers, string_field, varint
 from core.inference.layout import TensorLayout
 from core.inference.request import Parameter
-from core.inference.response import InferenceResponse, PackedOutputs
+from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import Buffer, Shape
 from core.memo import Memo
 
@@ -50,31 +50,29 @@ _FINAL = {final: _entry("triton_final_response", bytes((1 << 3, final))) for fin
 class _Head:
     """What stands before and between the tensors of responses that have the same outputs. Any thread."""
 
-    __slots__ = ("names", "outputs")
+    __slots__ = ("_pieces", "names", "outputs")
 
     def __init__(self, model_name: str, model_version: int, outputs: Iterable[tuple[str, str, Shape]]) -> None:
         self.names = string_field(1, model_name) + string_field(2, str(model_version))
         self.outputs = b"".join([_output(*output) for output in outputs])
+        self._pieces: list[tuple[bytes, int, int]] = []
 
-
-class _PackedHead(_Head):
-    """The same for outputs with a layout."""
-
-    __slots__ = ("_pieces",)
-
-    def __init__(self, model_name: str, model_version: int, layout: TensorLayout) -> None:
-        super().__init__(model_name, model_version, [entry[:3] for entry in layout.entries])
-        self._pieces = [(length_prefix(_CONTENTS, end - start), start, end) for *_, start, end in layout.entries]
+    @staticmethod
+    def of_layout(model_name: str, model_version: int, layout: TensorLayout) -> _Head:
+        head = _Head(model_name, model_version, [entry[:3] for entry in layout.entries])
+        head._pieces = [(length_prefix(_CONTENTS, end - start), start, end) for *_, start, end in layout.entries]
+        return head
 
     def write(self, middle: bytes, content: memoryview) -> bytes:
-        """The message. `middle` are the id and the parameters."""
+        """The message with outputs that have a layout. `middle` are the id and the parameters."""
         parts: list[Buffer] = [self.names, middle, self.outputs]
         for prefix, start, end in self._pieces:
             parts += (prefix, content[start:end])
         return b"".join(parts)
 
 
-_heads: Memo[tuple[str, int, TensorLayout], _PackedHead] = Memo(_MOST_HEADS)
+# The key is the model, its version, and the layout of the outputs, or the name, datatype and shape of each.
+_heads: Memo[tuple[object, ...], _Head] = Memo(_MOST_HEADS)
 
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
@@ -126,23 +124,29 @@ def _encoded(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, p
         key = (response.model_name, response.model_version, outputs.layout)
         head = _heads.get(key)
         if head is None:
-            head = _heads[key] = _PackedHead(*key)
+            head = _heads[key] = _Head.of_layout(*key)
         message = head.write(middle, outputs.content)
         return [message], len(message)
     return _separate(response, plan, spec, middle)
 
 
 def _separate(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, middle: bytes) -> Encoded:
-    outputs = list(response.outputs)
+    outputs: Iterable[OutputTensor] = response.outputs
     if plan.classes is not None:
         outputs = [classified(output, plan.classes.get(output.name, 0), spec) for output in outputs]
-    contents = [output.content() for output in outputs]
-    described = [(output.name, output.datatype, output.shape) for output in outputs]
-    head = _Head(response.model_name, response.model_version, described)
+    described = tuple([(output.name, output.datatype, output.shape) for output in outputs])
+    key = (response.model_name, response.model_version, described)
+    head = _heads.get(key)
+    if head is None:
+        head = _heads[key] = _Head(*key)
     parts: list[Buffer] = [head.names + middle + head.outputs]
-    for content in contents:
-        parts += (length_prefix(_CONTENTS, len(content)), content)
-    return _limited(parts, sum(map(len, parts)))
+    size = len(parts[0])
+    for output in outputs:
+        content = output.content()
+        prefix = length_prefix(_CONTENTS, len(content))
+        parts += (prefix, content)
+        size += len(prefix) + len(content)
+    return _limited(parts, size)
 
 
 def _limited(parts: list[Buffer], size: int) -> Encoded:

@@ -7,24 +7,21 @@ Source: docs/spec/grpc.md section 1.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from core.grpc.messages.wire import read_length
 from core.inference.tensors import Buffer
+from core.memo import Memo
 
-_ID_TAG = 3 << 3 | 2
 TENSOR = 7
 _TENSOR_TAG = TENSOR << 3 | 2
+_VERSION_TAG = 2 << 3 | 2
+_ID_TAG = 3 << 3 | 2
 # The fields before the tensors: all are strings or messages.
-_HEAD = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))
+_HEAD_TAGS = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))
+_ONE_BYTE = 127
+_MOST_SIZES = 512
 
-
-class MessageHead(NamedTuple):
-    """`text` is all before the tensors, without the field of the id; `id` its content. `end` is where tensors begin."""
-
-    text: bytes
-    id: bytes
-    end: int
+# All before the tensors without the field of the id, the content of that field, and where the tensors begin.
+MessageHead = tuple[bytes, bytes, int]
 
 
 def head_of(message: Buffer) -> MessageHead | None:
@@ -36,11 +33,11 @@ def head_of(message: Buffer) -> MessageHead | None:
             tag = message[at]
             if tag == _TENSOR_TAG:
                 break
-            if tag not in _HEAD:
+            if tag not in _HEAD_TAGS:
                 return None
             length = message[at + 1]
             start = at + 2
-            if length > 127:
+            if length > _ONE_BYTE:
                 length, start = read_length(message, at + 1)
             if tag == _ID_TAG:
                 if id_end:
@@ -52,9 +49,8 @@ def head_of(message: Buffer) -> MessageHead | None:
     if at > size:
         return None
     if not id_end:
-        return MessageHead(bytes(message[:at]), b"", at)
-    text = bytes(message[:id_start]) + bytes(message[id_end:at])
-    return MessageHead(text, bytes(message[id_content:id_end]), at)
+        return bytes(message[:at]), b"", at
+    return bytes(message[:id_start]) + bytes(message[id_end:at]), bytes(message[id_content:id_end]), at
 
 
 def tensors_from(message: Buffer, at: int) -> list[memoryview] | None:
@@ -72,3 +68,48 @@ def tensors_from(message: Buffer, at: int) -> list[memoryview] | None:
     except (IndexError, ValueError):
         return None
     return tensors if at == size else None
+
+
+class HeadSizes:
+    """The sizes of the heads of earlier messages, by the size of the message, both without the id. Any thread.
+
+    Cutting a message where one of its size was cut takes a fifth of the time of reading its fields.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: Memo[int, int] = Memo(_MOST_SIZES)
+
+    def learn(self, message: Buffer, head: MessageHead) -> None:
+        text, _, end = head
+        self._sizes[len(message) - end + len(text)] = len(text)
+
+    def guess(self, message: Buffer) -> MessageHead | None:
+        """What `head_of` returns, if the message is like the last one of its size; None if it cannot be.
+
+        It is right if a message without an id begins with the returned text, or did so once. Then the first field, and
+        a version after it, end where they end here, and the id stands between two fields.
+        """
+        try:
+            length = message[1]
+            if length > _ONE_BYTE:
+                return None
+            at = length + 2
+            tag = message[at]
+            if tag == _VERSION_TAG:
+                length = message[at + 1]
+                if length > _ONE_BYTE:
+                    return None
+                at += length + 2
+                tag = message[at]
+            if tag != _ID_TAG:
+                end = self._sizes.get(len(message))
+                return None if end is None else (bytes(message[:end]), b"", end)
+            length = message[at + 1]
+            end = self._sizes.get(len(message) - length - 2)
+            if length > _ONE_BYTE or end is None:
+                return None
+            after = at + length + 2
+            end += length + 2
+            return bytes(message[:at]) + bytes(message[after:end]), bytes(message[at + 2 : after]), end
+        except IndexError:
+            return None

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.grpc.codec.infer_request import RequestDecoder
+from core.grpc.codec.known_heads import KnownHeads
+from core.inference.request import PackedInputs
+from tests.unit.core.grpc.codec.messages import FIRST, SECOND, decode, infer_message
+from tests.unit.fake_engine import FakeEngine
+
+
+def test_small_tensors_of_a_known_request_are_one_run_with_one_layout() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    decode(infer_message(), decoder=decoder)
+    layouts = set()
+    for request_id in ("a", "b", ""):
+        inputs = decode(infer_message(id=request_id), decoder=decoder).request.inputs
+        assert isinstance(inputs, PackedInputs)
+        assert bytes(inputs.content) == FIRST + SECOND
+        layouts.add(inputs.layout)
+    assert len(layouts) == 1
+
+
+def test_large_tensors_of_a_known_request_are_views_of_its_message() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    large = infer_message()
+    large.raw_input_contents[0] = bytes(100_000)
+    decode(large, decoder=decoder)
+    message = bytearray(large.SerializeToString())
+    inputs = decode(memoryview(message), decoder=decoder).request.inputs
+    assert [len(tensor.data) for tensor in inputs] == [100_000, 64]
+    message[-1] = 7
+    assert bytes(inputs[1].data)[-1] == 7
+
+
+def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    for large in (b"", bytes(100_000)):
+        first = infer_message()
+        first.raw_input_contents[0] = large + FIRST
+        decode(first, decoder=decoder)
+        moved = infer_message()
+        moved.raw_input_contents[0] = large + FIRST[:-4]
+        moved.raw_input_contents[1] = SECOND + bytes(4)
+        inputs = decode(moved, decoder=decoder).request.inputs
+        assert [bytes(tensor.data) for tensor in inputs] == list(moved.raw_input_contents)
+
+
+def test_two_heads_in_messages_of_one_size_are_told_apart() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    shapes = ([1, 16], [16, 1])
+    for _ in range(3):
+        for shape in shapes:
+            message = infer_message()
+            message.inputs[0].shape[:] = shape
+            assert decode(message, decoder=decoder).request.inputs[0].shape == tuple(shape)
+
+
+def test_a_request_with_an_id_that_is_no_text_is_not_known() -> None:
+    known = KnownHeads()
+    decoder = RequestDecoder(FakeEngine())
+    decode(infer_message(id="a"), decoder=decoder)
+    message = infer_message(id="a").SerializeToString().replace(b"\x1a\x01a", b"\x1a\x01\xff")
+    assert known.recall(message) is None
+    assert decoder._known.recall(message) is None
+
+
+@pytest.mark.parametrize("size", [0, 2048])
+def test_a_request_without_tensors_and_one_with_a_long_head_are_not_remembered(size: int) -> None:
+    decoder = RequestDecoder(FakeEngine())
+    message = infer_message()
+    if size:
+        message.inputs[0].name = "n" * size
+    else:
+        message.ClearField("inputs")
+        message.ClearField("raw_input_contents")
+    content = message.SerializeToString()
+    decode(content, decoder=decoder)
+    assert decoder._known.recall(content) is None
+
+
+def test_unaligned_tensors_of_a_known_request_become_aligned_arrays() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    message = infer_message()
+    message.raw_input_contents[0] = b"odd"
+    message.inputs[0].datatype = "INT8"
+    message.inputs[0].shape[:] = [3]
+    decode(message, decoder=decoder)
+    second = decode(message, decoder=decoder).request.inputs[1]
+    assert second.array.flags.aligned
+    assert np.array_equal(second.array, np.ones((1, 16), np.int32))
