@@ -40,11 +40,11 @@ def monitored_servers(folder: Path) -> Iterator[dict[str, str]]:
     with (
         S3Emulator() as emulator,
         cloud_server(folder, "plain.log", _fill(emulator, folder), *_PLAIN, ready=False) as plain,
-        _multi_model(folder) as container,
+        multi_model(folder) as container,
         _gpu_page() as gpu_address,
     ):
         until(lambda: _is_ready(plain, "digits") and _is_ready(plain, "picky"), plain.log_text)
-        with _repeated(lambda: _ask_plain(plain)), _repeated(lambda: _ask_container(container, folder)):
+        with repeated(lambda: _ask_plain(plain)), repeated(lambda: _ask_container(container, folder)):
             yield {
                 "plain": f"{HOST}:{plain.metrics_port}",
                 "sagemaker-mme": f"{HOST}:{container.port}",
@@ -64,7 +64,7 @@ def _fill(emulator: S3Emulator, folder: Path) -> str:
     return f"s3://{emulator.address}/{_BUCKET}"
 
 
-def _multi_model(folder: Path) -> SageMakerContainer:
+def multi_model(folder: Path) -> SageMakerContainer:
     root = folder / "models"
     shutil.copytree(ROOT / "deploy" / "models" / "digits", root / "small" / "model")
     shutil.copytree(ROOT / "deploy" / "models" / "digits", root / "large" / "model")
@@ -102,7 +102,7 @@ def _gpu_page() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _repeated(requests: Callable[[], None]) -> Iterator[None]:
+def repeated(requests: Callable[[], None]) -> Iterator[None]:
     """Call a function in a loop on a thread. Its exception is raised at the end."""
     ended = threading.Event()
     errors: list[BaseException] = []
@@ -126,10 +126,10 @@ def _repeated(requests: Callable[[], None]) -> Iterator[None]:
 
 
 def _is_ready(server: ServerProcess, model: str) -> bool:
-    return server.process.poll() is None and _status(server, "GET", f"/v2/models/{model}/ready") == 200
+    return server.process.poll() is None and status_of(server, "GET", f"/v2/models/{model}/ready") == 200
 
 
-def _status(server: ServerProcess, method: str, path: str, body: bytes | None = None) -> int:
+def status_of(server: ServerProcess, method: str, path: str, body: bytes | None = None) -> int:
     try:
         return server.request(method, path, body)[0]
     except OSError:
@@ -148,7 +148,7 @@ def _ask_plain(server: ServerProcess) -> None:
         ("GET", "/v2/health/ready", None): 400,
         ("POST", "/v2/repository/index", None): 200,
     }
-    found = {key: _status(server, *key) for key in expected}
+    found = {key: status_of(server, *key) for key in expected}
     assert found == expected, server.log_text()[-4000:]
 
 
