@@ -29,8 +29,9 @@ class GrpcApplication:
     def __init__(
         self, engine: Engine, options: GrpcOptions, bridge: HubBridge, spawn: Spawn, allocate: Allocate | None = None
     ) -> None:
-        self.front_end = GrpcFrontEnd(engine, options, bridge, spawn, allocate)
-        self._methods = {method.path: method for method in methods(reflection=options.reflection)}
+        rows = methods(reflection=options.reflection)
+        self.front_end = GrpcFrontEnd(engine, options, bridge, spawn, allocate, rows)
+        self._methods = {method.path: method for method in rows}
         self._restrictions = Restrictions(options.restricted, GRPC)
 
     @property
@@ -63,6 +64,10 @@ class GrpcApplication:
     def begin_exit(self) -> None:
         """Accept no new inference. Calls that began are answered."""
         self.front_end.begin_exit()
+
+    def request_metrics_page(self) -> bytes:
+        """Counts of calls as Prometheus' text. Any thread."""
+        return self.front_end.counts.page()
 
     def _judge(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         """Add to `head` what the options say about it. Raises ApiRestricted."""

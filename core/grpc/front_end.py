@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
@@ -12,7 +12,10 @@ from core.frontend.bridge import HubBridge
 from core.frontend.request_body import Allocate
 from core.grpc.codec.infer_request import DecodedRequest, Forwarded, RequestDecoder
 from core.grpc.compression import LEVELS
+from core.grpc.methods import Method
 from core.grpc.options import GrpcOptions
+from core.grpc.readiness_watch import ReadinessWatch
+from core.grpc.response_counts import ResponseCounts
 from core.inference.tensors import Buffer
 from core.waiting.deadlines import Deadlines
 
@@ -34,7 +37,13 @@ class GrpcFrontEnd:
     """
 
     def __init__(
-        self, engine: Engine, options: GrpcOptions, bridge: HubBridge, spawn: Spawn, allocate: Allocate | None = None
+        self,
+        engine: Engine,
+        options: GrpcOptions,
+        bridge: HubBridge,
+        spawn: Spawn,
+        allocate: Allocate | None,
+        methods: Sequence[Method],
     ) -> None:
         self.engine = engine
         self.options = options
@@ -44,6 +53,8 @@ class GrpcFrontEnd:
         self._decoder = RequestDecoder(ModelsAtHand(engine))
         self.decode: Decode = _not_loaded
         self.deadlines: Deadlines = bridge.deadlines
+        self.counts = ResponseCounts(methods, self.deadlines)
+        self.readiness = ReadinessWatch(engine, self.deadlines)
         self.compression = LEVELS[options.compression_level]
         self.is_exiting = False
 
@@ -69,9 +80,6 @@ class GrpcFrontEnd:
         """Refuse new inference from now on."""
         self.is_exiting = True
         self.decode = _refuse
-
-    def note_end(self) -> None:
-        """A call has ended and was counted in its method."""
 
 
 def _not_loaded(message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:

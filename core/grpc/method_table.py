@@ -6,8 +6,10 @@ Source: docs/spec/grpc.md section 1, groups: section 2.
 from __future__ import annotations
 
 from core.grpc.calls.infer_call import InferCall
+from core.grpc.calls.reflection_call import ReflectionCall
 from core.grpc.calls.rpc_call import RpcCall
 from core.grpc.calls.stream_infer_call import StreamInferCall
+from core.grpc.calls.watch_call import WatchCall
 from core.grpc.methods import Method, Rpc
 from core.grpc.rpcs import disabled, health, metadata, repository
 
@@ -17,6 +19,7 @@ HEALTH = "grpc.health.v1.Health"
 
 def methods(*, reflection: bool) -> list[Method]:
     """The rows of a front end, which counts in them."""
+    versions = ("v1", "v1alpha") if reflection else ()
     return [
         Method(INFERENCE, "ModelInfer", "inference", InferCall),
         Method(INFERENCE, "ModelStreamInfer", "inference", StreamInferCall),
@@ -39,6 +42,11 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("TraceSetting", "trace", disabled.trace_setting),
         _waiting("LogSettings", "logging", disabled.log_settings),
         Method(HEALTH, "Check", "health", RpcCall, health.check),
+        Method(HEALTH, "Watch", "health", WatchCall),
+        *(
+            Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", ReflectionCall)
+            for version in versions
+        ),
     ]
 
 

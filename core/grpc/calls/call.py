@@ -235,10 +235,7 @@ class Call:
         self._reader = None
         if self._tick:
             self.front_end.deadlines.remove(self._tick, self)
-        method = self.head.method
-        if method is not None:
-            method.ended[status] += 1
-        self.front_end.note_end()
+        self.front_end.counts.count(self.head.method, status)
         if not self.busy:
             self._release()
 

@@ -1,0 +1,57 @@
+"""How many calls ended, by method and status, for the metrics page.
+
+Counting in the metrics library takes a microsecond and more, so the calls count in their methods, and what they counted
+is taken over from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+
+from core.grpc.calls.refused_call import RefusedCall
+from core.grpc.methods import Method
+from core.grpc.status import Status
+from core.waiting.deadlines import Deadlines
+
+_TAKEN_OVER_AFTER_S = 0.25
+
+
+class ResponseCounts:
+    """On the hub's thread, but for `page`."""
+
+    __slots__ = ("_counter", "_deadlines", "_is_due", "_methods", "_registry", "_unknown")
+
+    def __init__(self, methods: Sequence[Method], deadlines: Deadlines) -> None:
+        # What is no call, and calls of methods that there are not: clients can make up as many names as they like.
+        self._unknown = Method("", "", "", RefusedCall)
+        self._methods = (*methods, self._unknown)
+        self._deadlines = deadlines
+        self._is_due = False
+        self._registry = CollectorRegistry()
+        self._counter = Counter(
+            "trident_grpc_responses",
+            "Calls over gRPC that have ended; a stream counts once",
+            ("method", "status"),
+            registry=self._registry,
+        )
+
+    def count(self, method: Method | None, status: Status) -> None:
+        (method or self._unknown).ended[status] += 1
+        if not self._is_due:
+            self._is_due = True
+            self._deadlines.add(_TAKEN_OVER_AFTER_S, self)
+
+    def expire(self) -> None:
+        """Take over what was counted."""
+        self._is_due = False
+        for method in self._methods:
+            for status, count in zip(Status, method.ended, strict=True):
+                if count:
+                    self._counter.labels(method.name, status.name).inc(count)
+                    method.ended[status] = 0
+
+    def page(self) -> bytes:
+        """The counts of this process in Prometheus' text format. They may be a quarter of a second old."""
+        return generate_latest(self._registry)
