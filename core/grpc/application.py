@@ -5,6 +5,8 @@ Source: docs/spec/grpc.md.
 
 from __future__ import annotations
 
+import logging
+
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.frontend.bridge import HubBridge
@@ -19,6 +21,11 @@ from core.grpc.method_table import methods
 from core.grpc.options import GrpcOptions
 from core.grpc.request_head import VOLATILE, RequestHead, read_head, with_volatile
 from core.grpc.transport import Fields, Receiver, Stream
+from core.observability.logging import verbose_level
+
+_log = logging.getLogger("trident.grpc")
+# As for HTTP's requests.
+_LEVEL = verbose_level(1)
 
 
 class GrpcApplication:
@@ -32,6 +39,7 @@ class GrpcApplication:
         rows = methods(reflection=options.reflection)
         self.front_end = GrpcFrontEnd(engine, options, bridge, spawn, allocate, rows)
         self._methods = {method.path: method for method in rows}
+        self._logs_calls = options.log_calls
         self._restrictions = Restrictions(options.restricted, GRPC)
 
     @property
@@ -54,6 +62,8 @@ class GrpcApplication:
         return copy
 
     def open(self, stream: Stream, head: RequestHead) -> Receiver:
+        if self._logs_calls:
+            _log.log(_LEVEL, "gRPC request: %s", head.path)
         if head.error is not None or head.http_status:
             refused = RefusedCall(self.front_end, stream, head)
             refused.refuse()

@@ -92,3 +92,17 @@ def test_a_head_serves_all_calls_but_for_its_volatile_fields() -> None:
         assert (head.forwarded, other.forwarded) == ((("my-a", "1"),), (("my-a", "1"), ("x-request-id", "r")))
 
     with_client(FakeEngine(), test, GrpcOptions(header_forward_pattern="my-|x-"))
+
+
+@pytest.mark.parametrize("log_calls", [True, False])
+def test_a_line_for_each_call_is_in_the_log_if_it_is_wanted(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(1)
+
+    def test(client: Client) -> None:
+        client.call("ServerLive")
+        client.begin("Nope")
+
+    with_client(FakeEngine(), test, GrpcOptions(log_calls=log_calls))
+    lines = [record.getMessage() for record in caplog.records if "gRPC request" in record.getMessage()]
+    expected = [f"gRPC request: /inference.GRPCInferenceService/{name}" for name in ("ServerLive", "Nope")]
+    assert lines == (expected if log_calls else [])
