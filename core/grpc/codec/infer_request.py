@@ -68,6 +68,13 @@ class RequestDecoder:
             return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
         return self._decode(head, message_of("ModelInferRequest", message[: head[2]]), tensors, forwarded, stream)
 
+    def tensor_offset(self, size: int) -> int:
+        """Where in a message of `size` bytes the first tensor probably begins, from earlier ones; 0 if unknown.
+
+        A tensor that lies at a multiple of its element size in memory is not copied. Copying 600 KB takes 13 us.
+        """
+        return self._known.tensor_offset(size)
+
     def _find(self, name: str, version: int, stream: bool) -> ServedModel:
         model = self._models.model(name, version)
         if not stream and model.spec.decoupled:

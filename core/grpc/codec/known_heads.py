@@ -17,16 +17,18 @@ from core.grpc.messages.wire import length_prefix
 from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from core.inference.tensors import Buffer, Shape
+from core.memo import Memo
 
 _MAX_HEAD_SIZE = 2048
 # Copying smaller tensors together takes less time than an array for each of them.
 _LARGE = 16384
+_MOST_OFFSETS = 512
 
 
 class _KnownHead:
     """A decoded request without its id and its tensors. Any thread."""
 
-    __slots__ = ("_layout", "_named", "_places", "_prefixes", "_request", "_size", "_unpack", "plan")
+    __slots__ = ("_layout", "_named", "_places", "_prefixes", "_request", "_size", "_unpack", "plan", "prefix_size")
 
     def __init__(
         self, request: InferenceRequest, own: dict[str, Parameter] | None, sizes: list[int], plan: ResponsePlan
@@ -45,6 +47,7 @@ class _KnownHead:
             at += len(prefix) + size
             self._places.append((at - size, at))
         self._size = at
+        self.prefix_size = len(prefixes[0])
         self._unpack: Callable[[Buffer, int], tuple[bytes, ...]] | None = None
         self._layout = layout_of([(*named, size) for named, size in zip(self._named, sizes, strict=True)])
         if at <= _LARGE:
@@ -91,6 +94,7 @@ class KnownHeads:
     def __init__(self) -> None:
         self._known: KnownTexts[_KnownHead] = KnownTexts()
         self._sizes = HeadSizes()
+        self._offsets: Memo[int, int] = Memo(_MOST_OFFSETS)
 
     def recall(self, message: Buffer) -> tuple[InferenceRequest, ResponsePlan] | None:
         """The request in `message`; None if it is unknown, or only protobuf can tell."""
@@ -110,7 +114,14 @@ class KnownHeads:
         if request is None:
             return None
         self._known.hits += 1
+        size = len(message)
+        if size > _LARGE and self._offsets.get(size) != end + known.prefix_size:
+            self._offsets[size] = end + known.prefix_size
         return request, known.plan
+
+    def tensor_offset(self, size: int) -> int:
+        """Where the first tensor began in the last known message of `size` bytes; 0 without one."""
+        return self._offsets.get(size, 0)
 
     def remember(
         self,

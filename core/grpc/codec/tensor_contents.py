@@ -5,11 +5,12 @@ Source: docs/spec/grpc.md section 3 "Tensor data", point 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from core.errors import InvalidRequest
+from core.grpc.messages.wire import read_length
 from core.inference.tensors import BY_NAME, Array, bytes_array
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("fp64_contents", "FP64", ()),
     ("bytes_contents", "BYTES", ()),
 )
+# Their elements have a fixed size on the wire; a flag is written as one byte.
+_COPIED = frozenset({"BOOL", "FP32", "FP64"})
 INVALID_DATATYPE = "<invalid>"
 
 
@@ -48,8 +51,21 @@ def array_of_contents(contents: InferTensorContents, datatype: str, name: str, m
             raise InvalidRequest(f"{where} of type '{given}', expected datatype '{expected}'")
         if own == "BYTES":
             array = bytes_array(elements, (len(elements),))
+        elif own in _COPIED:
+            array = _written(contents, BY_NAME[own].dtype, len(elements))
         else:
             array = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
             if given != own:
                 array = array.astype(BY_NAME[given].dtype)
+    return array
+
+
+def _written(contents: InferTensorContents, dtype: np.dtype[Any], count: int) -> Array:
+    """The elements of the first field that has any, whose wire format is that of the array.
+
+    Protobuf gives its elements one by one, but it writes a field of 600 KB in 50 us.
+    """
+    content = contents.SerializeToString()
+    size, start = read_length(content, 1)
+    array: Array = np.frombuffer(content[start : start + size], dtype, count)  # a copy, which is aligned
     return array

@@ -90,3 +90,16 @@ def test_unaligned_tensors_of_a_known_request_become_aligned_arrays() -> None:
     second = decode(message, decoder=decoder).request.inputs[1]
     assert second.array.flags.aligned
     assert np.array_equal(second.array, np.ones((1, 16), np.int32))
+
+
+def test_the_place_of_the_first_tensor_is_known_by_the_size_of_its_message() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    large = infer_message(id="a")
+    large.raw_input_contents[0] = bytes(100_000)
+    message = large.SerializeToString()
+    assert decoder.tensor_offset(len(message)) == 0
+    for _ in range(2):
+        decode(message, decoder=decoder)
+    offset = decoder.tensor_offset(len(message))
+    assert message[offset - 4 : offset] == b"\x3a\xa0\x8d\x06"
+    assert decoder.tensor_offset(len(message) + 1) == 0
