@@ -46,7 +46,7 @@ def redirect_route(endpoint: VertexEndpoint, metrics: Route) -> Route:
     """The route that takes the place of the predict route for a request with the header."""
     infer = Route("infer", INFER.rules, INFER.group, POST, partial(_infer, endpoint))
     targets = RouteMap([metrics, infer, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
-    return Route("redirect", (), "", POST, partial(_redirect, targets))
+    return Route("redirect", (), "", POST, partial(_redirect, targets), passes_on=True)
 
 
 def _infer(

@@ -28,7 +28,7 @@ def platform_routes(endpoint: VertexEndpoint) -> dict[str, Route]:
     health_route = Route("health", (), "health", GET, partial(health, endpoint))
     predict_route = Route("predict", (), "inference", POST, partial(predict, endpoint))
     if settings.health_route == settings.predict_route:
-        both = Route("by_method", (), "", GET | POST, partial(_by_method, health_route, predict_route))
+        both = Route("by_method", (), "", GET | POST, partial(_by_method, health_route, predict_route), passes_on=True)
         return {settings.health_route: both}
     return {settings.health_route: health_route, settings.predict_route: predict_route}
 

@@ -122,11 +122,17 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
     "flask_": """\
 ## HTTP requests
 
-`trident_http_errors_total` counts the errors of all routes; the refusals of what is not HTTP (408, 413, 431 …) are only
-in the log. The others count all routes (health, metadata, repository control, `/ping`, `/models`) except the infer
-routes, whose requests are counted with their models, and Vertex AI's two routes. `route` is the pattern of the route,
-and empty for a path without a route. In one process (`--http-workers=0`) a page shows the requests of one port,
-SageMaker's page those of its own port, and each of these has a `_created` gauge with the time of the first request.
+`trident_http_responses_total` counts the responses of all routes, good and bad, and `trident_http_errors_total` the
+errors among them; the refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count all routes
+(health, metadata, repository control, `/ping`, `/models`) except the infer routes, and Vertex AI's two routes.
+
+`route` is the pattern of the route, and empty for a path without a route. The two counters of all routes name a route
+by its first pattern, so a request for a version of a model counts under `/v2/models/<model>/infer`; Vertex AI's own
+routes are `health` and `predict`. A readiness probe that is answered 400 or 503 is a response, not an error.
+
+In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of its own port, and
+each of these has a `_created` gauge with the time of the first request, except `trident_http_responses_total`. With
+front ends every page shows those of all front ends and ports.
 """,
 }
 _PREFIXES = {"nv_model_": "nv_inference_", "trident_http_": "flask_"}
@@ -155,6 +161,12 @@ _HTTP = (
         "counter",
         ("method", "route", "status"),
         "Responses with an error, of all routes including the infer routes; a series appears with its first error",
+    ),
+    Row(
+        "trident_http_responses_total",
+        "counter",
+        ("method", "route", "status"),
+        "Responses of all routes including the infer routes; a series appears with its first response",
     ),
     Row(
         "flask_http_request_duration_seconds",

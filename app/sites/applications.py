@@ -15,6 +15,7 @@ from core.http.metrics_application import MetricsApplication
 from core.http.metrics_page import MetricsPage
 from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 from core.http.request_log import RequestLog
+from core.http.response_counts import ResponseCounts
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import metric_families
 from core.observability.metrics.options import MetricsOptions
@@ -24,7 +25,7 @@ RequestPage = Callable[[V2Application, bool], bytes]
 
 
 class Applications:
-    """The applications of one process."""
+    """The applications of one process. With `responses` they count their answers there, otherwise each for itself."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Applications:
         engine: Engine,
         make_bridge: MakeBridge,
         request_page: RequestPage = V2Application.request_metrics_page,
+        responses: ResponseCounts | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -46,6 +48,9 @@ class Applications:
         self._v2 = V2Application(engine, http_options(settings), make_bridge(settings.http_thread_count))
         self._sagemaker = self._sagemaker_application()
         self._vertex = self._vertex_application()
+        for application in (self._v2, self._sagemaker, self._vertex):
+            if application is not None and responses is not None:
+                application.responses = responses
 
     def by_port(self) -> dict[int, WSGIApplication]:
         settings = self._settings

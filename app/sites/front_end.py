@@ -31,7 +31,7 @@ class FrontEndSite:
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
         self.allocate = self._engine.allocate
         self.applications: Mapping[int, WSGIApplication] = Applications(
-            settings, self._engine, make_bridge, requests.page
+            settings, self._engine, make_bridge, requests.page, requests.responses
         ).by_port()
 
     def start(self) -> None:

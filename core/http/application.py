@@ -30,6 +30,7 @@ from core.http.options import HttpOptions
 from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, plain_parts, send
 from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
+from core.http.response_counts import ResponseCollector, ResponseCounts
 from core.http.route_map import url_map
 from core.http.routes import INFER, ROUTES, Route
 from core.memo import Memo
@@ -41,6 +42,7 @@ _OFFSET_DIGITS = 10
 _PROBED = "health"
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_UNKNOWN = "UNKNOWN"
 
 InferPath = tuple[Route, dict[str, str]]
 
@@ -55,6 +57,8 @@ class V2Application(HttpFrontEnd, Flask):
     * `hint_in_body`: whether the body of an error has its hint, too.
     * `infer_path(path)`: the paths of infer requests. A pure function: its results are remembered.
     * `status_of(error)`: the status of an error.
+
+    `responses` counts its answers. Another object may take its place before the first request.
     """
 
     routes: tuple[Route, ...] = ROUTES
@@ -65,6 +69,7 @@ class V2Application(HttpFrontEnd, Flask):
         Flask.__init__(self, "core.http", static_folder=None, template_folder=None)
         HttpFrontEnd.__init__(self, engine, options, bridge)
         self.request_metrics = CollectorRegistry()
+        self.responses = ResponseCounts()
         self._restrictions = Restrictions(options.restricted) if options.restricted else None
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
         self._errors = Counter(
@@ -73,6 +78,7 @@ class V2Application(HttpFrontEnd, Flask):
             ("method", "route", "status"),
             registry=self.request_metrics,
         )
+        self.request_metrics.register(ResponseCollector(lambda: self.responses.items()))
         self._add_routes()
         PrometheusMetrics(self, path=None, group_by=_route, registry=self.request_metrics)
 
@@ -97,7 +103,7 @@ class V2Application(HttpFrontEnd, Flask):
                 route, arguments = found
                 return send(self.answer(environ, route, arguments), environ, start_response)
         elif method not in _METHODS:
-            environ["REQUEST_METHOD"] = "UNKNOWN"
+            environ["REQUEST_METHOD"] = _UNKNOWN
         return self.wsgi_app(environ, start_response)
 
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
@@ -107,18 +113,21 @@ class V2Application(HttpFrontEnd, Flask):
                 self._restrictions.check(route.group, partial(header_of, environ))
             if environ["REQUEST_METHOD"] not in route.methods:
                 raise errors.MethodNotAllowed(route.methods)
-            return route.view(self, environ, **arguments)
+            reply = route.view(self, environ, **arguments)
         except Exception as error:
             if isinstance(error, ServerError) and error.before_parsing:
                 mime = self.early_error_mime
             else:
                 mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
             try:
-                return self._refuse(error, mime, environ, route.rules[0] if route.rules else route.name)
+                return self._refuse(error, mime, environ, route.label)
             finally:
                 # The traceback refers to the frames that the error passed, and one of them to the response that has
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
                 error.__traceback__ = None
+        if not route.passes_on:
+            self.responses.add(environ["REQUEST_METHOD"], route.label, reply.status)
+        return reply
 
     def binary_offset(self, environ: Environ) -> int:
         """The offset of the tensors in the body, 0 if the headers do not give it. Our worker aligns the body by it."""
@@ -126,7 +135,7 @@ class V2Application(HttpFrontEnd, Flask):
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 
     def request_metrics_page(self, openmetrics: bool = False) -> bytes:
-        """Counts and durations of the requests that went through Flask, and the errors of all, as Prometheus' text.
+        """Counts and durations of the requests that went through Flask, and the answers of all, as Prometheus' text.
 
         In OpenMetrics it is the end of a page.
         """
@@ -149,11 +158,13 @@ class V2Application(HttpFrontEnd, Flask):
             self._infer_paths[target] = found
         return found
 
-    def _refuse(self, error: Exception, mime: str, environ: Environ, rule: str) -> Reply:
+    def _refuse(self, error: Exception, mime: str, environ: Environ, label: str) -> Reply:
         status = self.status_of(error)
         if isinstance(error, ServerError) and error.model:
             environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
-        self._errors.labels(environ["REQUEST_METHOD"], rule, str(status)).inc()
+        method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else _UNKNOWN
+        self._errors.labels(method, label, str(status)).inc()
+        self.responses.add(method, label, status)
         errors.log_error(error, status, environ)
         return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
 

@@ -6,7 +6,7 @@ Source: docs/spec/http.md section 2; content types of errors: section 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.http.reply import JSON, TEXT, Reply
 from core.http.views import disabled, health, metadata
@@ -25,7 +25,8 @@ class Route:
     """One row. `rules` are Werkzeug's, matched against the raw path; the view gets the captured values by name.
 
     `view(front_end, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
-    `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called.
+    `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called. The view
+    of a route that `passes_on` answers as another route, for which the answer is counted.
     """
 
     name: str
@@ -35,6 +36,12 @@ class Route:
     view: View
     error_mime: str = JSON
     refusal_mime: str = JSON
+    passes_on: bool = False
+    label: str = field(init=False)
+    """The name of the route in metrics: its first rule."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.rules[0] if self.rules else self.name)
 
 
 def of_model(tail: str) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from core.http.application import V2Application
+from core.http.response_counts import ResponseCollector, ResponseCounts
+from core.http.shared_response_counts import SharedResponseCounts
 
 _log = logging.getLogger("trident.http")
 
@@ -24,14 +26,21 @@ _FILE_SIZE = 1 << 16
 
 
 class SharedRequestMetrics:
-    """Create it before the applications: from then on they count in `directory`."""
+    """Create it before the applications: from then on they count in `directory`, their answers in `responses`."""
 
     def __init__(self, directory: Path) -> None:
         values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+        self._responses = SharedResponseCounts(directory)
         self._registry = CollectorRegistry()
+        self._registry.register(ResponseCollector(self._responses.items))
         MultiProcessCollector(self._registry, str(directory))  # type: ignore[no-untyped-call]
         for kind in _KINDS:
             _reserve(directory / f"{kind}_{os.getpid()}.db")
+
+    @property
+    def responses(self) -> ResponseCounts:
+        """Where all applications of this process must count their answers."""
+        return self._responses.counts
 
     def page(self, application: V2Application, openmetrics: bool = False) -> bytes:
         """The counts of all ports of all processes, in the Prometheus text format or as the end of OpenMetrics."""

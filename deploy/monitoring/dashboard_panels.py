@@ -164,6 +164,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Failed requests by model", "reqps", ((_BY_MODEL, _model_rate(_FAILURE, "model")),), stacked=True),
             Panel(
+                "HTTP responses by status",
+                "reqps",
+                (("{{status}}", f"sum by (status) (rate(trident_http_responses_total{{{SERVER}}}{RATE}))"),),
+                stacked=True,
+                text="Of all routes.",
+            ),
+            Panel(
                 "Other routes: unsuccessful responses",
                 "reqps",
                 (("{{status}} {{method}} {{route}}", _http_rate("method, route, status", 'status!~"2.."')),),

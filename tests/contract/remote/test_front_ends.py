@@ -128,6 +128,10 @@ def metadata_requests(server: ServerProcess) -> float:
     return metric(server, "flask_http_request_duration_seconds_count", 'route="/v2"', 'status="200"')
 
 
+def metadata_responses(server: ServerProcess) -> float:
+    return metric(server, "trident_http_responses_total", 'route="/v2"', 'status="200"')
+
+
 def test_requests_are_counted_over_many_connections(server: ServerProcess) -> None:
     before = metadata_requests(server)
 
@@ -146,6 +150,9 @@ def test_every_page_has_the_counts_of_all_front_ends(server: ServerProcess) -> N
         return (
             metadata_requests(server),
             metric(server, "flask_http_request_total", 'status="404"'),
+            metadata_responses(server),
+            metric(server, "trident_http_responses_total", 'route=""', 'status="404"'),
+            metric(server, "trident_http_responses_total", 'route="/v2/models/<model>/infer"', 'status="200"'),
             metric(server, "nv_inference_request_success", 'model="simple"'),
             metric(server, "nv_inference_count", 'model="simple"'),
             statistics["inference_count"],
@@ -178,6 +185,7 @@ def test_counts_of_a_front_end_survive_its_death(server: ServerProcess) -> None:
     # The new front end is ready when it has found the engine.
     until(lambda: from_each(server, lambda: server.request("GET", "/v2/health/ready")[0]) == [200, 200], "not ready")
     assert from_each(server, lambda: metadata_requests(server)) == [before + 10] * 2
+    assert from_each(server, lambda: metadata_responses(server)) == [before + 10] * 2
 
 
 # --- models

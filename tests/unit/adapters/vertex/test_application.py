@@ -97,3 +97,20 @@ def test_each_request_renders_the_metrics_page() -> None:
 def test_a_predict_route_with_version_zero_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="version"):
         VertexBench(predict_route="/v2/models/simple/versions/0/infer")
+
+
+def test_responses_of_the_platform_s_routes_are_counted() -> None:
+    bench = VertexBench()
+    bench.post()
+    bench.get(HEALTH)
+    for method in ("BREW", "BOIL"):  # a client must not make up labels
+        bench.open(PREDICT, method=method)
+    assert dict(bench.application.responses.items()) == {
+        ("POST", "predict", 200): 1,
+        ("GET", "health", 200): 1,
+        ("UNKNOWN", "predict", 405): 2,
+    }
+    both = VertexBench(predict_route="/one", health_route="/one")
+    both.post(path="/one")
+    both.get("/one")
+    assert dict(both.application.responses.items()) == {("POST", "predict", 200): 1, ("GET", "health", 200): 1}

@@ -219,3 +219,18 @@ def test_a_redirect_does_not_depend_on_public_groups() -> None:
     bench = VertexBench(public_groups=())
     assert bench.redirect("v2/models/simple/infer", V2).status_code == 200
     assert bench.redirect("metrics").status_code == 200
+
+
+def test_a_redirect_is_counted_for_the_route_that_it_reaches() -> None:
+    bench = VertexBench()
+    assert bench.redirect("v2/health/live").status_code == 200
+    assert bench.redirect("v2/models/simple/infer", V2).status_code == 200
+    assert bench.redirect("v2/models/simple/infer", b"{").status_code == 400
+    assert bench.redirect("nonsense").status_code == 400
+    infer = "/v2/models/<model>/infer"
+    assert dict(bench.application.responses.items()) == {
+        ("GET", "/v2/health/live", 200): 1,
+        ("POST", infer, 200): 1,
+        ("POST", infer, 400): 1,
+        ("POST", "redirect", 400): 1,
+    }

@@ -218,6 +218,28 @@ def test_errors_of_all_routes_are_counted(application: Recording) -> None:
     ]
 
 
+def test_responses_of_all_routes_are_counted_once(application: Recording) -> None:
+    for _ in range(3):
+        call(application, INFER)
+    call(application, "/v2/models/simple/versions/3/infer")
+    application.error = QueueFull("full")
+    call(application, INFER)
+    call(application, INFER, "PUT")
+    call(application, "/v2/health/live", "GET")
+    call(application, "/made/up", "GET")
+    call(application, "/v2", "BREW")
+    page = application.request_metrics_page().decode()
+    route = 'route="/v2/models/<model>/infer"'
+    assert [line for line in page.splitlines() if line.startswith("trident_http_responses_total{")] == [
+        'trident_http_responses_total{method="GET",route="",status="404"} 1.0',
+        'trident_http_responses_total{method="GET",route="/v2/health/live",status="200"} 1.0',
+        f'trident_http_responses_total{{method="POST",{route},status="200"}} 4.0',
+        f'trident_http_responses_total{{method="POST",{route},status="503"}} 1.0',
+        f'trident_http_responses_total{{method="PUT",{route},status="405"}} 1.0',
+        'trident_http_responses_total{method="UNKNOWN",route="/v2",status="405"} 1.0',
+    ]
+
+
 def test_applications_do_not_share_their_metrics() -> None:
     first, second = Recording(), Recording()
     call(first, "/v2", "GET")

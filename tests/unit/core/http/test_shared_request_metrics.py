@@ -22,6 +22,7 @@ from tests.unit.fake_engine import FakeEngine
 
 LIMIT_S = 60
 _COUNT = re.compile(r'^flask_http_request_duration_seconds_count\{method="GET",route="/v2",status="200"\} (.+)$', re.M)
+_ANSWERED = re.compile(r'^trident_http_responses_total\{method="GET",route="/v2",status="200"\} (.+)$', re.M)
 _TOTAL = re.compile(r'^flask_http_request_total\{method="GET",status="404"\} (.+)$', re.M)
 
 
@@ -31,6 +32,7 @@ class FrontEnd:
     def __init__(self, directory: Path) -> None:
         self._metrics = SharedRequestMetrics(directory)
         self._application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
+        self._application.responses = self._metrics.responses
         self._client = Client(self._application)
 
     def ask(self, times: int) -> None:
@@ -41,9 +43,10 @@ class FrontEnd:
     def page(self) -> str:
         return self._metrics.page(self._application).decode()
 
-    def counts(self) -> tuple[str, str]:
-        """The counts of good requests and of requests for unknown paths."""
-        return ",".join(_COUNT.findall(self.page())), ",".join(_TOTAL.findall(self.page()))
+    def counts(self) -> tuple[str, ...]:
+        """The counts of good requests by both metrics, and of requests for unknown paths."""
+        page = self.page()
+        return tuple(",".join(pattern.findall(page)) for pattern in (_COUNT, _ANSWERED, _TOTAL))
 
 
 def in_a_process(work: Callable[[], None]) -> None:
@@ -102,11 +105,11 @@ def room_before_it_counts(directory: Path) -> None:
 
 
 CASES: dict[Callable[[Path], None], list[str]] = {
-    two_front_ends: ["3.0 3.0", "7.0 7.0", "7.0 7.0"],
-    two_ports: ["3.0 3.0 3.0 3.0"],
+    two_front_ends: ["3.0 3.0 3.0", "7.0 7.0 7.0", "7.0 7.0 7.0"],
+    two_ports: ["3.0 3.0 3.0 3.0 3.0 3.0"],
     nothing_yet: ["0"],
-    of_two_directories: ["1.0 1.0"],
-    room_before_it_counts: ["('counter', 65536) ('histogram', 65536)"],
+    of_two_directories: ["1.0 1.0 1.0"],
+    room_before_it_counts: ["('counter', 65536) ('histogram', 65536) ('responses', 131072)"],
 }
 
 

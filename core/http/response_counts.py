@@ -1,0 +1,102 @@
+"""The counts of all answers of HTTP by method, route and status: a number in memory for each combination.
+
+A Counter of the metrics library takes a lock, and in several processes writes to a file: too slow for the infer routes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from mmap import mmap
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+# A slot has the length of a key, the key in JSON, and at the end the number.
+_SLOT_BYTES = 256
+_LENGTH_BYTES = 2
+_NUMBER_BYTES = 8
+_LONGEST_KEY = _SLOT_BYTES - _LENGTH_BYTES - _NUMBER_BYTES
+_WORDS = _SLOT_BYTES // _NUMBER_BYTES
+
+TABLE_BYTES = 512 * _SLOT_BYTES
+"""Enough: routes have a few dozen rules, and each is answered with a few methods and statuses."""
+
+
+class Answer(NamedTuple):
+    """What is counted; `route` is the label of the route, empty for a path without a route."""
+
+    method: str
+    route: str
+    status: int
+
+
+class ResponseCounts:
+    """The counts of one process, in `table`, which may be memory that others read. One thread at a time.
+
+    A table that has counts is continued.
+    """
+
+    def __init__(self, table: bytearray | mmap | None = None) -> None:
+        """`table` has TABLE_BYTES bytes; None: memory of this process."""
+        self._table = bytearray(TABLE_BYTES) if table is None else table
+        self._numbers = memoryview(self._table).cast("Q")[_WORDS - 1 :: _WORDS]
+        self._indices: dict[tuple[str, str, int], int] = {
+            answer: index for index, (answer, _) in enumerate(read_counts(self._table))
+        }
+
+    def add(self, method: str, route: str, status: int) -> None:
+        """Count one answer; does nothing if the table is full."""
+        index = self._indices.get((method, route, status))
+        if index is None:
+            index = self._new_slot(Answer(method, route, status))
+        if index < len(self._numbers):
+            self._numbers[index] += 1
+
+    def items(self) -> Iterator[tuple[Answer, int]]:
+        return read_counts(self._table)
+
+    def _new_slot(self, answer: Answer) -> int:
+        """The index of the next free slot, the number of slots if there is none."""
+        index, key = len(self._indices), json.dumps(answer).encode()
+        if index == len(self._numbers) or len(key) > _LONGEST_KEY:
+            return len(self._numbers)
+        start = index * _SLOT_BYTES
+        self._table[start + _LENGTH_BYTES : start + _LENGTH_BYTES + len(key)] = key
+        # Last, because the length tells readers that the slot is complete.
+        self._table[start : start + _LENGTH_BYTES] = len(key).to_bytes(_LENGTH_BYTES, "little")
+        self._indices[answer] = index
+        return index
+
+
+def read_counts(table: bytes | bytearray | mmap) -> Iterator[tuple[Answer, int]]:
+    """The counts in a table, which its owner may change meanwhile."""
+    for start in range(0, len(table), _SLOT_BYTES):
+        slot = bytes(table[start : start + _SLOT_BYTES])
+        length = int.from_bytes(slot[:_LENGTH_BYTES], "little")
+        if not length:
+            return
+        method, route, status = json.loads(slot[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        yield Answer(method, route, status), int.from_bytes(slot[-_NUMBER_BYTES:], "little")
+
+
+class ResponseCollector(Collector):
+    """Shows counts in a registry of the metrics library."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[Answer, int]]]) -> None:
+        """`read` gives the counts of the moment; those of the same answer are added up."""
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        sums: dict[Answer, int] = {}
+        for answer, count in self._read():
+            sums[answer] = sums.get(answer, 0) + count
+        family = CounterMetricFamily(
+            "trident_http_responses",
+            "Responses of all routes including the infer routes",
+            labels=("method", "route", "status"),
+        )
+        for answer, count in sorted(sums.items()):
+            family.add_metric((answer.method, answer.route, str(answer.status)), count)
+        yield family
