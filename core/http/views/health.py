@@ -28,11 +28,10 @@ def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures.
 
-    The body of a 200 is empty, as in Triton, unless the last load of a model failed: then it has the failures.
     """
     phase = front_end.engine.phase()
     if front_end.engine.is_ready():
-        return json_reply({**readiness(phase), "phase": Phase.READY.value}) if phase.failures else empty_reply(TEXT)
+        return ready_reply(phase)
     _refuse_exiting(phase)
     return json_reply(readiness(phase), _NOT_YET)
 
@@ -42,6 +41,12 @@ def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: 
     if not front_end.engine.is_model_ready(model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
     return empty_reply(TEXT)
+
+
+def ready_reply(phase: ServingPhase) -> Reply:
+    """The 200 of a ready server. Its body is empty, as in Triton, unless the last load of a model failed: then it has
+    the failures."""
+    return json_reply({**readiness(phase), "phase": Phase.READY.value}) if phase.failures else empty_reply(TEXT)
 
 
 def readiness(phase: ServingPhase) -> dict[str, object]:

@@ -82,6 +82,22 @@ def test_ping_answers_503_with_the_progress(mode: str, flag: str) -> None:
     assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
 
 
+@pytest.mark.parametrize("mode", PingMode)
+def test_ping_names_the_models_whose_last_load_failed_while_older_versions_serve(mode: PingMode) -> None:
+    bench = Bench(ping_mode=mode)
+    bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.mimetype) == (200, "application/json")
+    assert answer.json == {"phase": "ready", "loaded": 2, "total": 2, "failures": {"big": "no memory"}}
+
+
+def test_ping_of_a_live_server_that_loads_has_no_body() -> None:
+    bench = Bench(ping_mode=PingMode.LIVE)
+    bench.engine.ready = False
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", failures={"small": "broken"})
+    assert (bench.get("/ping").status_code, bench.get("/ping").data) == (200, b"")
+
+
 def test_metrics_returns_the_page() -> None:
     for path in ("/metrics", "/metrics/"):
         answer = Bench().get(path)

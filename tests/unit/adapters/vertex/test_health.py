@@ -17,6 +17,15 @@ def test_an_unready_server_answers_503_with_the_progress() -> None:
     assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
 
 
+def test_a_healthy_server_names_the_models_whose_last_load_failed() -> None:
+    bench = VertexBench()
+    assert bench.get(HEALTH).data == b""
+    bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.mimetype) == (200, "application/json")
+    assert answer.json == {"phase": "ready", "loaded": 2, "total": 2, "failures": {"big": "no memory"}}
+
+
 def test_a_server_without_the_default_model_is_unhealthy() -> None:
     bench = VertexBench(default_model="absent")
     answer = bench.get(HEALTH)
