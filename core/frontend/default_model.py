@@ -59,13 +59,16 @@ class DefaultModel:
 
     def _refuse_while_loading(self) -> None:
         if self._engine.phase().name in (Phase.STARTING, Phase.LOADING):
-            raise ModelLoading("the models are still being loaded", hint="wait until the server is ready")
+            raise _loading()
 
     def _only_name(self) -> str:
         # While models load, the first one that is ready would look like the only one.
         self._refuse_while_loading()
+        was_down = self._engine.phase().name is Phase.ENGINE_DOWN
         index = self._bridge.run(self._engine.repository_index, True)
         names = sorted({entry.name for entry in index})
+        if was_down:  # the index is that of an engine that starts again, and has not said yet how far it is
+            raise _loading()
         if not names:
             raise ModelNotReady("no model is loaded", hint="the log says why, and so does the answer to a health probe")
         if len(names) > 1:
@@ -73,3 +76,7 @@ class DefaultModel:
             raise ConfigInvalid(f"there are several models: {listed}", hint=self._cure)
         self._only = names[0]
         return self._only
+
+
+def _loading() -> ModelLoading:
+    return ModelLoading("the models are still being loaded", hint="wait until the server is ready")

@@ -26,9 +26,7 @@ def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures.
-
-    """
+    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures."""
     phase = front_end.engine.phase()
     if front_end.engine.is_ready():
         return ready_reply(phase)

@@ -6,6 +6,7 @@ Source: docs/spec/sagemaker.md section A5.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +17,15 @@ import pytest
 
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat, write_nested
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
+from tests.unit.onnx_models import waiting, write_version
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 MEMORY_MB = 700
 HEAVY_MB = 100
+# Of the model `waiting`: many milliseconds.
+ROUNDS = 20_000
 
 
 class Endpoint:
@@ -129,6 +134,27 @@ def test_unloaded_model_is_a_404(endpoint: Endpoint) -> None:
         answer = endpoint.container.ask(method, path, ONES if method == "POST" else None, Content_Type=CSV)
         assert answer.status == 404, answer.text
         assert "error" in json.loads(answer.body)
+
+
+def test_an_unload_during_a_split_invocation_does_not_end_it(endpoint: Endpoint) -> None:
+    """An invocation that became several requests is answered whole before the unload takes effect."""
+    write_version(waiting(), Path(endpoint.url("slow")), "inside", "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    assert endpoint.load("slow") == 200
+    body = json.dumps({"instances": [[ROUNDS]] * 40}).encode()
+
+    def is_queued() -> bool:
+        page = endpoint.container.ask("GET", "/metrics").text
+        return any(int(number) for number in re.findall(r"^nv_inference_pending_request_count{.*} (\d+)", page, re.M))
+
+    with ThreadPoolExecutor(1) as pool:
+        path = "/models/slow/invoke"
+        invocation = pool.submit(endpoint.container.ask, "POST", path, body, Content_Type="application/json")
+        until(is_queued, "the invocation never waits")
+        assert endpoint.unload("slow") == 200
+        answer = invocation.result(LIMIT_S)
+    assert answer.status == 200, answer.text
+    assert len(json.loads(answer.body)["predictions"]) == 40
+    assert endpoint.invoke_status("slow") == 404
 
 
 def test_full_memory_is_a_507_until_a_model_is_unloaded(endpoint: Endpoint) -> None:

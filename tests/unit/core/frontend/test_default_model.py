@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid, ModelNotReady
+from core.errors import ConfigInvalid, ModelLoading, ModelNotReady
 from core.frontend.bridge import ThreadBridge
 from core.frontend.default_model import DefaultModel
 from core.lifecycle.repository_index import IndexEntry
@@ -63,6 +63,14 @@ def test_no_model_is_the_only_one_while_models_load() -> None:
         default_of(engine).find()
     engine.serving = ServingPhase(name=Phase.READY)
     assert default_of(engine).find().spec.name == "a"
+
+
+@pytest.mark.parametrize("names", [(), ("a",)], ids=["none loaded yet", "one of several loaded"])
+def test_no_model_is_the_only_one_before_a_restarted_engine_has_said_how_far_it_is(names: tuple[str, ...]) -> None:
+    engine = Index(*names)
+    engine.serving = ServingPhase(name=Phase.ENGINE_DOWN)
+    with pytest.raises(ModelLoading, match="still being loaded"):
+        default_of(engine).find()
 
 
 def test_a_named_model_is_ready_when_it_serves() -> None:
