@@ -52,6 +52,7 @@ class GrpcFrontEnd:
         self.allocate = allocate
         self._decoder = RequestDecoder(ModelsAtHand(engine))
         self.decode: Decode = _not_loaded
+        self.tensor_offset = self._decoder.tensor_offset
         self.deadlines: Deadlines = bridge.deadlines
         self.counts = ResponseCounts(methods, self.deadlines)
         self.readiness = ReadinessWatch(engine, self.deadlines)

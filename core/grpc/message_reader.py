@@ -5,6 +5,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from core.frontend.request_body import Allocate, RequestBody
@@ -26,14 +27,16 @@ class Message(NamedTuple):
 class MessageReader:
     """Takes the bytes of one stream. A large message is received in place, in memory of `allocate` where it has some.
 
-    A message longer than `limit` bytes is refused by its prefix, before there is memory for it. All methods raise
-    GrpcError; after that the reader is of no use.
+    A message longer than `limit` bytes is refused by its prefix, before there is memory for it. `offset(size)` is where
+    in a message of `size` bytes the tensors probably begin: that byte is aligned. All methods raise GrpcError; after
+    that the reader is of no use.
     """
 
-    __slots__ = ("_allocate", "_body", "_compressed", "_limit", "_prefix")
+    __slots__ = ("_allocate", "_body", "_compressed", "_limit", "_offset", "_prefix")
 
-    def __init__(self, limit: int, allocate: Allocate | None) -> None:
+    def __init__(self, limit: int, allocate: Allocate | None, offset: Callable[[int], int]) -> None:
         self._limit = limit
+        self._offset = offset
         self._allocate = allocate
         self._prefix = bytearray()
         self._compressed = False
@@ -103,7 +106,7 @@ class MessageReader:
         if len(rest) >= size:
             return Message(self._compressed, bytes(rest[:size]))
         try:
-            self._body = RequestBody(size, b"", 0, self._allocate)
+            self._body = RequestBody(size, b"", self._offset(size), self._allocate)
         except MemoryError:
             raise self._no_memory(size) from None
         return None

@@ -106,7 +106,9 @@ class Call:
             ):
                 self.on_message(bytes(content[PREFIX:]))
                 return
-            reader = self._reader = MessageReader(self.front_end.options.max_message_size, self.front_end.allocate)
+            front_end = self.front_end
+            limit = front_end.options.max_message_size
+            reader = self._reader = MessageReader(limit, front_end.allocate, front_end.tensor_offset)
         try:
             for message in reader.take(content):
                 self._receive(message)

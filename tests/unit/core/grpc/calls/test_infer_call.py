@@ -105,6 +105,25 @@ def test_a_large_message_is_received_in_place() -> None:
     with_client(FakeEngine(echo), test, allocate=allocate)
 
 
+def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
+    message = frame(infer_request("x", count=20_000))
+    places: list[int] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        places.append(np.frombuffer(request.inputs[0].data, np.uint8).__array_interface__["data"][0] % 64)
+        return echo(request)
+
+    def test(client: Client) -> None:
+        for _ in range(4):
+            stream = client.begin("ModelInfer")
+            client.end(client.feed(stream, message[:100], message[100:]))
+            until(lambda stream=stream: stream.releases)  # type: ignore[misc]
+        assert places[-2:] == [0, 0]
+        assert any(places[:2])
+
+    with_client(FakeEngine(respond), test)
+
+
 @pytest.mark.parametrize(
     ("request_message", "status", "text"),
     [
