@@ -38,22 +38,22 @@ LARGEST_FRAME = 2**24 - 1
 LARGEST_WINDOW = 2**31 - 1
 """Also the largest number of a stream, and the mask that takes off the reserved bit."""
 
-FIXED_SIZES = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
-
-read_head = struct.Struct(">IBI").unpack_from
+_head = struct.Struct(">IBI")
+read_head = _head.unpack_from
 """(length << 8 | type, flags, stream with the reserved bit) at an offset."""
+pack_head = _head.pack
 read_settings = struct.Struct(">HI").iter_unpack
 pack_uint32 = struct.Struct(">I").pack
 _setting = struct.Struct(">HI").pack
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    return b"".join((pack_uint32(len(content) << 8 | kind), bytes((flags,)), pack_uint32(stream), content))
+    return pack_head(len(content) << 8 | kind, flags, stream) + content
 
 
 def data_head(stream: int, size: int) -> bytes:
     """The head of a DATA frame that does not end its stream; `size` bytes of content follow it."""
-    return pack_uint32(size << 8 | DATA) + b"\0" + pack_uint32(stream)
+    return pack_head(size << 8 | DATA, 0, stream)
 
 
 def headers(stream: int, block: bytes, frame_size: int, *, ends: bool) -> bytes:

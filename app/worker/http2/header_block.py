@@ -8,14 +8,14 @@ from app.worker.http2.limits import Http2Limits
 
 
 class HeaderBlock:
-    """The parts of a block whose END_HEADERS is still to come. `ends` says that it ends its stream.
+    """The parts of a block whose END_HEADERS is still to come. `ends` is not zero if it ends its stream.
 
     Source: RFC 9113 section 6.10, and 10.5.1 for the limits.
     """
 
     __slots__ = ("_limits", "_parts", "_size", "ends", "stream")
 
-    def __init__(self, stream: int, limits: Http2Limits, *, ends: bool) -> None:
+    def __init__(self, stream: int, limits: Http2Limits, ends: int) -> None:
         self.stream = stream
         self.ends = ends
         self._limits = limits

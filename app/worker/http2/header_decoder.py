@@ -7,6 +7,7 @@ deadlines make a new block for each request, so decoding is on the way of a requ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
@@ -24,6 +25,7 @@ TABLE_SIZE = 4096
 ENTRY_OVERHEAD = 32
 _STATIC: Sequence[Field] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
+_LATEST = _FIRST_DYNAMIC - 1  # less the index of an entry: its place from the end of those that were inserted
 _LARGEST_INTEGER = 1 << 28
 _KNOWN_TEXT_SIZE = 64
 _known_texts: Memo[bytes, bytes] = Memo(1024)
@@ -53,31 +55,30 @@ class HeaderDecoder:
         """
         self.changed = False
         fields: list[Field] = []
-        left = self._list_limit
+        entries = self._entries
         end = len(block)
         try:
             at = self._resize(block, end)
             while at < end:
                 first = block[at]
-                if first >= 0x80:
+                if first > 0x80:
                     index = first & 0x7F
                     at += 1
                     if index == 0x7F:
                         index, at = _integer(block, at, 0x7F)
-                    field = self._field(index)
-                elif first >= 0x40:
+                    fields.append(_STATIC[index] if index < _FIRST_DYNAMIC else entries[_LATEST - index])
+                elif 0x40 <= first < 0x80:
                     field, at = self._literal(block, at, 0x3F)
                     self._insert(field)
+                    fields.append(field)
                 elif first < 0x20:
                     field, at = self._literal(block, at, 0x0F)
-                else:
-                    raise _fault("a table size update follows a field")
-                left -= len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
-                if left >= 0:
                     fields.append(field)
+                else:
+                    raise _fault("index 0, or a table size update after a field")
         except IndexError:
-            raise _fault("the header block ends within a field") from None
-        if left < 0:
+            raise _fault("the header block is cut off, or refers to an entry that the table does not have") from None
+        if sum(map(len, chain.from_iterable(fields))) + ENTRY_OVERHEAD * len(fields) > self._list_limit:
             raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
         return tuple(fields)
 
@@ -97,21 +98,13 @@ class HeaderDecoder:
             self.changed = True
         return at
 
-    def _field(self, index: int) -> Field:
-        if 0 < index < _FIRST_DYNAMIC:
-            return _STATIC[index]
-        position = len(self._entries) - 1 - (index - _FIRST_DYNAMIC)
-        if index == 0 or position < 0:
-            raise _fault(f"the header table has no entry {index}")
-        return self._entries[position]
-
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index = block[at] & mask
         at += 1
         if index == mask:
             index, at = _integer(block, at, mask)
         if index:
-            name = self._field(index)[0]
+            name = (_STATIC[index] if index < _FIRST_DYNAMIC else self._entries[_LATEST - index])[0]
         else:
             name, at = _string(block, at)
         value, at = _string(block, at)

@@ -28,7 +28,8 @@ class Outbox:
         "_wants_flush",
         "answers",
         "frame",
-        "limits",
+        "high_water",
+        "most_unsent",
         "parts",
         "size",
         "stream_window",
@@ -38,7 +39,8 @@ class Outbox:
 
     def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None]) -> None:
         """`wants_flush` is called when there is something for the socket and there was nothing before."""
-        self.limits = limits
+        self.high_water = limits.high_water
+        self.most_unsent = 4 * limits.unsent
         self._wants_flush = wants_flush
         self.parts: list[Buffer] = []
         self.size = 0
@@ -51,7 +53,7 @@ class Outbox:
     @property
     def is_full(self) -> bool:
         """Whether DATA should wait in the streams until the socket has taken some."""
-        return self.size >= self.limits.high_water
+        return self.size >= self.high_water
 
     def put(self, content: bytes) -> None:
         """Send whole frames."""
@@ -73,10 +75,6 @@ class Outbox:
         taken = self.parts, self.size
         self.parts, self.size = [], 0
         return taken
-
-    def fits(self, size: int, window: int) -> bool:
-        """Whether one DATA frame may go at once on a stream with `window`."""
-        return size <= window and size <= self.window and size <= self.frame and not self.is_full
 
     def widen(self, size: int) -> None:
         """The client takes `size` bytes more on all streams together."""

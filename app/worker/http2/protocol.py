@@ -10,9 +10,11 @@ from app.worker.http2.drain import Drain, DrainState
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import ConnectionFault, StreamFault
 from app.worker.http2.flood_guard import FloodGuard
+from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, WINDOW_UPDATE
 from app.worker.http2.header_block import HeaderBlock
 from app.worker.http2.incoming_data import IncomingData
 from app.worker.http2.limits import Http2Limits
+from app.worker.http2.nobody import NOBODY
 from app.worker.http2.outbox import Outbox
 from app.worker.http2.ping_strikes import PingStrikes
 from app.worker.http2.request_heads import RequestHeads
@@ -22,9 +24,12 @@ from app.worker.http2.stream_state import StreamState
 from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 
-_OPEN = StreamState.OPEN
+_OPEN, _HALF_CLOSED, _CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED, StreamState.CLOSED
 _DIRECT = 65536  # content of one frame from which on it is received into the call's own memory
+_PADDING = 261  # and priority of HEADERS
 _COPIED = 4096  # content up to this size is passed on as bytes of its own
+_SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8}
+_OF_CONNECTIONS = (frames.SETTINGS, frames.PING)
 _read_head = frames.read_head
 
 
@@ -44,11 +49,13 @@ class Http2Protocol:
         "_has_begun",
         "_has_settings",
         "_heads",
+        "_largest",
         "_last",
         "_limits",
         "_low",
         "_ping_sent",
         "_pings",
+        "_refuses",
         "_reset",
         "_rest",
         "_started",
@@ -78,6 +85,8 @@ class Http2Protocol:
         self.outbox = Outbox(limits, wants_flush)
         self._credit = 2 * limits.window
         self._low = limits.window // 2
+        sections = limits.header_list + _PADDING
+        self._largest = (0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections)  # by the types of frames
         self._last = 0
         self._rest = b""
         self._data: IncomingData | None = None
@@ -88,6 +97,7 @@ class Http2Protocol:
         self._guard = FloodGuard(limits.burst, limits.rate, now)
         self._pings = PingStrikes(limits)
         self._drain = Drain(limits.drain_round_trip_s)
+        self._refuses = False
         self.outbox.put(
             frames.settings(
                 {
@@ -148,8 +158,12 @@ class Http2Protocol:
         """
         if self.is_closed:
             return
+        self.last_received = self.now
+        if self._rest:
+            received = self._rest + received
+            self._rest = b""
         try:
-            self._receive(received)
+            self._take_frames(received)
         except ConnectionFault as fault:
             self.close(fault.code, str(fault))
             raise
@@ -167,7 +181,7 @@ class Http2Protocol:
             if since is not None and now - since > limits.stall_s:
                 self.fail(stream, ErrorCode.CANCEL)
         if self._drain.is_overdue(now):
-            self._put(self._drain.refuse(self._last))
+            self._refuse_streams()
         return self._is_alive() and not self.is_finished
 
     def drain(self) -> None:
@@ -177,7 +191,7 @@ class Http2Protocol:
     @property
     def is_finished(self) -> bool:
         """Whether a drain has come to its end, so that the connection can be closed."""
-        return self._drain.state is DrainState.REFUSING and not self.streams and not self.outbox.size
+        return self._refuses and not self.streams and not self.outbox.size
 
     def close(self, code: int, text: str = "") -> None:
         """Tell the client why the connection ends, and cancel what runs."""
@@ -206,11 +220,15 @@ class Http2Protocol:
     def forget(self, stream: Http2Stream) -> None:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""
         del self.streams[stream.id]
+        stream.state = _CLOSED
+        stream.receiver = NOBODY
         if stream.is_released:
             self.places_taken -= 1
+        if stream.waiting is not None:
+            self.outbox.forget(stream)
+            stream.waiting = None
         if stream.is_paused:
             self.resumed(stream)
-        stream.close()
 
     def resumed(self, stream: Http2Stream) -> None:
         """`stream` is not paused any more."""
@@ -222,60 +240,52 @@ class Http2Protocol:
 
     # Frames
 
-    def _receive(self, received: bytes) -> None:
-        self.last_received = self.now
-        if self._rest:
-            received = self._rest + received
-            self._rest = b""
-        at, size = 0, len(received)
-        if not self._has_begun:
-            at = self._begin(received)
-            if not at:
-                return
-        while True:
+    def _take_frames(self, received: bytes) -> None:
+        """Take all that is whole of `received`, and the content of DATA as far as it came; keep the rest."""
+        at, size = 0 if self._has_begun else self._begin(received), len(received)
+        while self._has_begun:
             if self._data is not None:
                 at = self._more_data(self._data, received, at, size)
                 if self._data is not None:
                     return
-            if size - at < frames.HEAD_SIZE:
+            start = at + frames.HEAD_SIZE
+            if start > size:
                 break
             length, flags, id = _read_head(received, at)
             kind, length = length & 0xFF, length >> 8
-            id &= frames.LARGEST_WINDOW
-            start = at + frames.HEAD_SIZE
             end = start + length
-            if self._block is not None and (kind != frames.CONTINUATION or id != self._block.stream):
+            id &= frames.LARGEST_WINDOW
+            if self._block is not None and (kind != CONTINUATION or id != self._block.stream):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
-            if kind == frames.DATA:
-                if flags & frames.PADDED and size - start < 1 and length:
+            if kind == DATA:
+                if flags & frames.PADDED and start == size and length:
                     break
                 at = self._begin_data(received, start, length, flags, id)
                 continue
-            self._check_size(kind, length, flags, id)
-            if kind > frames.CONTINUATION or kind == frames.GOAWAY:
-                self._skip(kind, length)
+            if kind > CONTINUATION or kind == GOAWAY:
+                self._skip(kind, length, id)
                 at = start
                 continue
+            if length > self._largest[kind]:
+                raise _too_large(kind, length)
             if end > size:
                 break
             at = end
-            if kind == frames.HEADERS:
+            if kind == HEADERS:
                 self._take_headers(id, flags, received[start:end])
-            elif kind == frames.WINDOW_UPDATE:
+            elif kind == WINDOW_UPDATE:
                 self._take_window_update(id, received[start:end])
             else:
                 self._take_control(kind, flags, id, received[start:end])
         if at < size:
-            self._rest = received[at:] if at else received
+            self._rest = received[at:]
 
     def _begin(self, received: bytes) -> int:
         """The offset after the preface; 0 if it is not whole yet. Source: RFC 9113 section 3.4."""
         preface = frames.PREFACE
         if received[: len(preface)] != preface[: len(received)]:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
-        whole = len(preface) + frames.HEAD_SIZE
-        if len(received) < whole:
-            self._rest = received
+        if len(received) < len(preface) + frames.HEAD_SIZE:
             return 0
         head, flags, _ = _read_head(received, len(preface))
         if head & 0xFF != frames.SETTINGS or flags & frames.ACK:
@@ -283,29 +293,14 @@ class Http2Protocol:
         self._has_begun = True
         return len(preface)
 
-    def _check_size(self, kind: int, length: int, flags: int, id: int) -> None:
-        """Refuse a frame by its head. Source: RFC 9113 section 6."""
-        if length > self._limits.frame:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame exceeds SETTINGS_MAX_FRAME_SIZE")
-        if kind == frames.HEADERS or kind == frames.CONTINUATION:
-            # Padding and priority come on top of the block.
-            if length > self._limits.header_list + 261:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "the header section has too many bytes")
-        elif kind in frames.FIXED_SIZES and length != frames.FIXED_SIZES[kind]:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")
-        elif kind == frames.SETTINGS and length > frames.DEFAULT_FRAME:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many settings")
-        if kind == frames.PUSH_PROMISE or (kind == frames.CONTINUATION and self._block is None):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client must not send a frame of type {kind} here")
-        if (kind in (frames.SETTINGS, frames.PING, frames.GOAWAY) and id) or (
-            kind in (frames.HEADERS, frames.RST_STREAM, frames.PRIORITY) and not id
-        ):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
-
-    def _skip(self, kind: int, length: int) -> None:
+    def _skip(self, kind: int, length: int, id: int) -> None:
         """Throw away the content of a frame."""
-        if kind != frames.GOAWAY:
+        if length > self._limits.frame:
+            raise _too_large(kind, length)
+        if kind != GOAWAY:
             self._spend("frames of unknown types")
+        elif id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
         self._data = IncomingData(None, length, 0, ends=False)
 
     # DATA
@@ -313,7 +308,7 @@ class Http2Protocol:
     def _begin_data(self, received: bytes, start: int, length: int, flags: int, id: int) -> int:
         """Take the head of a DATA frame, and its content if it is there; the offset after that."""
         if length > self._limits.frame:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame exceeds SETTINGS_MAX_FRAME_SIZE")
+            raise _too_large(DATA, length)
         size, padding = length, 0
         if flags & frames.PADDED:
             padding = received[start] if length else 0
@@ -379,7 +374,7 @@ class Http2Protocol:
             self.fail(stream, ErrorCode.PROTOCOL_ERROR)
             self._spend("requests that do not have their content-length")
             return
-        stream.state = StreamState.HALF_CLOSED
+        stream.state = _HALF_CLOSED
         stream.receiver.end()
 
     def _late(self, id: int, what: str) -> None:
@@ -412,33 +407,30 @@ class Http2Protocol:
     def _take_headers(self, id: int, flags: int, content: bytes) -> None:
         if flags & (frames.PADDED | frames.PRIORITIZED):
             content = _unpadded(id, flags, content)
-        ends = bool(flags & frames.END_STREAM)
         if flags & frames.END_HEADERS:
-            self._take_block(id, content, ends=ends)
+            self._take_block(id, content, flags & frames.END_STREAM)
         else:
-            self._block = HeaderBlock(id, self._limits, ends=ends)
+            self._block = HeaderBlock(id, self._limits, flags & frames.END_STREAM)
             self._block.add(content)
 
-    def _take_continuation(self, block: HeaderBlock, flags: int, content: bytes) -> None:
+    def _take_continuation(self, flags: int, content: bytes) -> None:
+        block = self._block
+        if block is None:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
         block.add(content)
         if flags & frames.END_HEADERS:
             self._block = None
-            self._take_block(block.stream, block.whole(), ends=block.ends)
+            self._take_block(block.stream, block.whole(), block.ends)
 
-    def _take_block(self, id: int, block: bytes, *, ends: bool) -> None:
-        if id <= self._last:
-            self._take_trailers(id, block, ends=ends)
+    def _take_block(self, id: int, block: bytes, ends: int) -> None:
+        """Begin a stream with a header section, or end its request. Not zero: `ends` the request."""
+        if id <= self._last or not id & 1:
+            self._take_trailers(id, block, ends)
             return
-        if not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {id} is none of the client's")
         self._last = id
         try:
             head, expected = self._heads.known.get(block) or self._heads.read(block)
-            if (
-                self.places_taken >= self._limits.streams
-                or self.outbox.unsent > self._limits.unsent
-                or self._drain.state is DrainState.REFUSING
-            ):
+            if self.places_taken >= self._limits.streams or self.outbox.unsent > self._limits.unsent or self._refuses:
                 raise StreamFault(ErrorCode.REFUSED_STREAM, "streams that are refused")
         except StreamFault as fault:
             self._reset.add(id)
@@ -454,7 +446,9 @@ class Http2Protocol:
             if ends:
                 self._end_request(stream)
 
-    def _take_trailers(self, id: int, block: bytes, *, ends: bool) -> None:
+    def _take_trailers(self, id: int, block: bytes, ends: int) -> None:
+        if id > self._last or not id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client must not begin stream {id}")
         stream = self.streams.get(id)
         try:
             self._heads.read_trailers(block)
@@ -473,16 +467,21 @@ class Http2Protocol:
     # Other frames
 
     def _take_control(self, kind: int, flags: int, id: int, content: bytes) -> None:
-        if kind == frames.CONTINUATION:
-            assert self._block is not None
-            self._take_continuation(self._block, flags, content)
+        if kind in _SIZES and len(content) != _SIZES[kind]:
+            raise ConnectionFault(
+                ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} has {_SIZES[kind]} bytes, not {len(content)}"
+            )
+        if (id != 0) is (kind in _OF_CONNECTIONS):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
+        if kind == CONTINUATION:
+            self._take_continuation(flags, content)
         elif kind == frames.SETTINGS:
             self._take_settings(flags, content)
         elif kind == frames.PING:
             self._take_ping(flags, content)
         elif kind == frames.RST_STREAM:
             self._take_reset(id)
-        elif kind == frames.PRIORITY:
+        else:
             self._spend("PRIORITY frames")
             _check_dependency(id, content)
 
@@ -510,7 +509,7 @@ class Http2Protocol:
         if flags & frames.ACK:
             self._ping_sent = None
             if content == Drain.MARK:
-                self._put(self._drain.refuse(self._last))
+                self._refuse_streams()
         else:
             self._pings.count(self.now, self.outbox.answers, idle=not self.streams)
             self.outbox.put(frames.frame(frames.PING, frames.ACK, 0, content))
@@ -526,29 +525,30 @@ class Http2Protocol:
         self._spend("streams that are reset")
 
     def _take_window_update(self, id: int, content: bytes) -> None:
+        if len(content) != 4:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
         size = int.from_bytes(content, "big") & frames.LARGEST_WINDOW
-        outbox = self.outbox
-        if not id:
+        self._guard.left -= 0.1  # clients send one with each call, and each answer gives more
+        if self._guard.left < 0:
+            self._spend("WINDOW_UPDATE frames", 0)
+        stream = self.streams.get(id)
+        if stream is not None:
+            if not 0 < size <= frames.LARGEST_WINDOW - stream.window:
+                self.fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
+                self._spend("streams that fail")
+                return
+            stream.window += size
+            if stream.waiting is not None:
+                self.outbox.wait(stream)
+                self.outbox.pump()
+        elif not id:
             if not size:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
-            if outbox.window + size > frames.LARGEST_WINDOW:
+            if size > frames.LARGEST_WINDOW - self.outbox.window:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
-            self._spend("WINDOW_UPDATE frames", 0.1)
-            outbox.widen(size)
-            return
-        if id > self._last or not id & 1:
+            self.outbox.widen(size)
+        elif id > self._last or not id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
-        self._spend("WINDOW_UPDATE frames", 0.1)
-        stream = self.streams.get(id)
-        if stream is None:
-            return
-        if not size or stream.window + size > frames.LARGEST_WINDOW:
-            self.fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
-            self._spend("streams that fail")
-            return
-        stream.window += size
-        outbox.wait(stream)
-        outbox.pump()
 
     # Time
 
@@ -563,12 +563,25 @@ class Http2Protocol:
             self.outbox.put(frames.frame(frames.PING, 0, 0, b"keepaliv"))
         return True
 
+    def _refuse_streams(self) -> None:
+        self._put(self._drain.refuse(self._last))
+        self._refuses = self._drain.state is DrainState.REFUSING
+
     def _put(self, content: bytes) -> None:
         if content:
             self.outbox.put(content)
 
     def _spend(self, what: str, cost: float = 1.0) -> None:
         self._guard.spend(what, self.now, self.outbox.answers, cost)
+
+
+def _too_large(kind: int, length: int) -> ConnectionFault:
+    """Source: RFC 9113 sections 4.2 and 10.5.1."""
+    if kind == frames.PUSH_PROMISE:
+        return ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client must not push")
+    if kind in (HEADERS, CONTINUATION):
+        return ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
+    return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")
 
 
 def _unpadded(id: int, flags: int, content: bytes) -> bytes:

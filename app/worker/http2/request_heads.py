@@ -69,7 +69,8 @@ class RequestHeads:
     def _lasting(self, fields: Fields, changing: Fields) -> RequestHead:
         if any(name[:1] == b":" for name, _ in fields[fields.index(changing[0]) :]):
             raise _malformed("a pseudo-header field follows other fields")
-        check_fields(changing)
+        if any(_BAD_VALUE(value) for _, value in changing):
+            raise _malformed("a field has a value that is not allowed")
         head, length = self._checked(tuple([field for field in fields if field[0] not in self._volatile]))
         return self._application.with_volatile(head, changing), length
 

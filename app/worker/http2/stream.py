@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OPEN = StreamState.OPEN
 _CLOSED = StreamState.CLOSED
 _SMALL = frames.DEFAULT_FRAME  # any client's frame holds as much; answers up to this size are joined to one piece
-_pack = frames.pack_uint32
+_pack_head = frames.pack_head
 
 
 class Http2Stream:
@@ -33,7 +33,6 @@ class Http2Stream:
 
     __slots__ = (
         "_protocol",
-        "_waiting",
         "credit",
         "expected",
         "id",
@@ -41,6 +40,7 @@ class Http2Stream:
         "is_released",
         "receiver",
         "state",
+        "waiting",
         "window",
     )
 
@@ -53,16 +53,16 @@ class Http2Stream:
         self.state = _OPEN
         self.receiver: Receiver = NOBODY
         self.is_paused = self.is_released = False
-        self._waiting: Unsent | None = None
+        self.waiting: Unsent | None = None
 
     @property
     def unsent(self) -> int:
-        return self._waiting.size if self._waiting is not None else 0
+        return self.waiting.size if self.waiting is not None else 0
 
     @property
     def unsent_since(self) -> float | None:
         """When the client last took some of what waits for it, in seconds; None if nothing waits."""
-        return self._waiting.since if self._waiting is not None else None
+        return self.waiting.since if self.waiting is not None else None
 
     @property
     def peer(self) -> str:
@@ -78,22 +78,24 @@ class Http2Stream:
         if self.state is _CLOSED:
             return
         outbox = self._protocol.outbox
-        may_go = self._waiting is None and outbox.fits(size, self.window)
-        if may_go and headers is not None and trailers is not None and 0 < size <= _SMALL:  # the ordinary answer
+        may_go = (
+            self.waiting is None and size <= self.window and size <= outbox.window and outbox.size < outbox.high_water
+        )
+        if may_go and 0 < size <= _SMALL and headers is not None and trailers is not None:  # the ordinary answer
             head, tail = headers.block or block_of(headers), trailers.block or block_of(trailers)
             if len(head) <= _SMALL and len(tail) <= _SMALL:
-                id = _pack(self.id)
+                id = self.id
                 outbox.window -= size
                 outbox.put(b"".join((
-                    _pack(len(head) << 8 | frames.HEADERS), b"\4", id, head,
-                    _pack(size << 8 | frames.DATA), b"\0", id, *parts,
-                    _pack(len(tail) << 8 | frames.HEADERS), b"\5", id, tail,
+                    _pack_head(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, id), head,
+                    _pack_head(size << 8 | frames.DATA, 0, id), *parts,
+                    _pack_head(len(tail) << 8 | frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, id), tail,
                 )))  # fmt: skip
                 self._ended()
                 return
         if headers is not None:
             outbox.put(frames.headers(self.id, block_of(headers), outbox.frame, ends=False))
-        if self._waiting is None and (may_go or not size):
+        if self.waiting is None and (not size or (may_go and size <= outbox.frame)):
             if size:
                 self.window -= size
                 outbox.put_data(self.id, parts, size)
@@ -104,7 +106,7 @@ class Http2Stream:
 
     def pump(self, most: int) -> None:
         """Send up to `most` bytes of what waits. Called while the stream's window is open."""
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None:
             return
         size = min(waiting.size, self.window, most)
@@ -115,7 +117,7 @@ class Http2Stream:
         waiting.since = self._protocol.now
         outbox.wait(self)
         if not waiting.size:
-            self._waiting = None
+            self.waiting = None
             if waiting.trailers is not None:
                 self._end(waiting.trailers)
             else:
@@ -141,21 +143,14 @@ class Http2Stream:
             if self.state is _CLOSED:
                 self._protocol.places_taken -= 1
 
-    def close(self) -> None:
-        """The stream is closed on the wire: let go of what it holds."""
-        self._protocol.outbox.forget(self)
-        self.state = _CLOSED
-        self.receiver = NOBODY
-        self._waiting = None
-
     def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
         outbox = self._protocol.outbox
-        if outbox.unsent > 4 * outbox.limits.unsent:
+        if outbox.unsent > outbox.most_unsent:
             self._protocol.fail(self, ErrorCode.ENHANCE_YOUR_CALM)
             return
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None:
-            waiting = self._waiting = Unsent(self._protocol.now)
+            waiting = self.waiting = Unsent(self._protocol.now)
         waiting.add(parts, size)
         waiting.trailers = trailers
         outbox.unsent += size
