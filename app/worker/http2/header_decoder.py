@@ -37,11 +37,12 @@ class HeaderDecoder:
     `changed` is true if the latest block changed the table, so that the same bytes mean something else afterwards.
     """
 
-    __slots__ = ("_capacity", "_entries", "_list_limit", "_size", "changed")
+    __slots__ = ("_capacity", "_entries", "_list_limit", "_most_fields", "_size", "changed")
 
     def __init__(self, list_limit: int) -> None:
         """`list_limit`: bytes of a section's fields, with 32 for each."""
         self._list_limit = list_limit
+        self._most_fields = list_limit // ENTRY_OVERHEAD
         self._entries: list[Field] = []  # the latest one last
         self._size = 0
         self._capacity = TABLE_SIZE
@@ -50,8 +51,8 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> Fields:
         """The fields of `block`.
 
-        Raises ConnectionFault if it cannot be decoded, and StreamFault if its fields exceed the limit: the table is as
-        the client thinks it is then, so other streams go on.
+        Raises ConnectionFault if it cannot be decoded, or has too many fields for that, and StreamFault if the fields
+        exceed the limit: the table is as the client thinks it is then, so other streams go on.
         """
         self.changed = False
         fields: list[Field] = []
@@ -59,7 +60,9 @@ class HeaderDecoder:
         end = len(block)
         try:
             at = self._resize(block, end)
-            while at < end:
+            for _ in range(self._most_fields):
+                if at >= end:
+                    break
                 first = block[at]
                 if first > 0x80:
                     index = first & 0x7F
@@ -76,6 +79,8 @@ class HeaderDecoder:
                     fields.append(field)
                 else:
                     raise _fault("index 0, or a table size update after a field")
+            if at < end:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"more than {self._most_fields} header fields")
         except IndexError:
             raise _fault("the header block is cut off, or refers to an entry that the table does not have") from None
         if sum(map(len, chain.from_iterable(fields))) + ENTRY_OVERHEAD * len(fields) > self._list_limit:

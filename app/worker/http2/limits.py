@@ -28,8 +28,10 @@ class Http2Limits:
     high_water: int = 1 << 20
     """Bytes for the socket, until DATA waits in the streams instead."""
     unsent: int = 64 << 20
-    """DATA that waits in the streams, until the client gets no new streams. At four times as much, answers that
-    come on top of it are dropped, and their streams reset."""
+    """DATA that waits in the streams of a connection, until its client gets no new ones. At four times as much, answers
+    that come on top of it are dropped, and their streams reset."""
+    unsent_in_all: int = 512 << 20
+    """The same for all connections together; it concerns those whose clients let something wait."""
     burst: int = 1000
     """Frames in a row that bring nothing forward: resets, pings, settings, empty frames."""
     rate: int = 100

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.worker.http2 import frames
 from app.worker.http2.limits import Http2Limits
+from app.worker.http2.unsent_total import UnsentTotal
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ class Outbox:
     """
 
     __slots__ = (
+        "_in_all",
+        "_most_unsent",
         "_ready",
         "_wants_flush",
         "answers",
         "frame",
         "high_water",
-        "most_unsent",
         "parts",
         "size",
         "stream_window",
@@ -37,10 +39,11 @@ class Outbox:
         "window",
     )
 
-    def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None]) -> None:
+    def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None], in_all: UnsentTotal) -> None:
         """`wants_flush` is called when there is something for the socket and there was nothing before."""
         self.high_water = limits.high_water
-        self.most_unsent = 4 * limits.unsent
+        self._most_unsent = limits.unsent
+        self._in_all = in_all
         self._wants_flush = wants_flush
         self.parts: list[Buffer] = []
         self.size = 0
@@ -54,6 +57,10 @@ class Outbox:
     def is_full(self) -> bool:
         """Whether DATA should wait in the streams until the socket has taken some."""
         return self.size >= self.high_water
+
+    def is_burdened(self, times: int = 1) -> bool:
+        """Whether more waits than this connection may have, `times` that; all connections that make others wait are."""
+        return self.unsent > times * self._most_unsent or (self.unsent > 0 and self._in_all.is_exceeded(times))
 
     def put(self, content: bytes) -> None:
         """Send whole frames."""
@@ -95,15 +102,19 @@ class Outbox:
         else:
             self._ready.pop(stream.id, None)
 
+    def count(self, size: int) -> None:
+        """`size` bytes more wait in a stream, or fewer if it is negative."""
+        self.unsent += size
+        self._in_all.size += size
+
     def forget(self, stream: Http2Stream) -> None:
-        self.unsent -= stream.unsent
+        self.count(-stream.unsent)
         self._ready.pop(stream.id, None)
 
     def pump(self) -> None:
         """Move what the windows and the socket allow, of each stream in turn."""
-        while self._ready and self.window > 0 and not self.is_full:
-            for stream in list(self._ready.values()):
-                if self.window <= 0 or self.is_full:
-                    return
-                if stream.id in self._ready:  # one before it may have ended it
-                    stream.pump(min(self.window, self.frame, _TURN))
+        ready = self._ready
+        while ready and self.window > 0 and not self.is_full:
+            # A stream that has more to send adds itself again, behind the others.
+            stream = ready.pop(next(iter(ready)))
+            stream.pump(min(self.window, self.frame, _TURN))

@@ -21,6 +21,7 @@ from app.worker.http2.request_heads import RequestHeads
 from app.worker.http2.reset_streams import ResetStreams
 from app.worker.http2.stream import Http2Stream
 from app.worker.http2.stream_state import StreamState
+from app.worker.http2.unsent_total import UnsentTotal
 from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 
@@ -70,9 +71,19 @@ class Http2Protocol:
     )
 
     def __init__(
-        self, limits: Http2Limits, application: Application, wants_flush: Callable[[], None], now: float, peer: str = ""
+        self,
+        limits: Http2Limits,
+        application: Application,
+        wants_flush: Callable[[], None],
+        now: float,
+        *,
+        peer: str = "",
+        unsent_in_all: UnsentTotal | None = None,
     ) -> None:
-        """`wants_flush` is called when `out` has something and was empty before. `peer`: the client, for the log."""
+        """`wants_flush` is called when `out` has something and was empty before.
+
+        `peer` is the client, for the log. `unsent_in_all` is shared by the connections that share its memory.
+        """
         self._limits = limits
         self._application = application
         self.peer = peer
@@ -82,7 +93,7 @@ class Http2Protocol:
         self.paused: dict[int, Http2Stream] = {}
         self.places_taken = 0
         self.is_closed = False
-        self.outbox = Outbox(limits, wants_flush)
+        self.outbox = Outbox(limits, wants_flush, unsent_in_all or UnsentTotal(limits.unsent_in_all))
         self._credit = 2 * limits.window
         self._low = limits.window // 2
         sections = limits.header_list + _PADDING
@@ -179,7 +190,7 @@ class Http2Protocol:
         for stream in list(self.streams.values()):
             since = stream.unsent_since
             if since is not None and now - since > limits.stall_s:
-                self.fail(stream, ErrorCode.CANCEL)
+                self._drop(stream, ErrorCode.CANCEL)
         if self._drain.is_overdue(now):
             self._refuse_streams()
         return self._is_alive() and not self.is_finished
@@ -211,12 +222,6 @@ class Http2Protocol:
         self.outbox.put(frames.rst_stream(stream.id, code))
         self.forget(stream)
 
-    def fail(self, stream: Http2Stream, code: int) -> None:
-        """Reset a stream because of its client."""
-        receiver = stream.receiver
-        self.reset(stream, code)
-        receiver.cancel()
-
     def forget(self, stream: Http2Stream) -> None:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""
         del self.streams[stream.id]
@@ -233,7 +238,7 @@ class Http2Protocol:
     def resumed(self, stream: Http2Stream) -> None:
         """`stream` is not paused any more."""
         del self.paused[stream.id]
-        if self._credit < self._low:
+        if self._credit < self._low and not self.is_closed:
             self._grant()
         if stream.id in self.streams and stream.state is _OPEN and stream.credit < self._low:
             self._grant_stream(stream)
@@ -297,9 +302,8 @@ class Http2Protocol:
         """Throw away the content of a frame."""
         if length > self._limits.frame:
             raise _too_large(kind, length)
-        if kind != GOAWAY:
-            self._spend("frames of unknown types")
-        elif id:
+        self._spend("GOAWAYs and frames of unknown types")
+        if kind == GOAWAY and id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
         self._data = IncomingData(None, length, 0, ends=False)
 
@@ -319,17 +323,21 @@ class Http2Protocol:
         ends = flags & frames.END_STREAM
         self._credit -= length
         if self._credit < self._low:
+            if self._credit < 0:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
             self._grant()
         stream = self.streams.get(id)
         if stream is not None and stream.state is _OPEN:
             stream.credit -= length
             if stream.credit < self._low:
-                self._grant_stream(stream, ends=bool(ends))
+                if stream.credit < 0:
+                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
+                if not ends:
+                    self._grant_stream(stream)
             if stream.expected is not None:
                 stream.expected -= size
                 if stream.expected < 0 or (ends and stream.expected):
-                    self.fail(stream, ErrorCode.PROTOCOL_ERROR)
-                    self._spend("requests that do not have their content-length")
+                    self._fail(stream, ErrorCode.PROTOCOL_ERROR)
         else:
             self._late(id, "DATA")
             stream = None
@@ -371,8 +379,7 @@ class Http2Protocol:
         if stream.state is not _OPEN:
             return
         if stream.expected:
-            self.fail(stream, ErrorCode.PROTOCOL_ERROR)
-            self._spend("requests that do not have their content-length")
+            self._fail(stream, ErrorCode.PROTOCOL_ERROR)
             return
         stream.state = _HALF_CLOSED
         stream.receiver.end()
@@ -387,18 +394,14 @@ class Http2Protocol:
 
     def _grant(self) -> None:
         """Let the client send more on all streams, unless those that are paused hold too much."""
-        if self._credit < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
         window = self._limits.window
         if self.paused and sum([window - stream.credit for stream in self.paused.values()]) > self._limits.held:
             return
         self.outbox.put(frames.window_update(0, 2 * window - self._credit))
         self._credit = 2 * window
 
-    def _grant_stream(self, stream: Http2Stream, *, ends: bool = False) -> None:
-        if stream.credit < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {stream.id}")
-        if not stream.is_paused and not ends:
+    def _grant_stream(self, stream: Http2Stream) -> None:
+        if not stream.is_paused:
             self.outbox.put(frames.window_update(stream.id, self._limits.window - stream.credit))
             stream.credit = self._limits.window
 
@@ -430,12 +433,13 @@ class Http2Protocol:
         self._last = id
         try:
             head, expected = self._heads.known.get(block) or self._heads.read(block)
-            if self.places_taken >= self._limits.streams or self.outbox.unsent > self._limits.unsent or self._refuses:
-                raise StreamFault(ErrorCode.REFUSED_STREAM, "streams that are refused")
+            burdened = self.outbox.unsent and self.outbox.is_burdened()
+            if self.places_taken >= self._limits.streams or burdened or self._refuses:
+                raise StreamFault(ErrorCode.REFUSED_STREAM, "no place for another stream")
         except StreamFault as fault:
             self._reset.add(id)
             self.outbox.put(frames.rst_stream(id, fault.code))
-            self._spend(str(fault))
+            self._spend("streams that are refused")
             return
         stream = Http2Stream(self, id, self._limits.window, self.outbox.stream_window, expected)
         self.streams[id] = stream
@@ -456,13 +460,22 @@ class Http2Protocol:
                 raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers that do not end their stream")
         except StreamFault as fault:
             if stream is not None and stream.state is _OPEN:
-                self.fail(stream, fault.code)
-                self._spend(str(fault))
+                self._fail(stream, fault.code)
                 return
         if stream is not None and stream.state is _OPEN:
             self._end_request(stream)
         else:
             self._late(id, "HEADERS")
+
+    def _fail(self, stream: Http2Stream, code: int) -> None:
+        """Reset a stream because of what its client sent. Raises ConnectionFault if that happens too often."""
+        self._drop(stream, code)
+        self._spend("streams that fail")
+
+    def _drop(self, stream: Http2Stream, code: int) -> None:
+        receiver = stream.receiver
+        self.reset(stream, code)
+        receiver.cancel()
 
     # Other frames
 
@@ -534,8 +547,7 @@ class Http2Protocol:
         stream = self.streams.get(id)
         if stream is not None:
             if not 0 < size <= frames.LARGEST_WINDOW - stream.window:
-                self.fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
-                self._spend("streams that fail")
+                self._fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
                 return
             stream.window += size
             if stream.waiting is not None:

@@ -112,7 +112,7 @@ class Http2Stream:
         size = min(waiting.size, self.window, most)
         outbox = self._protocol.outbox
         self.window -= size
-        outbox.unsent -= size
+        outbox.count(-size)
         outbox.put_data(self.id, waiting.cut(size), size)
         waiting.since = self._protocol.now
         outbox.wait(self)
@@ -145,15 +145,15 @@ class Http2Stream:
 
     def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
         outbox = self._protocol.outbox
-        if outbox.unsent > outbox.most_unsent:
-            self._protocol.fail(self, ErrorCode.ENHANCE_YOUR_CALM)
+        if outbox.is_burdened(4):
+            self._protocol.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
             return
         waiting = self.waiting
         if waiting is None:
             waiting = self.waiting = Unsent(self._protocol.now)
         waiting.add(parts, size)
         waiting.trailers = trailers
-        outbox.unsent += size
+        outbox.count(size)
         outbox.wait(self)
         outbox.pump()
 
