@@ -70,7 +70,7 @@ class Http2Connection:
         self._sock: socket.socket | TlsSocket = self._tls or sock
         now = service.clock.now
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
-        self._protocol = Http2Protocol(port.limits, port.application, self._flush_soon, now, name)
+        self._protocol = Http2Protocol(port.limits, port.application, self._flush_soon, now, name, service.unsent)
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._since = self.idle_since = now

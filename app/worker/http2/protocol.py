@@ -76,7 +76,6 @@ class Http2Protocol:
         application: Application,
         wants_flush: Callable[[], None],
         now: float,
-        *,
         peer: str = "",
         unsent_in_all: UnsentTotal | None = None,
     ) -> None:

@@ -9,6 +9,7 @@ import gevent
 
 from app.sites.site import Http2Port
 from app.worker.http2.connections import Http2Connections
+from app.worker.http2.unsent_total import UnsentTotal
 
 if TYPE_CHECKING:
     from app.worker.http2.connection import Http2Connection
@@ -25,6 +26,7 @@ class Http2Service:
         self.port = port
         self.connections = connections
         self.clock = connections.clock
+        self.unsent = UnsentTotal(port.limits.unsent_in_all)
         self._loop = gevent.get_hub().loop
         self._due: dict[Http2Connection, None] = {}
 
