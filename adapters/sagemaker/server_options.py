@@ -120,6 +120,7 @@ def _defaults(settings: SageMakerSettings) -> list[OptionText]:
     given = {
         "allow-sagemaker": "true",
         "allow-http": "false",
+        "allow-grpc": "false",
         "allow-metrics": "false",
         "model-control-mode": "explicit",
         "exit-timeout-secs": _EXIT_TIMEOUT,

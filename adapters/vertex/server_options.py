@@ -18,7 +18,8 @@ def server_options(environ: Mapping[str, str], *, on_platform: bool) -> list[Opt
     """The options that the variables set. `on_platform`: this is a container of the platform, or a rehearsal of one."""
     found = []
     if on_platform:
-        found += [OptionText("allow-vertex-ai", "true", MODE), OptionText("allow-http", "false", MODE)]
+        found.append(OptionText("allow-vertex-ai", "true", MODE))
+        found += [OptionText(closed, "false", MODE) for closed in ("allow-http", "allow-grpc")]
     for name, flag in _VERBATIM.items():
         text = environ.get(name, "").strip()
         if text:

@@ -36,7 +36,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if topology.http_workers else None
     note = FailureNote()
     return ServerConfiguration(
-        addresses=tuple(Bind(*place, settings.reuse_http_port) for place in services.values()),
+        addresses=tuple(Bind(*place, settings.reuses_port(service)) for service, place in services.items()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
         make_site=partial(_make_site, settings, directory),
         drain_grace_s=settings.shutdown_grace_secs,

@@ -25,24 +25,13 @@ class PlatformText(NamedTuple):
     source: str
 
 
-class UnusedValue(NamedTuple):
-    """A value of one of UNUSED_OPTIONS, the flag or variable that gave it, and its source."""
-
-    option: Option
-    value: Any
-    spelled: str
-    source: str
-
-
 @dataclass(slots=True)
 class Given:
-    """The values and sources of the given fields; `without_effect` are the flags and variables that have no effect, and
-    `unused` their values."""
+    """The values and sources of the given fields; `without_effect` are the flags and variables that have no effect."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     without_effect: tuple[str, ...] = ()
-    unused: tuple[UnusedValue, ...] = ()
 
     def set(self, name: str, value: Any, source: str) -> None:
         self.values[name] = value
@@ -64,13 +53,13 @@ def collect(
     everything = (*options.values(), *UNUSED_OPTIONS)
     field_of = {id(each): name for name, each in options.items()}
     given = Given()
-    unused: list[UnusedValue] = []
+    unused: list[str] = []
 
     def take(option: Option, spelled: str, source: str, texts: list[str]) -> None:
         values = [_value(option, spelled, text) for text in texts]
         name = field_of.get(id(option))
         if name is None:
-            unused.extend(UnusedValue(option, value, spelled, source) for value in values)
+            unused.append(spelled)
             return
         before = given.values[name] if option.repeatable and given.sources.get(name) == source else ()
         given.set(name, (*before, *values) if option.repeatable else values[-1], source)
@@ -82,8 +71,7 @@ def collect(
         take(option, variable, ENVIRONMENT, texts)
     for option, text in CommandLine(everything).given(arguments):
         take(option, f"--{option.flag}", FLAG, [text])
-    given.without_effect = tuple(dict.fromkeys(each.spelled for each in unused))
-    given.unused = tuple(unused)
+    given.without_effect = tuple(dict.fromkeys(unused))
     return given
 
 

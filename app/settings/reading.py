@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
-from app.settings.rules import check, check_grpc, deprecations
+from app.settings.rules import check, deprecations, without_tls
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -36,11 +36,10 @@ def read_settings(
     """
     found = find_platform(SERVER_OPTIONS, arguments, process_environment() if environ is None else environ)
     given = found.given
-    check_grpc(given.unused)
     settings = ServerSettings(
         **given.values,
         sources=given.sources,
-        warnings=(*found.warnings, *deprecations(given.values)),
+        warnings=(*found.warnings, *deprecations(given.values), *without_tls(given.values)),
         without_effect=given.without_effect,
         sagemaker=found.sagemaker,
         vertex=found.vertex,

@@ -6,14 +6,17 @@ Source: docs/spec/server-options.md sections 2 to 4.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.settings.option import BadOption
-from app.settings.precedence import ENVIRONMENT, FLAG, UnusedValue
+from app.settings.precedence import ENVIRONMENT, FLAG
 from app.settings.server import SERVER_OPTIONS, ServerSettings
-from app.settings.services import Service
+from app.settings.services import Service, is_unix, spell_endpoint
 from core.errors import ConfigInvalid
 from core.repository.stores.object_names import name_problem
+
+if TYPE_CHECKING:
+    from core.frontend.restricted_apis import RestrictedKind
 
 
 def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -27,20 +30,16 @@ def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def check_grpc(unused: Iterable[UnusedValue]) -> None:
-    """Raise BadOption if the person who starts the server asks for gRPC or names its port.
+def without_tls(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning if these fields name the files of TLS and do not switch it on: its clients would talk in plain text."""
+    named = [name for name in _TLS_FILES if given.get(name)]
+    if not named or given.get("grpc_use_ssl") or given.get("grpc_use_ssl_mutual"):
+        return ()
+    flags = ", ".join(f"--{SERVER_OPTIONS[name].flag}" for name in named)
+    return (f"without --grpc-use-ssl=true the gRPC port has no TLS, and {flags} has no effect",)
 
-    Its clients would find a closed port. `--allow-grpc=false` allows a command line that names the port; options that
-    only tune gRPC, and the variables of a platform, whose clients cannot reach the port, are without effect.
-    """
-    asked = {each.option.flag: each for each in unused if each.source in (FLAG, ENVIRONMENT)}
-    switch = asked.pop("allow-grpc", None)
-    if switch is not None and not switch.value:
-        return
-    found = switch or asked.get("grpc-port")
-    if found is not None:
-        reason = "this server does not have gRPC: use its HTTP port, and --allow-grpc=false to start without gRPC"
-        raise BadOption.of(found.spelled, reason)
+
+_TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
 def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
@@ -49,6 +48,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     if needs_repository and not any(settings.model_repository) and not settings.multi_model:
         raise BadOption("--model-repository must be specified")
     _check_http(settings)
+    _check_grpc(settings)
     _check_ports(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
@@ -84,21 +84,63 @@ def _check_http(settings: ServerSettings) -> None:
         raise BadOption("Error: --http-max-input-size must be greater than 0.")
     if not (settings.http_restricted_api or settings.http_header_forward_pattern):
         return
-    from core.frontend.restricted_apis import parse_restricted
+    from core.frontend.restricted_apis import HTTP
     from core.http.options import HttpOptions
 
-    for text in settings.http_restricted_api:
-        if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
-            reason = "it takes <group>[,<group>...]:<header>=<value>"
-            raise BadOption.of("--http-restricted-api", reason)
-    try:
-        parse_restricted(settings.http_restricted_api)
-    except ConfigInvalid as error:
-        raise BadOption.of("--http-restricted-api", _with_hint(error)) from None
+    _check_restricted(settings.http_restricted_api, HTTP)
     try:
         HttpOptions(header_forward_pattern=settings.http_header_forward_pattern)
     except ConfigInvalid as error:
         raise BadOption.of("--http-header-forward-pattern", _with_hint(error)) from None
+
+
+def _check_grpc(settings: ServerSettings) -> None:
+    if not settings.allow_grpc:
+        return
+    if settings.grpc_restricted_protocol or settings.grpc_header_forward_pattern:
+        from core.frontend.restricted_apis import GRPC
+        from core.grpc.options import GrpcOptions
+
+        _check_restricted(settings.grpc_restricted_protocol, GRPC)
+        try:
+            GrpcOptions(header_forward_pattern=settings.grpc_header_forward_pattern)
+        except ConfigInvalid as error:
+            raise BadOption.of("--grpc-header-forward-pattern", _with_hint(error)) from None
+    if settings.grpc_tls:
+        _check_tls(settings)
+
+
+def _check_tls(settings: ServerSettings) -> None:
+    """Read the files once at the start: otherwise clients would be the first to notice that one is wrong."""
+    needed = {"grpc_server_cert": True, "grpc_server_key": True, "grpc_root_cert": settings.grpc_use_ssl_mutual}
+    for name, is_needed in needed.items():
+        if is_needed and not getattr(settings, name):
+            switch = "--grpc-use-ssl-mutual" if settings.grpc_use_ssl_mutual else "--grpc-use-ssl"
+            raise BadOption.of(f"--{SERVER_OPTIONS[name].flag}", f"{switch} needs this file")
+    from app.worker.http2.tls import server_context
+
+    try:
+        server_context(
+            settings.grpc_server_cert,
+            settings.grpc_server_key,
+            settings.grpc_root_cert,
+            mutual=settings.grpc_use_ssl_mutual,
+        )
+    except ConfigInvalid as error:
+        raise BadOption.of("--grpc-use-ssl", _with_hint(error)) from None
+
+
+def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:
+    from core.frontend.restricted_apis import parse_restricted
+
+    for text in values:
+        if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
+            reason = "it takes <group>[,<group>...]:<header>=<value>"
+            raise BadOption.of(kind.option, reason)
+    try:
+        parse_restricted(values, kind)
+    except ConfigInvalid as error:
+        raise BadOption.of(kind.option, _with_hint(error)) from None
 
 
 def _with_hint(error: ConfigInvalid) -> str:
@@ -108,19 +150,21 @@ def _with_hint(error: ConfigInvalid) -> str:
 def _check_ports(settings: ServerSettings) -> None:
     services = settings.services()
     if not services:
-        raise BadOption("Error: --allow-http=false and --allow-metrics=false leave nothing to serve.")
+        raise BadOption(
+            "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve."
+        )
     _check_named_ports(settings)
     taken: dict[tuple[str, int], Service] = {}
     for service, (address, port) in services.items():
         other = taken.setdefault((address, port), service)
-        if not port:
+        if not port and not is_unix(address):
             raise BadOption(
                 f"The server cannot listen to {service} requests at port 0: choose the port that clients use"
             )
         if other != service:
             raise BadOption(
                 f"The server cannot listen to {other} requests and {service} requests at the same address and port "
-                f"{address}:{port}"
+                f"{spell_endpoint(address, port)}"
             )
     _check_safe_ports(settings, services)
 
@@ -142,7 +186,9 @@ def _check_named_ports(settings: ServerSettings) -> None:
 def _check_safe_ports(settings: ServerSettings, services: Mapping[Service, tuple[str, int]]) -> None:
     """Outside the range other containers of the platform listen."""
     safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
-    for service, (_, port) in services.items():
+    for service, (address, port) in services.items():
+        if is_unix(address):
+            continue
         if safe and service != Service.SAGEMAKER and not safe[0] <= port <= safe[1]:
             raise BadOption(
                 f"The server cannot listen to {service} requests at port {port}, allowed port range is "

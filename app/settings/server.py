@@ -14,6 +14,7 @@ from adapters.vertex.settings import VertexSettings
 from app.settings.cache_directory import cache_directory
 from app.settings.groups.backends import BackendSettings
 from app.settings.groups.general import GeneralSettings
+from app.settings.groups.grpc import GrpcSettings
 from app.settings.groups.http import HttpSettings
 from app.settings.groups.logging import LoggingSettings
 from app.settings.groups.metrics import MetricsSettings
@@ -22,7 +23,7 @@ from app.settings.groups.repository import RepositorySettings
 from app.settings.groups.scheduling import SchedulingSettings
 from app.settings.option import Option, options_by_field
 from app.settings.precedence import DEFAULT
-from app.settings.services import Service
+from app.settings.services import Service, is_unix
 
 
 # The help text lists the options of the last base first: Python orders the fields of dataclasses so.
@@ -32,6 +33,7 @@ class ServerSettings(
     LoggingSettings,
     BackendSettings,
     MetricsSettings,
+    GrpcSettings,
     HttpSettings,
     GeneralSettings,
     PlatformSettings,
@@ -67,8 +69,10 @@ class ServerSettings(
         return self.allow_sagemaker and self.sagemaker is not None and self.sagemaker.multi_model
 
     def services(self) -> dict[Service, tuple[str, int]]:
-        """The services to open, each with its (address, port)."""
+        """The services to open, each with its (address, port); the port of a Unix socket is 0."""
         services = {}
+        if self.allow_grpc:
+            services[Service.GRPC] = (self.grpc_address, 0 if is_unix(self.grpc_address) else self.grpc_port)
         if self.allow_http:
             services[Service.HTTP] = (self.http_address, self.http_port)
         if self.allow_sagemaker:
@@ -78,6 +82,15 @@ class ServerSettings(
         if self.allow_metrics:
             services[Service.METRICS] = (self.metrics_address, self.metrics_port)
         return services
+
+    def reuses_port(self, service: Service) -> bool:
+        """Whether other servers may listen on the same port."""
+        return self.reuse_grpc_port if service is Service.GRPC else self.reuse_http_port
+
+    @property
+    def grpc_tls(self) -> bool:
+        """Whether clients of the gRPC port must use TLS."""
+        return self.grpc_use_ssl or self.grpc_use_ssl_mutual
 
     def describe(self) -> list[SettingRow]:
         """Every setting in force, with secrets masked, in the order of the help text."""

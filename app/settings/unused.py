@@ -15,7 +15,6 @@ from app.settings.option_types import (
     FOLDER,
     INTEGER,
     INTEGER64,
-    PORT,
     TEXT,
     BadValue,
     Kind,
@@ -24,15 +23,12 @@ from app.settings.option_types import (
     setting,
 )
 
-_MIN_GRPC_THREADS = 2
-_MAX_GRPC_THREADS = 128
 
-
-def _grpc_threads(text: str) -> int:
-    count = INTEGER.parse(text)
-    if not _MIN_GRPC_THREADS <= count <= _MAX_GRPC_THREADS:
-        raise BadValue("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
-    return count
+def _response_pool(text: str) -> int:
+    size = INTEGER.parse(text)
+    if size <= 0:
+        raise BadValue("Error: --grpc-max-response-pool-size must be greater than 0.")
+    return size
 
 
 _UNUSED: dict[str, dict[str, Kind[Any]]] = {
@@ -44,31 +40,9 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "repoagent-directory": FOLDER,
     },
     "gRPC": {
-        "allow-grpc": BOOLEAN,
-        "grpc-address": TEXT,
-        "grpc-port": PORT,
-        "reuse-grpc-port": BOOLEAN,
-        "grpc-header-forward-pattern": TEXT,
-        "grpc-infer-thread-count": Kind("integer", _grpc_threads),
         "grpc-infer-allocation-pool-size": INTEGER,
-        "grpc-max-response-pool-size": INTEGER,
-        "grpc-use-ssl": BOOLEAN,
-        "grpc-use-ssl-mutual": BOOLEAN,
-        "grpc-server-cert": FILE,
-        "grpc-server-key": FILE,
-        "grpc-root-cert": FILE,
-        "grpc-infer-response-compression-level": choice(
-            "grpc-infer-response-compression-level", "none", "low", "medium", "high"
-        ),
-        "grpc-keepalive-time": INTEGER,
-        "grpc-keepalive-timeout": INTEGER,
-        "grpc-keepalive-permit-without-calls": BOOLEAN,
+        "grpc-max-response-pool-size": Kind("integer", _response_pool),
         "grpc-http2-max-pings-without-data": INTEGER,
-        "grpc-http2-min-recv-ping-interval-without-data": INTEGER,
-        "grpc-http2-max-ping-strikes": INTEGER,
-        "grpc-max-connection-age": INTEGER,
-        "grpc-max-connection-age-grace": INTEGER,
-        "grpc-restricted-protocol": TEXT,
     },
     "Tracing": {
         "trace-config": TEXT,
@@ -94,7 +68,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
 _REPEATABLE = frozenset(
     {
         "model-load-gpu-limit",
-        "grpc-restricted-protocol",
         "trace-config",
         "trace-level",
         "cache-config",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
 from app.process.garbage_collector import settle_collector
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
+from app.sites.grpc_port import grpc_ports
 from app.sites.site import Http2Port
 from app.supervisor.private_directory import PrivateDirectory
 from core.http.shared_request_metrics import SharedRequestMetrics
@@ -21,7 +21,6 @@ class FrontEndSite:
     """Made in the worker, after the fork. `link` connects it to the engine at the socket in `directory`."""
 
     failure: str | None = None
-    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(
         self, settings: ServerSettings, directory: PrivateDirectory, link: Link, make_bridge: MakeBridge
@@ -33,6 +32,7 @@ class FrontEndSite:
         self.applications: Mapping[int, WSGIApplication] = Applications(
             settings, self._engine, make_bridge, requests.page, requests.responses
         ).by_port()
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(settings, self._engine, make_bridge, self.allocate)
 
     def start(self) -> None:
         self._engine.start()

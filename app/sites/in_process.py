@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.engine_options import engine_options
+from app.sites.grpc_port import grpc_ports
 from app.sites.site import Http2Port
 from app.sites.start_watch import StartWatch
 from core.engine.in_process import InferenceEngine, make_engine
@@ -20,12 +20,12 @@ class InProcessSite:
     """Made in the worker, after the fork."""
 
     allocate: Allocate | None = None
-    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(self, settings: ServerSettings, make_bridge: MakeBridge) -> None:
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
         self._applications = Applications(settings, self._engine, make_bridge).by_port()
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(settings, self._engine, make_bridge)
         self._start_watch = StartWatch(settings, self._engine, self._fail)
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from app.settings.precedence import DEFAULT
 from app.settings.server import ServerSettings
-from app.settings.services import Service
+from app.settings.services import Service, spell_endpoint
 from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table
 from core.lifecycle.overview import VersionOverview
 from core.observability.logging import log_table
@@ -19,6 +19,7 @@ _log = logging.getLogger("trident.server")
 
 # Triton's names of the services, for the lines that tools wait for.
 _STARTED = {
+    Service.GRPC: "GRPCInferenceService",
     Service.HTTP: "HTTPService",
     Service.SAGEMAKER: "Sagemaker HTTPService",
     Service.VERTEX_AI: "Vertex AI HTTPService",
@@ -49,10 +50,10 @@ def log_services(settings: ServerSettings, *, has_models: bool) -> None:
     if not has_models and settings.model_control_mode != "explicit":
         _log.warning(_NO_MODEL, ", ".join(settings.model_repository))
     services = settings.services()
-    addresses = [(name[0].upper() + name[1:], f"{address}:{port}") for name, (address, port) in services.items()]
+    addresses = [(name[0].upper() + name[1:], spell_endpoint(*place)) for name, place in services.items()]
     log_table(_log, "addresses", addresses_table(addresses))
-    for service, (address, port) in services.items():
-        _log.info("Started %s at %s:%d", _STARTED[service], address, port)
+    for service, place in services.items():
+        _log.info("Started %s at %s", _STARTED[service], spell_endpoint(*place))
 
 
 def model_row(line: VersionOverview) -> ModelRow:

@@ -37,6 +37,7 @@ class RepositoryServer(Server):
             f"--http-address={HOST}",
             "--http-port={port}",
             "--metrics-port={spare_port}",
+            "--allow-grpc=false",
         ]
         super().__init__(name, command, log, ENVIRONMENT)
         # Added later, because placeholders in them are not filled.

@@ -27,6 +27,7 @@ class BesidePlain(Server):
             f"--model-repository={repository}",
             f"--http-address={HOST}",
             "--http-port={port}",
+            "--allow-grpc=false",
             "--allow-metrics=false",
             "--allow-sagemaker=true",
             "--sagemaker-port={spare_port}",

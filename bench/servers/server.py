@@ -151,6 +151,7 @@ def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
         f"--http-address={HOST}",
         "--http-port={port}",
         "--metrics-port={spare_port}",
+        "--allow-grpc=false",
     ]
     # The checkout's code, no matter which code the environment has installed.
     return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)

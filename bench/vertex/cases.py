@@ -40,6 +40,7 @@ class BesidePlain(Server):
             f"--model-repository={repository}",
             f"--http-address={HOST}",
             "--http-port={port}",
+            "--allow-grpc=false",
             "--allow-metrics=false",
             "--allow-vertex-ai=true",
             "--vertex-ai-port={spare_port}",

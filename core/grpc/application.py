@@ -72,7 +72,7 @@ class GrpcApplication:
         return head.method.make_call(self.front_end, stream, head)
 
     def begin_exit(self) -> None:
-        """Accept no new inference. Calls that began are answered."""
+        """Refuse new requests on open streams. Calls that their clients have begun are answered."""
         self.front_end.begin_exit()
 
     def request_metrics_page(self) -> bytes:

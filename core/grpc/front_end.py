@@ -33,7 +33,7 @@ class Decode(Protocol):
 class GrpcFrontEnd:
     """The engine, the bridge to it, the options, and what the server gives: greenlets and memory. On the hub's thread.
 
-    `is_exiting`: no new inference is accepted.
+    `is_exiting`: open streams take no new requests.
     """
 
     def __init__(
@@ -78,19 +78,20 @@ class GrpcFrontEnd:
                 self.decode = self._decoder.decode
 
     def begin_exit(self) -> None:
-        """Refuse new inference from now on."""
+        """Refuse new requests on the streams of ModelStreamInfer. Calls that their clients have begun are answered."""
         self.is_exiting = True
-        self.decode = _refuse
+        self.decode = self._decode_calls
+
+    def _decode_calls(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
+        """The decoder of a server that stops."""
+        if stream:
+            raise ServerStopping("GRPC server is shutting down and has stopped accepting new requests.")
+        return self._decoder.decode(message, forwarded)
 
 
 def _not_loaded(message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
     """The decoder before protobuf is loaded, which would stop the hub for some time."""
     raise ModelNotAtHand("", 0)
-
-
-def _refuse(message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
-    """The decoder of a server that stops."""
-    raise ServerStopping("GRPC server is shutting down and has stopped accepting new requests.")
 
 
 def _load() -> None:

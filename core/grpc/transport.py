@@ -114,3 +114,6 @@ class Application(Protocol):
         An answer to what is no gRPC should have DATA that says so: a person reads it, and the stream keeps its place
         until the client has taken it.
         """
+
+    def begin_exit(self) -> None:
+        """The server stops: it serves the streams that are open, and those that its clients have sent already."""

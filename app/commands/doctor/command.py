@@ -71,7 +71,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
         *(line for reading in repositories for line in repository_lines(reading)),
         *_room_lines(repositories, free_memory, settings),
         *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
-        *port_lines(read_ports(settings.services(), reuse_port=settings.reuse_http_port)),
+        *port_lines(read_ports(settings.services(), settings.reuses_port)),
         *gpu_lines(read_gpu(settings), asked_by),
     ]
 

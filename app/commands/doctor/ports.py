@@ -6,18 +6,25 @@ Source: proc(5), /proc/net/tcp and /proc/PID/fd.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.commands.doctor.report import Level, Line
-from app.settings.services import Service
-from app.worker.listening_sockets import BindFailed, open_listener
+from app.settings.services import Service, is_unix, spell_endpoint
+from app.worker.listening_sockets import BindFailed, close_listener, open_listener
 
 _AREA = "Ports"
 _PROC = Path("/proc")
 _LISTENING = "0A"
+_OPTIONS = {
+    Service.GRPC: "--grpc-port",
+    Service.HTTP: "--http-port",
+    Service.SAGEMAKER: "--sagemaker-port",
+    Service.VERTEX_AI: "--vertex-ai-port",
+    Service.METRICS: "--metrics-port",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +41,15 @@ class PortReading:
     owner: str = ""
 
 
-def read_ports(services: Mapping[Service, tuple[str, int]], *, reuse_port: bool = False) -> list[PortReading]:
+def read_ports(
+    services: Mapping[Service, tuple[str, int]], reuses_port: Callable[[Service], bool] = lambda service: False
+) -> list[PortReading]:
     """Open each port for a moment, as the server would."""
     readings = []
     for service, (address, port) in services.items():
         failure = owner = ""
         try:
-            open_listener(address, port, reuse_port=reuse_port).close()
+            close_listener(open_listener(address, port, reuse_port=reuses_port(service)))
         except BindFailed as error:
             failure = error.message.strip()
             owner = owner_of(port)
@@ -82,10 +91,9 @@ def _target(link: Path) -> str:
 
 def _line(reading: PortReading) -> Line:
     check = reading.service if reading.service.isupper() else reading.service[0].upper() + reading.service[1:]
-    where = f"{reading.address}:{reading.port}"
+    where = spell_endpoint(reading.address, reading.port)
     if not reading.failure:
         return Line(_AREA, check, Level.OK, f"{where} is free")
-    options = {Service.HTTP: "--http-port", Service.METRICS: "--metrics-port", Service.SAGEMAKER: "--sagemaker-port"}
-    option = options.get(Service(reading.service), "--vertex-ai-port")
+    option = "--grpc-address" if is_unix(reading.address) else _OPTIONS[Service(reading.service)]
     text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
     return Line(_AREA, check, Level.FAILED, text, f"stop the process that has the port, or set {option}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.worker.clock import CoarseClock
+from core.grpc.transport import Application
 
 if TYPE_CHECKING:
     from app.worker.http2.connection import Http2Connection
 
 
 class Http2Connections:
-    """The connections through the worker's HTTP/2 listeners; `open` holds them. Hub thread only.
+    """The connections through the worker's HTTP/2 listeners; `open` holds them. `applications` serve their streams. Hub
+    thread only.
 
     There is no timer per connection or stream: `sweep()` visits every connection once per tick.
     """
@@ -21,6 +23,7 @@ class Http2Connections:
         self.clock = clock
         self.closing = False
         self.open: set[Http2Connection] = set()
+        self.applications: list[Application] = []
         self._room = room
 
     def sweep(self, others: int = 0) -> None:
@@ -53,5 +56,7 @@ class Http2Connections:
     def close_idle(self) -> None:
         """Take no more streams: each connection ends when the calls that its client has begun are answered."""
         self.closing = True
+        for application in self.applications:
+            application.begin_exit()
         for connection in list(self.open):
             connection.drain()

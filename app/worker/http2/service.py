@@ -25,6 +25,7 @@ class Http2Service:
     def __init__(self, port: Http2Port, connections: Http2Connections) -> None:
         self.port = port
         self.connections = connections
+        connections.applications.append(port.application)
         self.clock = connections.clock
         self.unsent = UnsentTotal(port.limits.unsent_in_all)
         self._loop = gevent.get_hub().loop

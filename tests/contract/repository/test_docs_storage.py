@@ -71,7 +71,7 @@ def test_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
     http_port, metrics_port, emulator_port = free_ports(3)
     script = SCRIPTS[storage].replace(EMULATOR_PORTS[storage], str(emulator_port)).rstrip()
     assert script.splitlines()[-1].startswith("trident serve")
-    options = f"--http-address={HOST} --http-port={http_port} --metrics-port={metrics_port}"
+    options = f"--http-address={HOST} --http-port={http_port} --metrics-port={metrics_port} --allow-grpc=false"
     log = tmp_path / "log"
     with running(f"{script} {options} --model-cache-directory={tmp_path / 'cache'}", log) as started:
         until(lambda: is_ready(http_port) or started.poll() is not None, log.read_text, limit_s=LIMIT_S)

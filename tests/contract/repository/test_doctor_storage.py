@@ -57,7 +57,12 @@ def lines_of(uri: str, **environ: str) -> dict[str, Line]:
 
 def report_of(capsys: pytest.CaptureFixture[str], uri: str, cache: Path) -> tuple[int, dict[str, str]]:
     """The exit status, and the texts of the report by area and check."""
-    options = ["--http-address=127.0.0.1", f"--http-port={free_ports(1)[0]}", "--allow-metrics=false"]
+    options = [
+        "--http-address=127.0.0.1",
+        f"--http-port={free_ports(1)[0]}",
+        "--allow-metrics=false",
+        "--allow-grpc=false",
+    ]
     status = main(["doctor", "--json", f"--model-repository={uri}", f"--model-cache-directory={cache}", *options])
     printed = capsys.readouterr().out
     assert SECRET not in printed

@@ -11,6 +11,7 @@ from app.supervisor.server import serve
 from core.observability.logging import configure_logging
 
 if __name__ == "__main__":
-    settings = read_settings(sys.argv[2:], {})
+    # A stock worker speaks no HTTP/2.
+    settings = dataclasses.replace(read_settings(sys.argv[2:], {}), allow_grpc=False)
     configure_logging(settings.log_options)
     sys.exit(serve(dataclasses.replace(server_configuration(settings), worker_class=sys.argv[1])))

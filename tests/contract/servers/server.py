@@ -64,7 +64,7 @@ class ServerProcess:
         self.ready = ready
         self.environment = environment
         self.was_killed = False
-        self.http_port, self.metrics_port = free_ports(2)
+        self.http_port, self.metrics_port, self.grpc_port = free_ports(3)
 
     @property
     def address(self) -> str:
@@ -79,6 +79,8 @@ class ServerProcess:
             f"--http-address={HOST}",
             f"--http-port={self.http_port}",
             f"--metrics-port={self.metrics_port}",
+            f"--grpc-address={HOST}",
+            f"--grpc-port={self.grpc_port}",
             *self.options,
         ]
 

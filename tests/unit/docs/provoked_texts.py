@@ -25,6 +25,7 @@ from app.process import temporary_directory
 from app.settings.reading import read_settings
 from app.supervisor.engine_child import EngineChild
 from app.worker.http1 import refusal
+from app.worker.http2.tls import server_context
 from app.worker.listening_sockets import open_listener
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderRequest, check_active, check_available
@@ -51,6 +52,7 @@ from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
 from core.repository.stores.s3.call import S3Call
 from core.scheduling.queue import RequestQueue
+from tests.certificates import Authority
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.fake_engine import FakeEngine
@@ -101,7 +103,9 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         (["--http-prot=1"], {}),
         ([], {"TRIDENT_HTTP_PROT": "1"}),
         (["--grpc-keepalive=1"], {}),
-        (["--grpc-port=8001"], {}),
+        (["--grpc-use-ssl=true", repository], {}),
+        (["--grpc-use-ssl-mutual=true", "--grpc-server-cert=a", "--grpc-server-key=b", repository], {}),
+        (["--grpc-use-ssl=true", "--grpc-server-cert=/none", "--grpc-server-key=/none", repository], {}),
         (["--sagemaker-port=8080", repository], {}),
         (["models"], {}),
         (["--allow-http=maybe", repository], {}),
@@ -116,6 +120,9 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
     ):
         texts.raised_by(read_settings, arguments, environ)
+    certificate, key = Authority(folder).sign("server")
+    texts.raised_by(server_context, str(certificate), str(key), "/none", mutual=True)
+    texts.all += read_settings([repository, f"--grpc-server-cert={certificate}"], {}).warnings
     with open_listener("127.0.0.1", 0) as listener:
         texts.raised_by(open_listener, "127.0.0.1", listener.getsockname()[1])
     texts.raised_by(open_listener, "192.0.2.1", 0)  # an address that no machine has

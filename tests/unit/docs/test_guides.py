@@ -95,8 +95,11 @@ NOTES = {
     "cache-directory": "no response cache",
     "response-cache-byte-size": "no response cache",
     "rate-limit": "no rate limiter",
-    "allow-grpc": "no gRPC yet: `true` ends the start",
-    "grpc-port": "no gRPC yet: it ends the start, unless `--allow-grpc=false` is given",
+    "grpc-infer-thread-count": "threads for large messages and repository control; other calls need none",
+    "grpc-infer-allocation-pool-size": "no such pool",
+    "grpc-max-response-pool-size": "no such pool: a stream whose client does not read waits",
+    "grpc-http2-max-pings-without-data": "no such limit",
+    "grpc-address": "`unix:<path>` is a Unix socket",
     "rate-limit-resource": "no rate limiter",
     "pinned-memory-pool-byte-size": "no such pool",
     "cuda-memory-pool-byte-size": "ONNX Runtime's arena: `gpu_mem_limit` of a model",
@@ -104,7 +107,7 @@ NOTES = {
     "buffer-manager-thread-count": "no such threads",
     "host-policy": "the container's CPU set",
 }
-SECTION_NOTES = {"gRPC": "no gRPC yet", "Tracing": "no tracing yet"}
+SECTION_NOTES = {"Tracing": "no tracing yet"}
 
 # Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
 OTHER_NAMES = names_of(
@@ -164,8 +167,8 @@ def test_every_note_belongs_to_an_option_of_the_table() -> None:
 
 
 def test_an_option_without_effect_is_accepted_and_reported() -> None:
-    settings = read_settings(["--model-repository=/models", "--allow-grpc=false", "--rate-limit=off"], {})
-    assert set(settings.without_effect) == {"--allow-grpc", "--rate-limit"}
+    settings = read_settings(["--model-repository=/models", "--trace-rate=1", "--rate-limit=off"], {})
+    assert set(settings.without_effect) == {"--trace-rate", "--rate-limit"}
 
 
 def test_the_product_understands_every_command_of_the_guides() -> None:

@@ -32,6 +32,7 @@ def test_the_platform_has_its_defaults() -> None:
     assert {flag: text for flag, (text, _) in said().items()} == {
         "allow-sagemaker": "true",
         "allow-http": "false",
+        "allow-grpc": "false",
         "allow-metrics": "false",
         "model-control-mode": "explicit",
         "exit-timeout-secs": "23",

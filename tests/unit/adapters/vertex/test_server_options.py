@@ -15,6 +15,7 @@ def test_the_platform_sets_its_options() -> None:
     assert server_options(VARIABLES, on_platform=True) == [
         OptionText("allow-vertex-ai", "true", "AIP_MODE"),
         OptionText("allow-http", "false", "AIP_MODE"),
+        OptionText("allow-grpc", "false", "AIP_MODE"),
         OptionText("vertex-ai-port", "8081", "AIP_HTTP_PORT"),
         OptionText("model-repository", "gs://b/m", "AIP_STORAGE_URI"),
     ]

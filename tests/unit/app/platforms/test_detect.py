@@ -62,7 +62,7 @@ def test_a_directory_does_not_count_if_a_repository_is_given(container: Containe
     container.holds("cat/1/model.onnx")
     found = container.settings("--model-repository=/models")
     assert (found.platform, found.sagemaker, found.any_layout) == ("auto", None, False)
-    assert found.services().keys() == {"HTTP", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
 
 
 def test_a_variable_counts_even_if_a_repository_is_given(container: Container) -> None:
@@ -79,14 +79,14 @@ def test_platform_plain_overrides_the_variables(container: Container) -> None:
     container.holds("cat/1/model.onnx")
     found = container.settings("--platform=plain", "--model-repository=/models", SAGEMAKER_BATCH="true")
     assert found.sagemaker is None
-    assert found.services().keys() == {"HTTP", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
     assert container.refusal("--platform=plain") == "--model-repository must be specified"
 
 
 def test_sagemakers_port_can_be_opened_besides_the_plain_one(container: Container) -> None:
     arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
     found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
-    assert found.services().keys() == {"HTTP", "SageMaker", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "SageMaker", "metrics"}
     assert (found.model_control_mode, found.exit_timeout_secs) == ("none", 30)
     assert found.sagemaker is not None
     assert (found.sagemaker.port, found.sagemaker.ping_mode) == (9, "live")
@@ -136,9 +136,16 @@ def test_multi_model_mode_has_no_repository_and_no_startup_model(container: Cont
 
 def test_variables_without_effect_and_misspelled_ones_are_kept_for_the_log(container: Container) -> None:
     container.holds("model.onnx")
-    names = ("SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE", "SAGEMAKER_TRITON_GRPC_PORT", "SAGEMAKER_TRITON_LOG_INF")
+    names = (
+        "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",
+        "SAGEMAKER_TRITON_BUFFER_MANAGER_THREAD_COUNT",
+        "SAGEMAKER_TRITON_LOG_INF",
+    )
     found = container.settings(**dict.fromkeys(names, "1"))
-    assert found.without_effect == ("SAGEMAKER_TRITON_GRPC_PORT", "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE")
+    assert found.without_effect == (
+        "SAGEMAKER_TRITON_BUFFER_MANAGER_THREAD_COUNT",
+        "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",
+    )
     (warning,) = found.warnings
     assert warning == "unknown variable SAGEMAKER_TRITON_LOG_INF; did you mean SAGEMAKER_TRITON_LOG_INFO?"
 

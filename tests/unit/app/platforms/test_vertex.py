@@ -86,7 +86,7 @@ def test_another_mode_is_a_rehearsal_with_a_warning(mode: str) -> None:
 def test_a_server_without_a_mode_is_plain_and_serves_the_artifacts(mode: str) -> None:
     found = settings(**{**CONTAINER, "AIP_MODE": mode})
     assert (found.platform, found.vertex) == ("auto", None)
-    assert found.services().keys() == {"HTTP", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
     assert (found.model_repository, found.any_layout) == (("gs://bucket/artifacts",), True)
 
 
@@ -112,16 +112,16 @@ def test_the_option_platform_chooses_vertex_ai() -> None:
 def test_the_option_platform_chooses_another_platform() -> None:
     found = settings("--platform=plain", "--model-repository=/models", **CONTAINER)
     assert (found.vertex, found.warnings) == (None, ())
-    assert found.services().keys() == {"HTTP", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
 
 
 def test_vertex_ais_port_can_be_opened_besides_the_plain_one() -> None:
     found = settings("--allow-vertex-ai=true", "--model-repository=/models", "--vertex-ai-thread-count=3")
-    assert found.services().keys() == {"HTTP", "Vertex AI", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "Vertex AI", "metrics"}
     assert (found.vertex_ai_port, found.vertex_ai_thread_count, vertex(found).mode) == (8080, 3, "")
     assert (found.platform, found.any_layout, found.warnings) == ("auto", False, ())
     found = settings("--allow-vertex-ai=true", "--platform=plain", **{**CONTAINER, "AIP_MODE": ""})
-    assert found.services().keys() == {"HTTP", "Vertex AI", "metrics"}
+    assert found.services().keys() == {"GRPC", "HTTP", "Vertex AI", "metrics"}
     assert vertex(found).predict_route == CONTAINER["AIP_PREDICT_ROUTE"]
     assert found.vertex_ai_port == 8081
 

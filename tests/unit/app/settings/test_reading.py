@@ -24,27 +24,9 @@ def test_a_misspelled_variable_ends_the_start() -> None:
 
 
 def test_options_without_effect_are_kept_for_the_log() -> None:
-    assert settings("--allow-grpc=false", "--grpc-port=9").without_effect == ("--allow-grpc", "--grpc-port")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environ", "named"),
-    [
-        (["--grpc-port=8001"], {}, 'Bad option: "--grpc-port"'),
-        (["--allow-grpc=1"], {}, 'Bad option: "--allow-grpc"'),
-        (["--allow-grpc=true", "--grpc-port=1"], {}, 'Bad option: "--allow-grpc"'),
-        ([], {"TRIDENT_GRPC_PORT": "9"}, 'Bad variable: "TRIDENT_GRPC_PORT"'),
-    ],
-)
-def test_a_start_that_asks_for_grpc_ends(arguments: list[str], environ: dict[str, str], named: str) -> None:
-    with pytest.raises(BadOption, match=f"^{named}.\nthis server does not have gRPC"):
-        settings(*arguments, **environ)
-
-
-def test_options_that_tune_grpc_are_accepted() -> None:
-    assert settings("--grpc-keepalive-time=1", "--grpc-address=::").without_effect == (
-        "--grpc-keepalive-time",
-        "--grpc-address",
+    assert settings("--rate-limit=off", "--grpc-infer-allocation-pool-size=9").without_effect == (
+        "--rate-limit",
+        "--grpc-infer-allocation-pool-size",
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from app.settings.rules import deprecations
+from app.settings.services import Service
 
 REPOSITORY = "--model-repository=/models"
 
@@ -57,6 +58,44 @@ def refusal(*arguments: str) -> str:
             "0.0.0.0:8000",
         ),
         (
+            ["--http-port=8001"],
+            "The server cannot listen to GRPC requests and HTTP requests at the same address and port 0.0.0.0:8001",
+        ),
+        (
+            ["--grpc-port=0"],
+            "The server cannot listen to GRPC requests at port 0: choose the port that clients use",
+        ),
+        (
+            ["--grpc-infer-thread-count=1"],
+            'Bad option: "--grpc-infer-thread-count".\n'
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        ),
+        (
+            ["--grpc-infer-response-compression-level=some"],
+            'Bad option: "--grpc-infer-response-compression-level".\n'
+            "invalid argument for --grpc_infer_response_compression_level: 'some' is not one of none, low, medium, "
+            "high",
+        ),
+        (["--grpc-use-ssl=true"], 'Bad option: "--grpc-server-cert".\n--grpc-use-ssl needs this file'),
+        (
+            ["--grpc-use-ssl-mutual=true", "--grpc-server-cert=a", "--grpc-server-key=b"],
+            'Bad option: "--grpc-root-cert".\n--grpc-use-ssl-mutual needs this file',
+        ),
+        (
+            ["--grpc-use-ssl=true", "--grpc-server-cert=/none", "--grpc-server-key=/none"],
+            "Bad option: \"--grpc-use-ssl\".\nthe certificate '/none' with the key '/none' cannot be used: No such "
+            "file or directory (both are files in PEM; the key has no password and belongs to the first certificate)",
+        ),
+        (
+            ["--grpc-restricted-protocol=helth:k=v"],
+            "Bad option: \"--grpc-restricted-protocol\".\nunknown restricted protocol 'helth' (one of health, "
+            "metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging)",
+        ),
+        (
+            ["--grpc-restricted-protocol=health:secret"],
+            'Bad option: "--grpc-restricted-protocol".\nit takes <group>[,<group>...]:<header>=<value>',
+        ),
+        (
             ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"],
             "The server cannot listen to metrics requests at port 8002, allowed port range is [8000, 8001]",
         ),
@@ -70,8 +109,8 @@ def refusal(*arguments: str) -> str:
             "--sagemaker-safe-port-range: the ports of a range go up, from 0 to 65535, not '2-1'",
         ),
         (
-            ["--allow-http=false", "--allow-metrics=false"],
-            "Error: --allow-http=false and --allow-metrics=false leave nothing to serve.",
+            ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"],
+            "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve.",
         ),
         (
             ["--http-restricted-api=helth:k=v"],
@@ -98,6 +137,7 @@ def test_ports_within_the_safe_range_pass() -> None:
     arguments = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8002", "--sagemaker-port=9"]
     found = read_settings([REPOSITORY, *arguments], {})
     assert found.services() == {
+        "GRPC": ("0.0.0.0", 8001),
         "HTTP": ("0.0.0.0", 8000),
         "SageMaker": ("0.0.0.0", 9),
         "metrics": ("0.0.0.0", 8002),
@@ -168,3 +208,20 @@ def test_a_named_port_that_is_closed_is_refused(service: str) -> None:
 
 def test_a_port_that_the_platform_closes_may_be_named() -> None:
     read_settings(["--model-repository=/models", "--http-port=9000"], {"AIP_MODE": "PREDICTION"})
+
+
+def test_a_unix_socket_has_no_port() -> None:
+    settings = read_settings([REPOSITORY, "--grpc-address=unix:/run/grpc", "--http-port=8001"], {})
+    assert settings.services()[Service.GRPC] == ("unix:/run/grpc", 0)
+
+
+def test_files_of_tls_without_tls_are_warned_of() -> None:
+    settings = read_settings([REPOSITORY, "--grpc-server-cert=/a", "--grpc-server-key=/b"], {})
+    assert settings.warnings == (
+        "without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --grpc-server-key has no effect",
+    )
+    assert not settings.grpc_tls
+
+
+def test_a_closed_grpc_port_needs_no_files() -> None:
+    assert not read_settings([REPOSITORY, "--allow-grpc=false", "--grpc-use-ssl=true"], {}).allow_grpc

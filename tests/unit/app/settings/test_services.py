@@ -4,4 +4,4 @@ from app.settings.services import Service
 
 
 def test_a_service_is_its_name_in_messages() -> None:
-    assert [f"{each}" for each in Service] == ["HTTP", "SageMaker", "Vertex AI", "metrics"]
+    assert [f"{each}" for each in Service] == ["GRPC", "HTTP", "SageMaker", "Vertex AI", "metrics"]

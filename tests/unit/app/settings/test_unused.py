@@ -36,13 +36,9 @@ def test_every_option_of_tritonserver_is_known_once() -> None:
 @pytest.mark.parametrize(
     ("flag", "text", "reason"),
     [
-        ("grpc-port", "x", "Invalid option value. Got x"),
-        ("allow-grpc", "perhaps", "invalid value for bool option: perhaps"),
-        (
-            "grpc-infer-thread-count",
-            "1",
-            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
-        ),
+        ("grpc-infer-allocation-pool-size", "x", "Invalid option value. Got x"),
+        ("grpc-max-response-pool-size", "0", "Error: --grpc-max-response-pool-size must be greater than 0."),
+        ("allow-client-shm", "perhaps", "invalid value for bool option: perhaps"),
         ("rate-limit", "on", "invalid argument for --rate-limit: 'on' is not one of execution_count, off"),
         (
             "host-policy",
@@ -60,7 +56,7 @@ def test_an_invalid_value_of_an_unused_option_is_refused(flag: str, text: str, r
 @pytest.mark.parametrize(
     ("flag", "text"),
     [
-        ("grpc-infer-thread-count", "128"),
+        ("grpc-max-response-pool-size", "1"),
         ("cuda-memory-pool-byte-size", "0:67108864"),
         ("cache-config", "local,size=1048576"),
         ("trace-config", "triton,file=/tmp/trace.json"),

@@ -20,6 +20,7 @@ OPTIONS = (
     "--vertex-ai-port=8082",
 )
 STARTED = [
+    "Started GRPCInferenceService at 0.0.0.0:8001",
     "Started HTTPService at 127.0.0.1:8000",
     "Started Sagemaker HTTPService at 127.0.0.1:8081",
     "Started Vertex AI HTTPService at 127.0.0.1:8082",

@@ -16,7 +16,7 @@ def free_port() -> list[str]:
     """Options for a server with one port, which nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    return ["--http-address=127.0.0.1", f"--http-port={port}", "--allow-metrics=false"]
+    return ["--http-address=127.0.0.1", f"--http-port={port}", "--allow-metrics=false", "--allow-grpc=false"]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_failed_line_has_status_1_and_json_has_it_too(
     shipped_models: Path, taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [f"--model-repository={shipped_models}", "--http-address=127.0.0.1", f"--http-port={taken}"]
-    assert main(["doctor", "--json", *options, "--allow-metrics=false"]) == 1
+    assert main(["doctor", "--json", *options, "--allow-metrics=false", "--allow-grpc=false"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["failed"] == 1
     (failed,) = [line for line in report["lines"] if line["level"] == "failed"]

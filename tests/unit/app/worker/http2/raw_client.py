@@ -91,6 +91,7 @@ class RecordingApplication:
     volatile: frozenset[bytes] = frozenset({b"grpc-timeout"})
     calls: list[Call] = field(default_factory=list)
     heads_parsed: int = 0
+    is_exiting: bool = False
 
     def parse_head(self, fields: Fields) -> Any:
         self.heads_parsed += 1
@@ -104,6 +105,9 @@ class RecordingApplication:
         self.calls.append(call)
         self.began(call)
         return call
+
+    def begin_exit(self) -> None:
+        self.is_exiting = True
 
 
 class RawClient:

@@ -207,6 +207,7 @@ def test_a_connection_drains_and_ends_after_its_last_answer(bench: MakeBench) ->
     client.request(1)
     until(lambda: made.application.calls)
     made.connections.close_idle()
+    assert made.application.is_exiting
     (ping,) = [frame for frame in client.frames_until(is_ping) if is_ping(frame)]
     client.request(3)  # the client did not know yet
     client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))

@@ -1,0 +1,85 @@
+"""The gRPC port of a site: its application, and what it asks of HTTP/2."""
+
+from __future__ import annotations
+
+import math
+from ssl import SSLContext
+
+import gevent
+
+from app.settings.server import ServerSettings
+from app.settings.services import Service
+from app.sites.bridges import MakeBridge
+from app.sites.log_settings import log_settings
+from app.sites.site import Http2Port
+from app.worker.http2.limits import Http2Limits
+from app.worker.http2.tls import server_context
+from core.engine.protocol import Engine
+from core.frontend.gevent_bridge import GeventBridge
+from core.frontend.request_body import Allocate
+from core.frontend.restricted_apis import GRPC, parse_restricted
+from core.grpc.application import GrpcApplication
+from core.grpc.options import GrpcOptions
+from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
+
+
+def grpc_ports(
+    settings: ServerSettings, engine: Engine, make_bridge: MakeBridge, allocate: Allocate | None = None
+) -> dict[int, Http2Port]:
+    """The gRPC port, if it is opened, under its number; a Unix socket has 0. A stock worker cannot serve it.
+
+    `allocate` gives memory for large messages that is shared with the engine.
+    """
+    place = settings.services().get(Service.GRPC)
+    bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
+    if place is None or not isinstance(bridge, GeventBridge):
+        return {}
+    port = Http2Port(
+        application=GrpcApplication(engine, grpc_options(settings), bridge, gevent.spawn, allocate),
+        limits=http2_limits(settings),
+        tls=_tls(settings),
+        max_age_s=_seconds(settings.grpc_max_connection_age),
+        age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
+    )
+    return {place[1]: port}
+
+
+def grpc_options(settings: ServerSettings) -> GrpcOptions:
+    return GrpcOptions(
+        header_forward_pattern=settings.grpc_header_forward_pattern,
+        restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
+        compression_level=settings.grpc_infer_response_compression_level,
+        log_settings=log_settings(settings),
+        log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
+    )
+
+
+def http2_limits(settings: ServerSettings) -> Http2Limits:
+    """gRPC's rules for pings; without the permission a ping may come once in two hours while there is no call."""
+    defaults = Http2Limits()
+    interval_s = settings.grpc_http2_min_recv_ping_interval_without_data / 1000
+    permitted = settings.grpc_keepalive_permit_without_calls
+    return Http2Limits(
+        ping_interval_s=interval_s,
+        ping_interval_idle_s=interval_s if permitted else defaults.ping_interval_idle_s,
+        ping_strikes=settings.grpc_http2_max_ping_strikes,
+        keepalive_s=settings.grpc_keepalive_time / 1000,
+        keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
+        keepalive_without_streams=permitted,
+    )
+
+
+def _tls(settings: ServerSettings) -> SSLContext | None:
+    if not settings.grpc_tls:
+        return None
+    return server_context(
+        settings.grpc_server_cert,
+        settings.grpc_server_key,
+        settings.grpc_root_cert,
+        mutual=settings.grpc_use_ssl_mutual,
+    )
+
+
+def _seconds(milliseconds: int) -> float:
+    """0 is never."""
+    return milliseconds / 1000 if milliseconds else math.inf
