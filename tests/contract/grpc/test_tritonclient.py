@@ -1,0 +1,279 @@
+"""NVIDIA's client, `tritonclient.grpc` and its asyncio form: all calls, in both shapes of the server.
+
+Source: docs/spec/grpc.md sections 1 to 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+
+from core.inference.tensors import Array
+from tests.contract.grpc.grpc_requests import (
+    LIMIT_S,
+    Responses,
+    address_of,
+    assert_simple,
+    client_of,
+    refusal,
+    simple_inputs,
+    tensor,
+)
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
+from tests.unit.onnx_models import classifier, identity, write_version
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+TYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+    "BF16": ml_dtypes.bfloat16,
+}
+STRINGS = [b"", b"a\0b\0", b"\xff\xfe\x00", "größer 漢".encode(), b"x" * 3000, b'\n"\\']
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("grpc")
+    repository = link_models(folder / "models", "simple", "cls", "identity_fp32", "multi_v")
+    for datatype in TYPES:
+        write_version(identity(datatype), repository, f"same_{datatype}")
+    write_version(classifier(("cat", "dog", "fish")), repository, "zipped")
+    options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", "--load-model=*", "--id=here")
+    with ServerProcess(repository, folder / "log", *options) as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Any]:
+    with client_of(server) as client:
+        yield client
+
+
+def values_of(datatype: str) -> Array:
+    """Six values of a datatype with its extremes, as a batch of two."""
+    dtype = np.dtype(TYPES[datatype])
+    if datatype == "BYTES":
+        flat = np.array(STRINGS, np.object_)
+    elif datatype == "BOOL":
+        flat = np.array([True, False, True, True, False, False])
+    elif dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        flat = np.array([0, 1, 2, 127, limits.min, limits.max], dtype)
+    else:
+        flat = np.array([0.0, -0.0, 1.5, -0.1, np.inf, 1e-7], dtype)
+    return flat.reshape(2, 3)
+
+
+# --- inference
+
+
+def test_an_inference_is_answered_with_its_id_and_model(client: Any) -> None:
+    result = client.infer("simple", simple_inputs(), request_id="one")
+    assert_simple(result)
+    response = result.get_response()
+    assert (response.id, response.model_name, response.model_version) == ("one", "simple", "1")
+    assert [output.name for output in response.outputs] == ["OUTPUT0", "OUTPUT1"]
+
+
+@pytest.mark.parametrize("datatype", TYPES)
+def test_every_datatype_passes(client: Any, datatype: str) -> None:
+    values = values_of(datatype)
+    answer = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)]).as_numpy("OUTPUT0")
+    assert answer.shape == values.shape
+    assert answer.tolist() == values.tolist()
+    if datatype != "BYTES":
+        assert answer.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("megabytes", [1, 20])
+def test_large_tensors_pass(client: Any, megabytes: int) -> None:
+    values = np.arange(megabytes * 250_000, dtype=np.float32).reshape(1, -1)
+    result = client.infer("same_FP32", [tensor("INPUT0", values, "FP32")])
+    assert np.array_equal(result.as_numpy("OUTPUT0"), values)
+
+
+def test_requested_outputs_and_classes(client: Any) -> None:
+    result = client.infer("simple", simple_inputs(), outputs=[triton.InferRequestedOutput("OUTPUT1")])
+    assert result.as_numpy("OUTPUT0") is None
+    assert result.as_numpy("OUTPUT1").tolist() == [list(range(-3, 13))]
+    classes = [triton.InferRequestedOutput("OUTPUT0", class_count=2)]
+    assert client.infer("simple", simple_inputs(), outputs=classes).as_numpy("OUTPUT0").tolist() == [
+        [b"18:15", b"17:14"]
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests(client: Any, algorithm: str) -> None:
+    assert_simple(client.infer("simple", simple_inputs(), compression_algorithm=algorithm))
+    values = np.zeros((1, 1_000_000), np.float32)
+    result = client.infer("same_FP32", [tensor("INPUT0", values, "FP32")], compression_algorithm=algorithm)
+    assert np.array_equal(result.as_numpy("OUTPUT0"), values)
+
+
+def test_many_calls_of_many_clients_get_their_own_answers(server: ServerProcess) -> None:
+    def ask(seed: int) -> None:
+        with client_of(server) as client:
+            for number in range(20):
+                assert_simple(client.infer("simple", simple_inputs(seed + number)), seed + number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(0, 8000, 1000)))
+
+
+def test_callbacks_get_results_and_errors(client: Any) -> None:
+    responses = [Responses() for _ in range(40)]
+    for seed, each in enumerate(responses):
+        client.async_infer("nope" if seed == 7 else "simple", simple_inputs(seed), each.put)
+    for seed, each in enumerate(responses):
+        if seed == 7:
+            assert each.next_error().status() == "StatusCode.NOT_FOUND"
+        else:
+            assert_simple(each.next_result(), seed)
+
+
+def test_a_stream_mixes_models_and_one_bad_request_does_not_disturb_it(client: Any) -> None:
+    responses = Responses()
+    client.start_stream(responses.put)
+    values = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for seed in range(0, 30, 3):
+        client.async_stream_infer("simple", simple_inputs(seed), request_id=str(seed))
+        client.async_stream_infer("nope", simple_inputs(), request_id=str(seed + 1))
+        client.async_stream_infer("same_FP32", [tensor("INPUT0", values, "FP32")], request_id=str(seed + 2))
+    for seed in range(0, 30, 3):
+        result = responses.next_result()
+        assert result.get_response().id == str(seed)
+        assert result.get_response().parameters["triton_final_response"].bool_param is True
+        assert_simple(result, seed)
+        assert responses.next_error().message() == "Request for unknown model: 'nope' is not found"
+        assert np.array_equal(responses.next_result().as_numpy("OUTPUT0"), values)
+    client.stop_stream()
+
+
+def test_large_tensors_pass_through_a_stream(client: Any) -> None:
+    responses = Responses()
+    client.start_stream(responses.put)
+    values = [np.full((1, 1_000_000), number, np.float32) for number in range(10)]
+    for value in values:
+        client.async_stream_infer("same_FP32", [tensor("INPUT0", value, "FP32")])
+    for value in values:
+        assert np.array_equal(responses.next_result().as_numpy("OUTPUT0"), value)
+    client.stop_stream()
+
+
+def test_the_asyncio_client(server: ServerProcess) -> None:
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for seed in range(10):
+            yield {"model_name": "simple", "inputs": simple_inputs(seed), "request_id": str(seed)}
+
+    async def test() -> None:
+        async with triton_aio.InferenceServerClient(address_of(server)) as client:
+            assert await client.is_server_ready()
+            results = await asyncio.gather(*(client.infer("simple", simple_inputs(seed)) for seed in range(50)))
+            for seed, result in enumerate(results):
+                assert_simple(result, seed)
+            seen = 0
+            async for result, error in client.stream_infer(requests()):
+                assert error is None
+                assert_simple(result, seen)
+                seen += 1
+            assert seen == 10
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+# --- the other calls
+
+
+def test_health(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("simple")
+    assert client.is_model_ready("multi_v", "3")
+
+
+def test_metadata_and_configuration(client: Any) -> None:
+    server = client.get_server_metadata()
+    assert server.name == "here"
+    assert "binary_tensor_data" in server.extensions
+    model = client.get_model_metadata("simple")
+    assert (model.name, list(model.versions), model.platform) == ("simple", ["1"], "onnxruntime_onnx")
+    assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [
+        ("INPUT0", "INT32", [-1, 16]),
+        ("INPUT1", "INT32", [-1, 16]),
+    ]
+    config = client.get_model_config("simple").config
+    assert (config.name, config.max_batch_size) == ("simple", 8)
+
+
+def test_statistics_count_grpcs_requests(client: Any) -> None:
+    def count() -> int:
+        (entry,) = client.get_inference_statistics("cls").model_stats
+        return int(entry.inference_stats.success.count)
+
+    before = count()
+    inputs = client.get_model_metadata("cls").inputs
+    shape = [1, *inputs[0].shape[1:]]
+    client.infer("cls", [tensor(inputs[0].name, np.ones(shape, np.float32), "FP32")])
+    assert count() == before + 1
+    assert len(client.get_inference_statistics().model_stats) > 10
+
+
+def test_a_model_is_unloaded_and_loaded(client: Any, server: ServerProcess) -> None:
+    index = {model.name: model.state for model in client.get_model_repository_index().models}
+    assert index["zipped"] == "READY"
+    client.unload_model("zipped")
+
+    def state() -> str:
+        return {model.name: model.state for model in client.get_model_repository_index().models}["zipped"]
+
+    until(lambda: state() == "UNAVAILABLE")
+    assert refusal(client.infer, "zipped", []) == (
+        "NOT_FOUND",
+        "Request for unknown model: 'zipped' has no available versions",
+    )
+    client.load_model("zipped")
+    assert client.is_model_ready("zipped")
+    client.unload_model("nope")
+
+
+def test_features_that_are_off(client: Any) -> None:
+    off = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+    assert len(client.get_system_shared_memory_status().regions) == 0
+    assert len(client.get_cuda_shared_memory_status().regions) == 0
+    assert refusal(client.get_system_shared_memory_status, "r") == (
+        "NOT_FOUND",
+        "Unable to find system shared memory region: 'r'",
+    )
+    assert refusal(client.register_system_shared_memory, "r", "/r", 64) == ("UNIMPLEMENTED", off)
+    assert refusal(client.register_cuda_shared_memory, "r", b"", 0, 64) == ("UNIMPLEMENTED", off)
+    assert refusal(client.unregister_system_shared_memory, "r") == ("UNIMPLEMENTED", off)
+    assert refusal(client.unregister_cuda_shared_memory, "r") == ("UNIMPLEMENTED", off)
+    trace = client.get_trace_settings(as_json=True)["settings"]
+    assert trace["trace_level"]["value"] == ["OFF"]
+    assert len(client.get_trace_settings("nope").settings) == 0
+    assert refusal(client.update_trace_settings, settings={"trace_rate": "1"})[0] == "UNIMPLEMENTED"
+    assert client.get_log_settings().settings["log_info"].bool_param is True
+    assert refusal(client.update_log_settings, {"log_info": False})[0] == "UNIMPLEMENTED"
