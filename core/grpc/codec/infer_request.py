@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Forwarded = Sequence[tuple[str, str]]
 
 _NOTHING = memoryview(b"")
+_MOST = 4096
 
 
 class DecodedRequest(NamedTuple):
@@ -65,7 +66,7 @@ class RequestDecoder:
         tensors = None if head is None else tensors_from(message, head[2])
         if head is None or tensors is None:
             parsed = message_of("ModelInferRequest", message)
-            return self._decode(None, parsed, [memoryview(raw) for raw in parsed.raw_input_contents], forwarded, stream)
+            return self._decode(None, parsed, parsed.raw_input_contents, forwarded, stream)
         return self._decode(head, message_of("ModelInferRequest", message[: head[2]]), tensors, forwarded, stream)
 
     def tensor_offset(self, size: int) -> int:
@@ -85,13 +86,15 @@ class RequestDecoder:
         self,
         head: MessageHead | None,
         parsed: ModelInferRequest,
-        tensors: list[memoryview],
+        tensors: Sequence[Buffer],
         forwarded: Forwarded,
         stream: bool,
     ) -> DecodedRequest:
         name = parsed.model_name
         version = version_number(parsed.model_version)
         model = self._find(name, version, stream)
+        for kind in ("parameters", "inputs", "outputs"):
+            _check_count(kind, len(getattr(parsed, kind)))
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
         empty_final = read_parameters(parsed.parameters, request)
         own = request.parameters
@@ -103,7 +106,7 @@ class RequestDecoder:
         classes = _read_outputs(parsed, request)
         plan = ResponsePlan(classes, parsed.model_version, empty_final)
         if head is not None:
-            self._known.remember(head, request, own, tensors, plan)
+            self._known.remember(head, request, own, list(map(len, tensors)), plan)
         return DecodedRequest(model, request, plan)
 
 
@@ -117,7 +120,13 @@ def request_id(message: Buffer) -> str:
     return found
 
 
-def _read_inputs(parsed: ModelInferRequest, tensors: list[memoryview]) -> list[InputTensor]:
+def _check_count(kind: str, count: int) -> None:
+    """Raise InvalidRequest for more than any model has: reading them one by one would hold everything up."""
+    if count > _MOST:
+        raise InvalidRequest(f"the request has {count} {kind}, which are more than the maximum of {_MOST}")
+
+
+def _read_inputs(parsed: ModelInferRequest, tensors: Sequence[Buffer]) -> list[InputTensor]:
     inputs: list[InputTensor] = []
     model = parsed.model_name
     next_tensor = 0
@@ -146,7 +155,7 @@ def _read_inputs(parsed: ModelInferRequest, tensors: list[memoryview]) -> list[I
             continue
         if next_tensor == len(tensors):
             raise InvalidRequest(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
-        inputs.append(InputTensor(name, datatype, shape, tensors[next_tensor]))
+        inputs.append(InputTensor(name, datatype, shape, memoryview(tensors[next_tensor])))
         next_tensor += 1
     return inputs
 

@@ -106,7 +106,11 @@ def encode_stream_failure(message: str, request_id: str, model_name: str, model_
 def in_stream(encoded: Encoded, error: str = "") -> Encoded:
     """A ModelInferResponse as the `infer_response` of a ModelStreamInferResponse."""
     parts, size = encoded
-    head = string_field(1, error) + length_prefix(_INFER_RESPONSE, size)
+    head = length_prefix(_INFER_RESPONSE, size)
+    if error:
+        head = string_field(1, error) + head
+    elif size <= _LARGE and len(parts) == 1:
+        return [b"".join((head, *parts))], len(head) + size
     return _limited([head, *parts], len(head) + size)
 
 

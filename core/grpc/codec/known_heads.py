@@ -128,15 +128,15 @@ class KnownHeads:
         head: MessageHead,
         request: InferenceRequest,
         own: dict[str, Parameter] | None,
-        tensors: list[memoryview],
+        sizes: list[int],
         plan: ResponsePlan,
     ) -> None:
-        """Learn a decoded request, if each of its inputs has one of the `tensors` behind its head.
+        """Learn a decoded request, if each of its inputs has one of the tensors behind its head, which have `sizes`.
 
         `own` are the parameters in the message: those of request headers are not remembered.
         """
         text = head[0]
-        if len(text) > _MAX_HEAD_SIZE or not len(request.inputs) == len(tensors) > 0:
+        if len(text) > _MAX_HEAD_SIZE or not len(request.inputs) == len(sizes) > 0:
             return
         if self._known.is_learning():
-            self._known[text] = _KnownHead(request, own, list(map(len, tensors)), plan)
+            self._known[text] = _KnownHead(request, own, sizes, plan)

@@ -18,6 +18,8 @@ _ID_TAG = 3 << 3 | 2
 # The fields before the tensors: all are strings or messages.
 _HEAD_TAGS = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))
 _ONE_BYTE = 127
+# A hostile message may consist of empty fields. Protobuf passes over them in a tenth of the time.
+_MOST_FIELDS = 4096
 _MOST_SIZES = 512
 
 # All before the tensors without the field of the id, the content of that field, and where the tensors begin.
@@ -26,14 +28,15 @@ MessageHead = tuple[bytes, bytes, int]
 
 def head_of(message: Buffer) -> MessageHead | None:
     """What stands before the tensors; None if only protobuf can read the message, or nobody."""
-    at = id_start = id_content = id_end = 0
+    at = id_start = id_content = id_end = fields = 0
     size = len(message)
     try:
         while at < size:
             tag = message[at]
             if tag == _TENSOR_TAG:
                 break
-            if tag not in _HEAD_TAGS:
+            fields += 1
+            if tag not in _HEAD_TAGS or fields > _MOST_FIELDS:
                 return None
             length = message[at + 1]
             start = at + 2
@@ -60,7 +63,7 @@ def tensors_from(message: Buffer, at: int) -> list[memoryview] | None:
     tensors: list[memoryview] = []
     try:
         while at < size:
-            if view[at] != _TENSOR_TAG:
+            if view[at] != _TENSOR_TAG or len(tensors) == _MOST_FIELDS:
                 return None
             length, start = read_length(view, at + 1)
             at = start + length

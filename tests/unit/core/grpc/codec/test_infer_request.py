@@ -224,6 +224,29 @@ def test_a_wrong_request_has_tritons_text(message: Any, error: type[Exception], 
 
 
 @pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (b"\x2a\x00" * 5000, "the request has 5000 inputs, which are more than the maximum of 4096"),
+        (b"\x32\x00" * 5000, "the request has 5000 outputs, which are more than the maximum of 4096"),
+        (
+            b"".join(b"\x22\x06\x0a\x04%04d" % number for number in range(5000)),
+            "the request has 5000 parameters, which are more than the maximum of 4096",
+        ),
+    ],
+    ids=["inputs", "outputs", "parameters"],
+)
+def test_a_request_with_more_of_something_than_any_model_has_is_refused(fields: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        decode(b"\x0a\x06simple" + fields)
+    assert str(refusal.value) == text
+
+
+def test_a_great_many_surplus_tensors_are_ignored() -> None:
+    message = infer_message().SerializeToString() + b"\x3a\x00" * 100_000
+    assert contents(decode(message).request) == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize(
     "content", [b"\xff", b"\x0a\x7f", b"\x0a\x02\xff\xfe", infer_message().SerializeToString()[:-1]]
 )
 def test_what_is_no_message_is_malformed(content: bytes) -> None:
