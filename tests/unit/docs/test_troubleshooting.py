@@ -69,6 +69,7 @@ ONLY_IN_SOURCE = {
     "internal server error",
     "the connection to the engine is lost: …",
     "the engine cannot be started: …",
+    "what native libraries print cannot be logged: …",
     "'…' could not be restored: …",
     "the device … can run no more models",
     "Exit timeout expired. Exiting immediately.",
