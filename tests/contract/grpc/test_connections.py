@@ -1,0 +1,186 @@
+"""Connections to the gRPC port: keepalive, age, slow and dying clients, idle ones."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from app.worker.http2 import frames
+from app.worker.http2.error_codes import ErrorCode
+from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message
+from tests.contract.grpc.raw_connection import RawConnection, raw_connection
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+LARGE = 16 << 20
+IDLE = 1000
+# KB of resident memory.
+IDLE_KB = 12
+
+
+@pytest.fixture(scope="module")
+def server(
+    http_workers: str, tmp_path_factory: pytest.TempPathFactory, shipped_models: Path
+) -> Iterator[ServerProcess]:
+    repository = link_models(tmp_path_factory.mktemp("models") / "models", "identity_fp32", "simple")
+    with ServerProcess(
+        repository,
+        tmp_path_factory.mktemp("server") / "log",
+        "--shutdown-grace-secs=0",
+        "--grpc-keepalive-time=200",
+        "--grpc-keepalive-timeout=1000",
+        "--grpc-keepalive-permit-without-calls=true",
+        "--grpc-http2-max-ping-strikes=3",
+    ) as running:
+        yield running
+
+
+def assert_serves(server: ServerProcess) -> None:
+    with client_of(server) as client:
+        assert_simple(client.infer("simple", simple_inputs()))
+
+
+def error_of(goaway: bytes) -> tuple[ErrorCode, bytes]:
+    return ErrorCode(int.from_bytes(goaway[4:8], "big")), goaway[8:]
+
+
+def test_pings_that_come_too_fast_end_the_connection(server: ServerProcess) -> None:
+    with raw_connection(server) as client:
+        client.send(frames.frame(frames.PING, 0, 0, b"12345678") * 5)
+        _, _, goaway = client.next(frames.GOAWAY)
+        assert error_of(goaway) == (ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+        assert client.ends()
+    assert_serves(server)
+
+
+def test_a_client_that_gives_no_sign_of_life_is_disconnected(server: ServerProcess) -> None:
+    with raw_connection(server) as dead, raw_connection(server) as living:
+        for _ in range(3):
+            flags, _, content = living.next(frames.PING)
+            assert not flags & frames.ACK
+            living.send(frames.frame(frames.PING, frames.ACK, 0, content))
+        assert dead.ends()
+        living.call(1, simple_message().SerializeToString())
+        assert living.next(frames.DATA)[1] == 1
+
+
+@pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
+def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, resets: bool) -> None:
+    """The memory for their messages, which front ends share with the engine, is free for others."""
+    for _ in range(20):
+        with raw_connection(server) as client:
+            client.next(frames.SETTINGS)
+            client.begin(1)
+            client.send(frames.data_head(1, 4 << 20), b"\0" + LARGE.to_bytes(4, "big"), bytes(3 << 20))
+            if resets:
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert_serves(server)
+    until(lambda: open_connections(server) == 0)
+
+
+def open_connections(server: ServerProcess) -> int:
+    """Connections to the gRPC port that are established."""
+    port = f":{server.grpc_port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(port) and row[3] == "01" for row in rows)
+
+
+def test_a_slow_reader_holds_up_nobody_else(server: ServerProcess) -> None:
+    wide = {frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW, frames.MAX_FRAME_SIZE: frames.LARGEST_FRAME}
+    with raw_connection(server, settings=wide) as slow:
+        slow.next(frames.SETTINGS)
+        slow.send(frames.window_update(0, frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW))
+        message = large_message()
+        sent = 0
+        slow.begin(1)
+        content = b"\0" + len(message).to_bytes(4, "big") + message
+        while sent < len(content):
+            piece = content[sent : sent + 16384]
+            sent += len(piece)
+            ends = frames.END_STREAM if sent == len(content) else 0
+            slow.send(frames.frame(frames.DATA, ends, 1, piece))
+        for _ in range(20):
+            assert_serves(server)
+        received = 0
+        while received < LARGE:
+            _, stream, part = slow.next(frames.DATA)
+            assert stream == 1
+            received += len(part)
+
+
+def large_message() -> bytes:
+    from tritonclient.grpc import service_pb2 as pb
+
+    request = pb.ModelInferRequest(model_name="identity_fp32")
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, LARGE // 4])
+    request.raw_input_contents.append(bytes(LARGE))
+    message: bytes = request.SerializeToString()
+    return message
+
+
+def test_idle_connections_cost_little_memory(http_workers: str, server: ServerProcess) -> None:
+    with ExitStack() as stack:
+        connect(server, stack, 100)
+        before = resident_kb(server)
+        connect(server, stack, IDLE)
+        grown = resident_kb(server) - before
+        assert grown < IDLE * IDLE_KB, f"{grown / IDLE:.1f} KB each"
+        assert_serves(server)
+
+
+def connect(server: ServerProcess, stack: ExitStack, count: int) -> None:
+    made: list[RawConnection] = [stack.enter_context(raw_connection(server)) for _ in range(count)]
+    for client in made:
+        client.next(frames.SETTINGS)
+
+
+def resident_kb(server: ServerProcess) -> int:
+    """Of all its processes."""
+    total = 0
+    for member in session_members(server.process.pid):
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{member}/status").read_text())
+        total += int(found[1]) if found else 0
+    return total
+
+
+def test_a_connection_ends_at_its_age_and_its_calls_do_not(
+    http_workers: str, shipped_models: Path, tmp_path: Path
+) -> None:
+    options = ["--shutdown-grace-secs=0", "--grpc-max-connection-age=1000", "--grpc-max-connection-age-grace=5000"]
+    with (
+        ServerProcess(shipped_models, tmp_path / "log", *options) as aging,
+        client_of(aging) as client,
+        raw_connection(aging) as raw,
+    ):
+        seen: list[bytes] = []
+        while not seen:
+            assert_simple(client.infer("simple", simple_inputs()))
+            if has_input(raw.socket):
+                kind, _, _, content = raw.frame()
+                seen += [content] if kind == frames.GOAWAY else []
+        assert error_of(seen[0])[0] is ErrorCode.NO_ERROR
+        raw.call(1, simple_message().SerializeToString())
+        assert raw.next(frames.DATA)[1] == 1
+        assert raw.ends()
+        for _ in range(100):
+            assert_simple(client.infer("simple", simple_inputs()))
+
+
+def has_input(sock: socket.socket) -> bool:
+    sock.settimeout(0.001)
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except TimeoutError:
+        return False
+    finally:
+        sock.settimeout(30)

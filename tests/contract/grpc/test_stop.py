@@ -1,0 +1,135 @@
+"""Servers and front ends that end while clients call them over gRPC."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from tests.contract.grpc.grpc_requests import Responses, assert_simple, client_of, simple_inputs, simple_message
+from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import session_members
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 6
+IN_FLIGHT = 8
+STOPS = 3
+
+
+class Load:
+    """Clients that call the model `simple` without a pause, each with several calls in flight on its own connection."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._stop = threading.Event()
+        self.answers = 0
+
+    def run(self) -> None:
+        """Raises the first error of a call."""
+        with grpc.insecure_channel(f"{HOST}:{self._port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            request = simple_message()
+            while not self._stop.is_set():
+                calls = [stub.ModelInfer.future(request, timeout=60) for _ in range(IN_FLIGHT)]
+                for call in calls:
+                    assert call.result().model_name == "simple"
+                    self.answers += 1
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            clients = [pool.submit(self.run) for _ in range(CLIENTS)]
+            try:
+                until(lambda: self.answers > CLIENTS or any(client.done() for client in clients))
+                yield
+            finally:
+                self._stop.set()
+            for client in clients:
+                client.result()
+
+    def wait_for_more(self) -> None:
+        enough = self.answers + CLIENTS * IN_FLIGHT
+        until(lambda: self.answers > enough)
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_no_call_is_lost_while_servers_take_turns(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+    """Two servers listen on one port, one of them is stopped, another one takes its place, and so on."""
+    (port,) = free_ports(1)
+    options = ["--shutdown-grace-secs=0", f"--grpc-port={port}", "--reuse-grpc-port=true"]
+    load = Load(port)
+    server = ServerProcess(shipped_models, tmp_path / "log0", *options).__enter__()
+    try:
+        with load.running():
+            for number in range(1, STOPS + 1):
+                following = ServerProcess(shipped_models, tmp_path / f"log{number}", *options).__enter__()
+                load.wait_for_more()
+                ending, server = server, following
+                ending.__exit__(None, None, None)
+                load.wait_for_more()
+    finally:
+        server.__exit__(None, None, None)
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_an_open_stream_learns_of_the_stop_and_can_end(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+    with ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        with client_of(server) as client:
+            responses = Responses()
+            client.start_stream(responses.put)
+            client.async_stream_infer("simple", simple_inputs())
+            assert_simple(responses.next_result())
+            server.process.send_signal(signal.SIGTERM)
+            error = None
+            while error is None:  # requests of open streams are answered until the port closes
+                client.async_stream_infer("simple", simple_inputs())
+                _, error = responses.next()
+            assert "GRPC server is shutting down" in str(error)
+            client.stop_stream()
+        assert server.process.wait(30) == 0
+
+
+@pytest.mark.shapes("front-ends")
+def test_calls_of_a_front_end_that_is_killed_are_unavailable_and_others_go_on(
+    http_workers: str, shipped_models: Path, tmp_path: Path
+) -> None:
+    with ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        ended: queue.Queue[Any] = queue.Queue()
+        with client_of(server) as client:
+            client.start_stream(lambda result, error: ended.put(error or result))
+            client.async_stream_infer("simple", simple_inputs())
+            assert_simple(ended.get(timeout=60))
+            killed = front_end_of(server, client)
+            os.kill(killed, signal.SIGKILL)
+            error = ended.get(timeout=60)
+            assert error.status() == "StatusCode.UNAVAILABLE"
+            client.stop_stream()
+        with client_of(server) as client:
+            assert_simple(client.infer("simple", simple_inputs()))
+        until(lambda: killed not in session_members(server.process.pid))
+        until(lambda: len(session_members(server.process.pid)) == 4)
+
+
+def front_end_of(server: ServerProcess, client: Any) -> int:
+    """The process that has a connection to the gRPC port, of the front ends of which only one has."""
+    port = f":{server.grpc_port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == "01"}
+    for member in session_members(server.process.pid):
+        for entry in Path(f"/proc/{member}/fd").iterdir():
+            if os.readlink(entry) in inodes:
+                return member
+    raise AssertionError("no process has the connection")
