@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 import tritonclient.http
 
 from tests.contract.servers.ports import HOST, free_ports
@@ -87,6 +88,17 @@ def test_a_client_gets_the_times_that_it_asks_for(platforms: Platforms) -> None:
         assert all(type(value) is int and value >= 0 for value in times.values())
         assert "parameters" not in client.infer("simple", inputs, outputs=outputs).get_response()
     client.close()
+
+
+def test_a_client_of_grpc_gets_the_same_times(platforms: Platforms) -> None:
+    with tritonclient.grpc.InferenceServerClient(f"{HOST}:{platforms.grpc_port}") as client:
+        inputs = [tritonclient.grpc.InferInput(f"INPUT{n}", [3, 16], "INT32") for n in range(2)]
+        for each in inputs:
+            each.set_data_from_numpy(np.ones((3, 16), np.int32))
+        times = client.infer("simple", inputs, parameters={"timing": True}).get_response().parameters
+        assert set(times) == TIMES
+        assert times["timing_batch_size"].int64_param == 3
+        assert not client.infer("simple", inputs).get_response().parameters
 
 
 def test_every_answer_has_server_timing(platforms: Platforms) -> None:
