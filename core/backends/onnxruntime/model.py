@@ -124,5 +124,6 @@ class OnnxModel:
         if not on_gpu and BYTES not in used and BF16 not in used:
             return run
         ort_value = onnxruntime.OrtValue
-        values = ValueRun(session, ort_value, inputs, outputs, BYTES in used and strings_work(ort_value))
-        return TextRun(run, values) if BYTES in used and BF16 not in used else values
+        splits = BYTES in used and strings_work(ort_value)
+        values = ValueRun(session, ort_value, inputs, outputs, splits)
+        return TextRun(run, values, splits=splits) if BYTES in used and BF16 not in used else values

@@ -18,6 +18,8 @@ from core.inference.tensors import Array, Shape, bytes_array
 
 STRING_SIZE = 32
 _WORDS = STRING_SIZE // 8
+# Strings that are converted at a time: a step in C holds the interpreter's lock, for which other threads wait.
+BLOCK = 1 << 14
 
 
 def to_text(array: Array) -> Array:
@@ -38,16 +40,22 @@ class StringObjects:
     """
 
     def __init__(self, elements: Array) -> None:
-        flat: list[bytes] = elements.ravel().tolist()
-        # C++ guarantees a NUL after each string.
-        self._text = np.frombuffer(b"\0".join(flat) + b"\0", np.uint8)
-        sizes = np.fromiter(map(len, flat), np.uint64, len(flat))
-        words: npt.NDArray[np.uint64] = np.zeros((len(flat), _WORDS), np.uint64)
-        ends = np.cumsum(sizes + np.uint64(1))
-        words[:, 0] = np.uint64(self._text.ctypes.data) + ends - sizes - np.uint64(1)
-        words[:, 1] = sizes
-        words[:, 2] = sizes
+        flat = elements.ravel()
+        words: npt.NDArray[np.uint64] = np.zeros((flat.size, _WORDS), np.uint64)
+        self._texts = [_lay_out(flat[at : at + BLOCK].tolist(), words[at : at + BLOCK]) for at in _blocks(flat.size)]
         self.array: Array = words.reshape(-1).view(f"V{STRING_SIZE}").reshape(elements.shape)
+
+
+def _lay_out(strings: list[bytes], words: npt.NDArray[np.uint64]) -> Array:
+    """Fill in the `words` of the string objects. Returns the text that they point to."""
+    # C++ guarantees a NUL after each string.
+    text = np.frombuffer(b"\0".join(strings) + b"\0", np.uint8)
+    sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
+    ends = np.cumsum(sizes + np.uint64(1))
+    words[:, 0] = np.uint64(text.ctypes.data) + ends - sizes - np.uint64(1)
+    words[:, 1] = sizes
+    words[:, 2] = sizes
+    return text
 
 
 def read_strings(address: int, shape: Shape) -> Array:
@@ -55,6 +63,14 @@ def read_strings(address: int, shape: Shape) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return bytes_array([], shape)
-    words: Sequence[int] = (ctypes.c_uint64 * (_WORDS * count)).from_address(address)[:]
-    pairs = zip(words[::_WORDS], words[1::_WORDS], strict=True)
-    return bytes_array([ctypes.string_at(pointer, size) for pointer, size in pairs], shape)
+    array = np.empty(count, object)
+    for at in _blocks(count):
+        size = min(BLOCK, count - at)
+        words: Sequence[int] = (ctypes.c_uint64 * (_WORDS * size)).from_address(address + STRING_SIZE * at)[:]
+        pairs = zip(words[::_WORDS], words[1::_WORDS], strict=True)
+        array[at : at + size] = [ctypes.string_at(pointer, length) for pointer, length in pairs]
+    return array.reshape(shape)
+
+
+def _blocks(count: int) -> range:
+    return range(0, count, BLOCK)

@@ -9,15 +9,24 @@ from core.backends.onnxruntime.instance import Run
 from core.backends.onnxruntime.strings import to_bytes, to_text
 from core.inference.tensors import Array
 
+# Text is faster, but its conversion is one step in C, during which no other thread runs: 30 milliseconds for so many.
+MANY = 1 << 18
+
 
 class TextRun:
-    """Runs a session with BYTES inputs or outputs: as text if they are UTF-8, otherwise by `values`."""
+    """Runs a session with BYTES inputs or outputs: as text if they are UTF-8, otherwise by `values`.
 
-    def __init__(self, run: Run, values: Run) -> None:
+    `splits`: `values` takes BYTES, in steps that are short; then very many go to it, too.
+    """
+
+    def __init__(self, run: Run, values: Run, *, splits: bool, many: int = MANY) -> None:
         self._run = run
         self._values = values
+        self._most = many if splits else None
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:
+        if self._most is not None and any(a.dtype.hasobject and a.size > self._most for a in feed.values()):
+            return self._values(names, feed, run_options)
         try:
             texts = {name: to_text(array) if array.dtype.hasobject else array for name, array in feed.items()}
             results = self._run(names, texts, run_options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.onnxruntime.strings import StringObjects, read_strings, to_bytes, to_text
+from core.backends.onnxruntime.strings import BLOCK, StringObjects, read_strings, to_bytes, to_text
 from tests.unit.onnx_serving import strings
 
 ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
@@ -30,6 +30,12 @@ def test_string_objects_are_read_back() -> None:
     read = read_strings(objects.array.ctypes.data, (2, 3))
     assert read.shape == (2, 3)
     assert read.ravel().tolist() == ELEMENTS
+
+
+def test_more_strings_than_are_converted_at_a_time_are_read_back() -> None:
+    elements = [b"%d" % number * (number % 9) for number in range(2 * BLOCK + 1)]
+    objects = StringObjects(strings(*elements, shape=(len(elements),)))
+    assert read_strings(objects.array.ctypes.data, (len(elements),)).tolist() == elements
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
