@@ -36,9 +36,16 @@ LOOK_SECONDS = 0.1
 
 class Bridge(Protocol):
     def infer(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        *,
+        is_slow: bool = False,
     ) -> InferenceResponse:
         """Submit `request` to `model` and wait for its one response, which may be an error.
+
+        `is_slow`: submitting it takes milliseconds, because of many strings, and must not delay other requests.
 
         When `client_gone` returns true, the request is cancelled, and the engine answers it soon. When it raises a
         ServerError, the request is cancelled and the error is the response at once; a response that the engine gives
@@ -111,7 +118,12 @@ class ThreadBridge:
         refuse_patched_threading(modules)
 
     def infer(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        *,
+        is_slow: bool = False,
     ) -> InferenceResponse:
         waiting = _WaitingForResponse()
         pending = PendingRequest(request, waiting.respond)

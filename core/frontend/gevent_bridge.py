@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from core.errors import ServerError
+from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
 from core.frontend.hub_responses import HubResponses
 from core.inference.deferred import Deferred
@@ -44,11 +44,20 @@ class GeventBridge:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        *,
+        is_slow: bool = False,
     ) -> InferenceResponse:
         waiting = _WaitingForResponse(self._waiters, model, client_gone)
-        waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
-        self._departures.put(waiting, model.handover)
+        if is_slow:
+            waiting.pending = pending = PendingRequest(request, waiting.respond)
+            self._threads.submit(_submit, model, pending)
+        else:
+            waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
+            self._departures.put(waiting, model.handover)
         if client_gone is not None:
             self._watch.add(waiting)
         try:
@@ -103,6 +112,14 @@ class GeventBridge:
         self._responses.close()
         self._threads.shutdown(cancel_futures=True)
         self._waiters.close()
+
+
+def _submit(model: ServedModel, pending: PendingRequest) -> None:
+    """Submit a request that may have been cancelled meanwhile. On a native thread."""
+    if pending.cancelled:
+        pending.on_response(InferenceResponse.failed(pending.request, RequestCancelled("the client went away")))
+    else:
+        model.submit(pending)
 
 
 def _settle(future: Future[T], function: Callable[[], T]) -> None:

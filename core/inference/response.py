@@ -36,6 +36,11 @@ class OutputTensor:
         self.shape = shape
         self.array = array
 
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes; strings that are not in wire form count as references."""
+        return self.array.nbytes
+
     def content(self) -> Buffer:
         """The elements as the v2 protocol sends them."""
         return wire_bytes(self.array)
@@ -59,6 +64,10 @@ class ReceivedOutput(OutputTensor):
             count = element_count(self.shape)
             return bytes_array(unpack_bytes(self._content, count, name=self.name, model=""), self.shape)
         return array_of(self._content, datatype.dtype, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._content)
 
     def content(self) -> Buffer:
         return self._content
@@ -102,6 +111,12 @@ class InferenceResponse:
         self.error = error
         self.final = final
         self.times: InferenceTimes | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the outputs in bytes, as theirs is counted."""
+        outputs = self.outputs
+        return outputs.layout.size if type(outputs) is PackedOutputs else sum([output.nbytes for output in outputs])
 
     @classmethod
     def failed(cls, origin: InferenceRequest | InferenceResponse, error: ServerError) -> InferenceResponse:

@@ -80,6 +80,7 @@ MAX_ELEMENTS = 2**63 - 1
 
 _LENGTH = struct.Struct("<I")
 _SMALL = 4096
+_BLOCK = 1 << 15
 
 
 def element_count(shape: Iterable[int]) -> int:
@@ -97,11 +98,16 @@ def shape_text(shape: Iterable[int]) -> str:
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """BYTES elements in the wire form: a little-endian uint32 length before each element."""
+    blocks: list[bytes] = []
     parts: list[bytes] = []
     for element in elements:
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
-    return b"".join(parts)
+        if len(parts) >= _BLOCK:
+            # Joining the parts of millions of elements at once would hold the interpreter for long.
+            blocks.append(b"".join(parts))
+            parts.clear()
+    return b"".join([*blocks, *parts])
 
 
 def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix: str = "") -> list[bytes]:

@@ -264,6 +264,39 @@ def test_infer_returns_a_response_given_before_the_wait() -> None:
     on_a_hub(test)
 
 
+def test_a_slow_request_is_submitted_on_another_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    class Noted(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            threads.append(threading.current_thread())
+            super().submit(pending)
+
+    engine = Noted()
+
+    def test(bridge: GeventBridge) -> None:
+        assert bridge.infer(engine.model("simple"), request("slow"), is_slow=True).id == "slow"
+        assert threads[0] is not threading.current_thread()
+
+    on_a_hub(test)
+
+
+def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted() -> None:
+    engine = FakeEngine()
+    hold = threading.Event()
+
+    def test(bridge: GeventBridge) -> None:
+        busy = [gevent.spawn(bridge.run, hold.wait, LIMIT) for _ in range(8)]
+        slow = gevent.spawn(bridge.infer, engine.model("simple"), request(), lambda: True, is_slow=True)
+        until(lambda: bridge._watch._looks >= 3, sleep=gevent.sleep)
+        hold.set()
+        assert isinstance(slow.get(timeout=LIMIT).error, RequestCancelled)
+        gevent.joinall(busy, timeout=LIMIT)
+        assert engine.calls == []
+
+    on_a_hub(test)
+
+
 def test_several_responses_become_an_error() -> None:
     class Chatty(FakeEngine):
         def submit(self, pending: PendingRequest) -> None:
