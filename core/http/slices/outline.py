@@ -1,0 +1,79 @@
+"""A JSON document without its long arrays, which are sliced.
+
+In the text that is parsed as a whole each long array is replaced by a mark. The marks are then found in the parsed
+document, where the arrays belong.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+import orjson
+
+from core.http.slices.json_array import SlicedArray, slice_array
+from core.http.slices.slicing import Slicing
+
+# Nobody can send a mark without knowing this.
+_SECRET = secrets.token_hex(16)
+# How far the member of a long array may be from the start of the document, and from the array before it.
+_NEAR = 1 << 16
+# A document with more than this beside its long arrays, or with more arrays, is read as a whole.
+_LARGEST = 1 << 20
+_MOST_ARRAYS = 64
+
+
+class Outline:
+    """`document` is the parsed JSON with a mark in the place of each of the long `arrays`, which `take` exchanges."""
+
+    def __init__(self, document: Any, arrays: list[SlicedArray]) -> None:
+        self.document = document
+        self.arrays = arrays
+        self._untaken = dict(enumerate(arrays))
+
+    def take(self, value: Any) -> SlicedArray | None:
+        """The array whose mark `value` is; None for any other value, and for a mark that was taken before."""
+        if type(value) is list and len(value) == 2 and value[0] == _SECRET:
+            return self._untaken.pop(value[1], None)
+        return None
+
+    def is_taken(self) -> bool:
+        """Whether all arrays were taken. If not, one is in a place where the reader expects no long array."""
+        return not self._untaken
+
+    def is_read(self) -> bool:
+        """Whether all arrays were read, and so the whole text is valid JSON."""
+        return all(array.is_read for array in self.arrays)
+
+
+def outline_of(
+    text: memoryview, member: re.Pattern[bytes], slicing: Slicing, *, whole_elements: bool
+) -> Outline | None:
+    """The outline of the document `text`, whose long arrays are values of `member`, a pattern that ends with a bracket.
+
+    None if it has no long array, if one cannot be sliced, or if the text is not JSON. `whole_elements` is
+    that of `slice_array`. An array that fits into one slice is not long.
+    """
+    parts: list[bytes | memoryview] = []
+    arrays: list[SlicedArray] = []
+    copied = at = 0
+    for _ in range(_MOST_ARRAYS):
+        found = member.search(text, at, at + _NEAR)
+        if found is None:
+            break
+        array = slice_array(text, found.end() - 1, slicing, whole_elements=whole_elements)
+        if array is None:
+            return None
+        at = array.end
+        if array.is_long:
+            parts += (text[copied : array.begin], b'["%b",%d]' % (_SECRET.encode(), len(arrays)))
+            arrays.append(array)
+            copied = at
+    parts.append(text[copied:])
+    if not arrays or sum(map(len, parts)) > _LARGEST:
+        return None
+    try:
+        return Outline(orjson.loads(b"".join(parts)), arrays)
+    except orjson.JSONDecodeError:
+        return None
