@@ -40,7 +40,7 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
         accept = environ.get("HTTP_ACCEPT")
         if kind is not BodyKind.V2:
             media_type = response_types.of(accept, kind, len(spec.outputs))
-            payload = decode_payload(application, body, spec, kind)
+            payload = decode_payload(application, environ, body, spec, kind)
             result = infer_payload(application, environ, model, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None

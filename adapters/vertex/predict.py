@@ -64,7 +64,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     if found is BodyKind.V2:
         reply = infer_body(application, environ, model, body, version, size_text)
     else:
-        payload = decode_payload(application, body, spec, found, endpoint.key_fields)
+        payload = decode_payload(application, environ, body, spec, found, endpoint.key_fields)
         reply = _predictions(application, environ, model, version, payload)
     endpoint.limits.check_response(sum(map(len, reply.body)))
     return reply

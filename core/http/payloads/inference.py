@@ -24,9 +24,9 @@ from core.http.payloads.json.encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instances
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import ResponsePlan
 from core.http.views.infer import finish, off_hub, prepare, run
+from core.http.views.long_text import decode, has_many_strings, is_long, slicing_of
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -50,6 +50,7 @@ class PayloadResult:
 
 def decode_payload(
     application: V2Application,
+    environ: Environ,
     body: Buffer,
     spec: ModelSpec,
     kind: BodyKind,
@@ -61,7 +62,11 @@ def decode_payload(
     """
     check_size(application, len(body))
     size = len(body) * _INFLATES_BY if kind is BodyKind.NPZ else len(body) // _READS_BY
-    rules = DecodeRules(max_input_size=application.options.max_input_size, ignored_fields=ignored_fields)
+    rules = DecodeRules(
+        max_input_size=application.options.max_input_size,
+        ignored_fields=ignored_fields,
+        slicing=slicing_of(environ) if is_long(len(body), spec) else None,
+    )
     return off_hub(application, size, kind.decode, body, spec, rules)
 
 
@@ -94,7 +99,8 @@ def infer_payload(
     prepare(application, environ, pattern)
     if _is_one_request(payload, model.spec):
         (pattern.inputs,) = split_instances(payload, model.spec)
-        return result_of([run(application, environ, model, pattern)], payload)
+        response = run(application, environ, model, pattern, is_slow=has_many_strings(pattern))
+        return off_hub(application, _unpacked_size(response), result_of, [response], payload)
     return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
 
 
@@ -103,18 +109,21 @@ def infer_converted(
 ) -> PayloadResult:
     """Run a v2 JSON request whose response is to be in another `media_type`. Raises ServerError."""
     spec = model.spec
-    request, plan = decode_converted(application, body, spec, version, media_type)
+    request, plan = decode(application, environ, body, None, version, spec)
+    check_convertible(request, spec, media_type)
     prepare(application, environ, request)
-    return converted(request, run(application, environ, model, request), plan, spec)
+    response = run(application, environ, model, request, is_slow=has_many_strings(request))
+    return off_hub(application, _unpacked_size(response), converted, request, response, plan, spec)
 
 
-def decode_converted(
-    application: V2Application, body: Buffer, spec: ModelSpec, version: int, media_type: str
-) -> tuple[InferenceRequest, ResponsePlan]:
-    """Decode a v2 JSON request. Raises InvalidRequest, and NotAcceptable for a type that cannot hold the outputs."""
-    request, plan = decode_request(body, None, version, spec, application.options.max_input_size)
+def _unpacked_size(response: InferenceResponse) -> int:
+    """The size of the outputs, if there are strings among them that have to be unpacked one by one."""
+    return response.nbytes if any(output.datatype == "BYTES" for output in response.outputs) else 0
+
+
+def check_convertible(request: InferenceRequest, spec: ModelSpec, media_type: str) -> None:
+    """Raises NotAcceptable for a type that cannot hold the outputs of a v2 request."""
     format_for(media_type, outputs=len(request.outputs or spec.outputs))
-    return request, plan
 
 
 def converted(

@@ -17,10 +17,10 @@ from core.http.payloads.body_kind import starts_as_v2
 from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable
 from core.http.payloads.inference import (
+    check_convertible,
     check_size,
     content_of,
     converted,
-    decode_converted,
     requests_of,
     result_of,
 )
@@ -28,9 +28,11 @@ from core.http.payloads.json.decoder import decode_json
 from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.payload import DecodeRules
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from core.http.slices.slicing import Slicing
 from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
+from core.http.views.long_text import is_long, slicing_of
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes
@@ -67,6 +69,7 @@ class _Lines:
         self._spec = spec
         self._answer_type = answer_type
         self._limit = application.options.max_input_size
+        self._slicing = slicing_of(environ)
         # For each line the number of its requests, and the function that makes its answer from their responses.
         self._answers: list[tuple[int, Answer]] = []
 
@@ -110,22 +113,28 @@ class _Lines:
 
     def _v2(self, line: bytes) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec
-        request, plan = decode_request(line, None, _LATEST, spec, self._limit)
+        request, plan = decode_request(line, None, _LATEST, spec, self._limit, self._slicing_for(line))
         if any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
             raise InvalidRequest("an answer of lines cannot have binary outputs")
         prepare(self._application, self._environ, request)
-        return [request], lambda responses: bytes(encode_response(responses[0], plan, spec)[0][0])
+        return [request], lambda responses: b"".join(encode_response(responses[0], plan, spec)[0])
 
     def _converted(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec
-        request, plan = decode_converted(self._application, line, spec, _LATEST, media_type)
+        request, plan = decode_request(line, None, _LATEST, spec, self._limit, self._slicing_for(line))
+        check_convertible(request, spec, media_type)
         prepare(self._application, self._environ, request)
         return [request], lambda responses: content_of(
             converted(request, responses[0], plan, spec).columns, media_type, None
         )
 
+    def _slicing_for(self, line: bytes) -> Slicing | None:
+        return self._slicing if is_long(len(line), self._spec) else None
+
     def _instances(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
-        payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit))
+        payload = decode_json(
+            line, self._spec, DecodeRules(max_input_size=self._limit, slicing=self._slicing_for(line))
+        )
         pattern = InferenceRequest(self._spec.name, [])
         if payload.parameters:
             read_parameters(payload.parameters, pattern)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from core.config.golden.tensor import as_numbers
 from core.errors import BackendFailed, InvalidRequest
 from core.http.payloads.payload import DecodedPayload
+from core.http.slices.long_answer import ELEMENTS
 from core.inference.response import Outputs
 from core.inference.tensors import BY_NAME, Array, Datatype
 
@@ -35,6 +36,20 @@ class OutputColumn:
                 hint="ask for application/json or application/jsonlines",
             )
         return self.parts[0]
+
+
+def row_slices(columns: list[OutputColumn]) -> Iterator[list[OutputColumn]]:
+    """The columns in slices of rows, with about ELEMENTS elements each; one slice if rows have different shapes."""
+    parts = [column.parts[0] for column in columns]
+    count = len(parts[0]) if parts[0].ndim else 1
+    elements = sum(part.size for part in parts)
+    if elements <= ELEMENTS or not all(len(c.parts) == 1 and c.parts[0].shape[:1] == (count,) for c in columns):
+        yield columns
+        return
+    step = max(1, ELEMENTS * count // elements)
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        yield [OutputColumn(c.name, c.datatype, [c.parts[0][rows]], c.whole) for c in columns]
 
 
 def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> list[OutputColumn]:

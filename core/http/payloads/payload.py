@@ -7,6 +7,7 @@ from typing import Any
 
 from core.config.model_spec import ModelSpec
 from core.http.payloads.json.document_form import DocumentForm
+from core.http.slices.slicing import Slicing
 from core.inference.request import InputTensor
 from core.inference.tensors import Array
 
@@ -17,11 +18,13 @@ DEFAULT_MAX_SIZE = 64 << 20
 class DecodeRules:
     """An adapter's rules. `max_input_size` is the limit of compressed content in bytes after inflation.
 
+    With `slicing`, a long text is decoded in slices.
     `ignored_fields` are members of object instances that are not inputs, such as a key, unless an input has that name.
     """
 
     ignored_fields: frozenset[str] = frozenset()
     max_input_size: int = DEFAULT_MAX_SIZE
+    slicing: Slicing | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

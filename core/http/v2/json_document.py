@@ -16,6 +16,8 @@ import simdjson
 
 from core.errors import InvalidRequest
 from core.http.json_parser import parse
+from core.http.slices.outline import Outline, outline_of
+from core.http.slices.slicing import Slicing
 from core.http.v2.json_tensors import MAX_DEPTH, NESTED_TOO_DEEP, nested_too_deep
 from core.inference.tensors import BY_NAME, Buffer
 
@@ -23,6 +25,7 @@ from core.inference.tensors import BY_NAME, Buffer
 _LARGE = 1024
 # simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.
 WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _PREFIX = "failed to parse the request JSON buffer: "
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
@@ -43,6 +46,30 @@ def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
     except (ValueError, RuntimeError):
         document = _parse_lenient(text, binary_follows)
     return document if type(document) is dict else {}
+
+
+def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
+    """The outline of a document, with a SlicedArray in the place of each long array under `inputs[].data`.
+
+    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here.
+    """
+    outline = outline_of(text, _DATA, slicing, whole_elements=False)
+    if outline is None or type(outline.document) is not dict:
+        return None
+    inputs = outline.document.get("inputs")
+    for item in inputs if type(inputs) is list else ():
+        array = outline.take(item.get("data")) if type(item) is dict else None
+        if array is not None:
+            item["data"] = array
+    return outline if outline.is_taken() else None
+
+
+def read_slice(text: bytes, datatype: str) -> Any:
+    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises ValueError."""
+    try:
+        return parse(text, lambda content: _numbers(content, datatype))
+    except RuntimeError as error:
+        raise ValueError from error
 
 
 def _plain_document(document: Any) -> Any:

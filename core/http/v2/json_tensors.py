@@ -48,10 +48,11 @@ def json_datatype(name: str, input_name: str) -> Datatype:
     raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
 
 
-def array_from_json(content: Any, datatype: Datatype, count: int, input_name: str) -> Array:
+def array_from_json(content: Any, datatype: Datatype, count: int | None, input_name: str) -> Array:
     """The flat array of the `count` elements of `content`, a list or an array of the widest type of their kind.
 
-    BYTES becomes an object array of `bytes` with all elements; validation checks their number. Raises InvalidRequest.
+    With `count` None there may be any number of them. BYTES becomes an object array of `bytes` with all elements;
+    validation checks their number. Raises InvalidRequest.
     """
     if type(content) is list:
         return _array_from_list(content, datatype, count, input_name)
@@ -60,7 +61,7 @@ def array_from_json(content: Any, datatype: Datatype, count: int, input_name: st
     raise InvalidRequest(f"{_PARSE}attempt to access JSON non-array as array")
 
 
-def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_name: str) -> Array:
+def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, input_name: str) -> Array:
     types = set(map(type, content))
     if list in types:
         content = _flatten(content, datatype.name)
@@ -70,8 +71,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_n
         raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
-    if len(content) != count:
-        raise _wrong_count(len(content), count)
+    check_count(len(content), count)
     if kind == "f":
         return _narrowed(np.array(content, np.float64), datatype)
     try:
@@ -80,9 +80,8 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int, input_n
         raise _out_of_range(content, datatype, input_name) from None
 
 
-def _array_from_numbers(wide: Array, datatype: Datatype, count: int, input_name: str) -> Array:
-    if wide.size != count:
-        raise _wrong_count(wide.size, count)
+def _array_from_numbers(wide: Array, datatype: Datatype, count: int | None, input_name: str) -> Array:
+    check_count(wide.size, count)
     if datatype.kind == "f":
         return _narrowed(wide, datatype)
     if datatype.size < 8:
@@ -100,11 +99,14 @@ def _narrowed(wide: Array, datatype: Datatype) -> Array:
         return wide.astype(datatype.dtype)
 
 
-def _wrong_count(given: int, expected: int) -> InvalidRequest:
+def check_count(given: int, expected: int | None) -> None:
+    """Raise InvalidRequest unless `given` elements are as many as expected; None: any number is."""
+    if expected is None or given == expected:
+        return
     hint = f"the shape has {expected} elements, 'data' has {given}"
     if given < expected:
-        return InvalidRequest("Failed to parse 'data' field: shape does not match true shape", hint=hint)
-    return InvalidRequest(f"{_PARSE}Shape does not match true shape of 'data' field", hint=hint)
+        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape", hint=hint)
+    raise InvalidRequest(f"{_PARSE}Shape does not match true shape of 'data' field", hint=hint)
 
 
 def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> InvalidRequest:

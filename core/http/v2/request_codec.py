@@ -11,14 +11,17 @@ from math import prod
 from typing import Any
 
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, ModelNotFound
 from core.frontend.request_parameters import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
 from core.frontend.shared_memory import unknown_region
-from core.http.v2.json_document import BINARY_WITHOUT_HEADER, parse_document
+from core.http.slices.json_array import SlicedArray
+from core.http.slices.slicing import Slicing
+from core.http.v2.json_document import BINARY_WITHOUT_HEADER, outline_document, parse_document
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.json_tensors import array_from_json, json_datatype
 from core.http.v2.known_requests import HeaderCache
 from core.http.v2.response_codec import ResponsePlan
+from core.http.v2.sliced_tensor import array_from_slices
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
 
@@ -33,12 +36,20 @@ _header_cache = HeaderCache()
 _json_templates = JsonTemplates()
 
 
+Decoded = tuple[InferenceRequest, ResponsePlan]
+
+
 def decode_request(
-    body: Buffer, header_length: int | None, version: int, spec: ModelSpec, max_input_size: int
-) -> tuple[InferenceRequest, ResponsePlan]:
+    body: Buffer,
+    header_length: int | None,
+    version: int,
+    spec: ModelSpec,
+    max_input_size: int,
+    slicing: Slicing | None = None,
+) -> Decoded:
     """The request in `body`, whose first `header_length` bytes are JSON (None: all bytes; 0: raw tensor bytes).
 
-    Raises InvalidRequest with Triton's texts.
+    With `slicing`, long arrays are read in slices. Raises InvalidRequest with Triton's texts.
     """
     if header_length == 0 or (header_length is None and not body):
         return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
@@ -49,8 +60,16 @@ def decode_request(
             "Use --http-max-input-size to increase the limit."
         )
     if header_length is None:
+        if slicing is not None:
+            sliced = _decode_slices(memoryview(body), None, version, spec, max_input_size, slicing)
+            if sliced is not None:
+                return sliced
         return _decode_json(body, version, spec, max_input_size)
     view = memoryview(body)
+    if slicing is not None:
+        sliced = _decode_slices(view[:size], view[size:], version, spec, max_input_size, slicing)
+        if sliced is not None:
+            return sliced
     header, tail = bytes(view[:size]), view[size:]
     known = _header_cache.recall(spec.name, version, header, tail)
     if known is not None:
@@ -61,9 +80,25 @@ def decode_request(
     return decoded
 
 
-def _decode_json(
-    body: Buffer, version: int, spec: ModelSpec, max_input_size: int
-) -> tuple[InferenceRequest, ResponsePlan]:
+def _decode_slices(
+    text: memoryview, tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
+) -> Decoded | None:
+    """The request whose JSON is `text`; None if it has no long array, or has to be read as a whole."""
+    outline = outline_document(text, slicing)
+    if outline is None:
+        return None
+    try:
+        decoded = _decode(outline.document, tail, version, spec, max_input_size)
+    except (InvalidRequest, ModelNotFound, ValueError):
+        # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
+        # judged before its content.
+        if outline.is_read():
+            raise
+        return None
+    return decoded if outline.is_read() else None
+
+
+def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
     if type(body) is not bytes:  # a large body
         return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
     known = _json_templates.recall(spec.name, version, body, max_input_size)
@@ -76,7 +111,7 @@ def _decode_json(
 
 def _decode(
     document: dict[str, Any], tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int
-) -> tuple[InferenceRequest, ResponsePlan]:
+) -> Decoded:
     request = InferenceRequest(spec.name, [], model_version=version)
     request_id = document.get("id")
     if request_id is not None:
@@ -193,7 +228,8 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
             f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
             f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
         )
-    return InputTensor(name, datatype_name, shape, array_from_json(content, datatype, count, name))
+    read = array_from_slices if type(content) is SlicedArray else array_from_json
+    return InputTensor(name, datatype_name, shape, read(content, datatype, count, name))
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------

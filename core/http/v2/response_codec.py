@@ -8,7 +8,9 @@ Source: docs/spec/http.md section 4 (`outputs[].parameters`, `binary_data_output
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from struct import Struct
 from typing import Any
@@ -18,6 +20,7 @@ import orjson
 
 from core.config.model_spec import ModelSpec
 from core.frontend.classification import classified
+from core.http.slices.long_answer import ELEMENTS, LongAnswer
 from core.http.v2.json_tensors import json_values
 from core.inference.layout import TensorLayout
 from core.inference.response import InferenceResponse, PackedOutputs
@@ -146,8 +149,8 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
         document["parameters"] = response.parameters
     entries: list[dict[str, Any]] = []
     document["outputs"] = entries
-    parts: list[Buffer] = [b""]
-    has_binary = False
+    binary: list[Buffer] = []
+    long: LongAnswer | None = None
     for output in response.outputs:
         is_binary, classes = plan.form_of(output.name)
         output = classified(output, classes, spec)
@@ -157,36 +160,51 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
             size = len(content)
             entry["parameters"] = {"binary_data_size": size}
             if size:
-                parts.append(content)
-                has_binary = True
+                binary.append(content)
         else:
-            entry["data"] = json_values(output.array, output.datatype)
+            array = output.array
+            if array.size <= ELEMENTS:
+                entry["data"] = json_values(array, output.datatype)
+            else:
+                long = long or LongAnswer()
+                entry["data"] = long.add(array.reshape(-1), partial(json_values, datatype=output.datatype))
         entries.append(entry)
-    parts[0] = text = _write(document)
-    return parts, len(text) if has_binary else None
+    text = _write(document, long)
+    return [*text, *binary], sum(map(len, text)) if binary else None
 
 
-def _write(document: dict[str, Any]) -> bytes:
+def _write(document: dict[str, Any], long: LongAnswer | None) -> list[bytes]:
+    """The text in parts, which are one if no array is long."""
     try:
-        text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:
+        return _texts(document, long, _write_finite)
+    except (TypeError, _NonFinite):
         # Strings that are not UTF-8 are written byte for byte, as Triton does.
-        return _write_lenient(document)
-    if b"null" in text and _has_non_finite(document):
-        return _write_lenient(document)
+        return _texts(document, long, _write_lenient)
+
+
+def _texts(document: dict[str, Any], long: LongAnswer | None, write: Callable[[Any], bytes]) -> list[bytes]:
+    return [write(document)] if long is None else list(long.texts(document, write))
+
+
+class _NonFinite(Exception):
+    """A tensor holds NaN or an infinity, which orjson writes as null where Triton writes the word."""
+
+
+def _write_finite(value: Any) -> bytes:
+    text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" in text and _has_non_finite(value):
+        raise _NonFinite
     return text
 
 
-def _has_non_finite(document: dict[str, Any]) -> bool:
-    """Whether a tensor holds NaN or an infinity, which orjson writes as null where Triton writes the word."""
-    return any(
-        isinstance(content, np.ndarray) and content.dtype.kind == "f" and not np.isfinite(content).all()
-        for content in (entry.get("data") for entry in document["outputs"])
-    )
+def _has_non_finite(value: Any) -> bool:
+    """Whether `value`, a document or a part of a tensor, has NaN or an infinity in a tensor."""
+    arrays = [entry.get("data") for entry in value["outputs"]] if type(value) is dict else [value]
+    return any(isinstance(a, np.ndarray) and a.dtype.kind == "f" and not np.isfinite(a).all() for a in arrays)
 
 
-def _write_lenient(document: dict[str, Any]) -> bytes:
-    text = json.dumps(document, default=np.ndarray.tolist, ensure_ascii=False, separators=(",", ":"))
+def _write_lenient(value: Any) -> bytes:
+    text = json.dumps(value, default=np.ndarray.tolist, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogateescape")
 
 

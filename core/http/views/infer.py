@@ -23,8 +23,7 @@ from core.http.compression import IDENTITY, choose_encoding, compress, decompres
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
-from core.http.v2.request_codec import decode_request
-from core.http.v2.response_codec import encode_response
+from core.http.views.long_text import LONG_STRINGS, decode, encode, has_many_strings
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -66,10 +65,11 @@ def infer_body(
     """
     header_length = None if header is None else _header_length(front_end, header, len(body))
     spec = model.spec
-    request, plan = decode_request(body, header_length, version, spec, front_end.options.max_input_size)
+    request, plan = decode(front_end, environ, body, header_length, version, spec)
     prepare(front_end, environ, request)
-    response = run(front_end, environ, model, request)
-    parts, json_length = encode_response(response, plan, spec)
+    is_slow = len(body) >= LONG_STRINGS and has_many_strings(request)
+    response = run(front_end, environ, model, request, is_slow=is_slow)
+    parts, json_length = encode(front_end, response, plan, spec)
     headers = front_end.body_headers(json_length)
     return finish(front_end, environ, parts, headers, response.parameters, response.times)
 
@@ -102,9 +102,11 @@ def prepare(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest
         _forward_headers(environ, pattern, request)
 
 
-def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
-    """The model's one response. Raises the ServerError of a failed one."""
-    response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY))
+def run(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, *, is_slow: bool = False
+) -> InferenceResponse:
+    """The model's one response; `is_slow` is that of `Bridge.infer`. Raises the ServerError of a failed one."""
+    response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
     if response.error is not None:
         environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
         raise response.error

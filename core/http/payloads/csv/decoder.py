@@ -25,6 +25,8 @@ from core.http.payloads.error_location import CsvErrorLocation, mismatch
 from core.http.payloads.instance_signature import InstanceSignature, instance_signature
 from core.http.payloads.json.number_array import parse_number_array, wide_kind
 from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.http.payloads.payload_slices import decode_slices
+from core.http.slices.lines import line_slices
 from core.inference.tensors import BYTES, Array, Buffer, Shape, bytes_array
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -37,10 +39,20 @@ _Row = list[str]
 
 def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
     """Lines end with LF or CRLF, optional on the last. Raises InvalidRequest that names row and column, from 1."""
-    text = bytes(body).removeprefix(_BYTE_ORDER_MARK)
-    if not text:
+    start = len(_BYTE_ORDER_MARK) if bytes(body[:3]) == _BYTE_ORDER_MARK else 0
+    if len(body) == start:
         raise InvalidRequest("the CSV has no rows: expected at least one")
     signature = instance_signature(spec, None)
+    text = memoryview(body)[start:]
+    if rules.slicing is not None:
+        # A slice that ends within a quoted field has an error, as its last quote is missing.
+        payload = decode_slices(line_slices(text, rules.slicing), lambda rows: (_decoded(rows, signature), None))
+        if payload is not None:
+            return payload
+    return _decoded(bytes(text), signature)
+
+
+def _decoded(text: bytes, signature: InstanceSignature) -> DecodedPayload:
     arrays = _from_numbers(text, signature)
     if arrays is None:
         arrays = _from_fields(text, signature)

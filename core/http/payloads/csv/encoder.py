@@ -13,7 +13,7 @@ import numpy as np
 
 from core.errors import InvalidRequest
 from core.http.payloads.json.encoder import json_value, write_json
-from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.output_columns import OutputColumn, row_slices
 from core.inference.tensors import BYTES, Array, Datatype
 
 _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
@@ -21,6 +21,10 @@ _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 def encode_csv(columns: list[OutputColumn]) -> bytes:
     """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
+    return b"".join(_rows(part) for part in row_slices(columns))
+
+
+def _rows(columns: list[OutputColumn]) -> bytes:
     lines = [_column_lines(column) for column in columns]
     if len({len(own) for own in lines}) > 1:
         raise InvalidRequest(

@@ -11,13 +11,14 @@ from typing import Any
 from core.config.json_fields import shown
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.inputs import common_count, fits_dims
-from core.http.payloads.conversion import as_datatype
-from core.http.payloads.error_location import ErrorLocation, RowName, instance_name
-from core.http.payloads.instance_signature import check_names, instance_signature, single_input
+from core.http.payloads.arrays.inputs import common_count
+from core.http.payloads.error_location import ErrorLocation, instance_name
+from core.http.payloads.instance_signature import check_names, single_input
 from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.json.instances import decode_instances
-from core.http.payloads.json.number_array import parse_number_array, wide_kind
+from core.http.payloads.json.number_array import parse_number_array
+from core.http.payloads.json.number_instances import decode_numbers, is_one_instance, only_numbers
+from core.http.payloads.json.sliced_instances import decode_sliced_instances
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.json.values import column_array, rank_of
 from core.http.payloads.payload import DecodedPayload, DecodeRules
@@ -35,10 +36,24 @@ _MEMBERS = {
 def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
     """Decode a document. Raises InvalidRequest that names the instance, the input and the element."""
     form = document_form(body)
-    payload = _decode_numbers(body, spec, form) if len(body) > _LARGE else None
+    payload = _decode_slices(body, spec, rules, form)
+    if payload is None and len(body) > _LARGE:
+        payload = _decode_numbers(body, spec, form)
     if payload is None:
         payload = _decode_values(body, spec, rules, form)
     payload.form = form
+    return payload
+
+
+def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
+    """The payload of many instances, if the rules allow slices; None for any other document, valid or not."""
+    if rules.slicing is None:
+        return None
+    found = decode_sliced_instances(memoryview(body), spec, rules, form, rules.slicing)
+    if found is None:
+        return None
+    payload, others = found
+    payload.parameters = _parameters(others, form)
     return payload
 
 
@@ -52,7 +67,7 @@ def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> Decode
         return None
     wide, others = found
     parameters = _parameters(others, form)
-    if form is DocumentForm.BARE and _is_one_instance(wide.ndim, spec):
+    if form is DocumentForm.BARE and is_one_instance(wide.ndim, spec):
         wide = wide.reshape(1, *wide.shape)
     payload = decode_numbers(wide, spec, instance_name)
     if payload is not None:
@@ -60,38 +75,10 @@ def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> Decode
     return payload
 
 
-def only_numbers(spec: ModelSpec) -> str | None:
-    """The wide kind of the only input; None if there are several inputs, or if its datatype is not numeric."""
-    datatypes = [i.datatype for i in spec.inputs.values()]
-    return wide_kind(datatypes[0]) if len(datatypes) == 1 else None
-
-
-def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
-    """The payload of `wide`, whose rows are instances of the only input; None if they do not fit its shape."""
-    (name,) = spec.inputs
-    signature = instance_signature(spec, wide.ndim - 1)
-    expected = signature.inputs[name]
-    if wide.ndim == 1 and all(dim == 1 for dim in expected.dims):
-        wide = wide.reshape(-1, *expected.dims)
-    if not fits_dims(wide.shape[1:], expected.dims):
-        return None
-    array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
-    return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
-
-
-def _is_one_instance(rank: int, spec: ModelSpec) -> bool:
-    """Whether the nesting of a bare array shows that it is one instance and not a list of instances."""
-    if len(spec.inputs) != 1:
-        return False
-    (row,) = instance_signature(spec, None).inputs.values()
-    dims = row.dims
-    return rank == len(dims) and not all(dim == 1 for dim in dims)
-
-
 def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
     document = parse_json(body)
     if form is DocumentForm.BARE:
-        instances = [document] if _is_one_instance(rank_of(document), spec) else document
+        instances = [document] if is_one_instance(rank_of(document), spec) else document
         return decode_instances(instances, spec, rules, instance_name)
     if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
         raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from core.http.payloads.json.document_form import DocumentForm
-from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.output_columns import OutputColumn, row_slices
 from core.inference.tensors import BYTES, Array, Datatype
 
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -23,13 +23,13 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 def encode_predictions(columns: list[OutputColumn]) -> bytes:
     """Encode as `{"predictions": [...]}`, one value per instance, in order."""
-    return write_json({"predictions": _predictions(columns)})
+    return b'{"predictions":%b}' % _rows_text(columns)
 
 
 def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> bytes:
     """Encode the answer to a document of `form`: predictions, a bare array, or TensorFlow Serving's outputs."""
     if form is DocumentForm.BARE:
-        return write_json(_predictions(columns))
+        return _rows_text(columns)
     if form is DocumentForm.COLUMNS:
         tensors = {column.name: _tensor(column) for column in columns}
         return write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})
@@ -76,6 +76,12 @@ def json_value(array: Array, datatype: Datatype) -> Any:
 
 def write_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _rows_text(columns: list[OutputColumn]) -> bytes:
+    """The predictions as an array, many of them row by row, so that no step holds the interpreter for long."""
+    texts = [write_json(_predictions(part))[1:-1] for part in row_slices(columns)]
+    return b"[%b]" % b",".join(texts)
 
 
 def _predictions(columns: list[OutputColumn]) -> Any:

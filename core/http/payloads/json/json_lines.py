@@ -5,33 +5,53 @@ Source: docs/spec/sagemaker.md section A6 (one record per line).
 
 from __future__ import annotations
 
+from typing import Any
+
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.error_location import line_name
-from core.http.payloads.json.decoder import decode_numbers, only_numbers
 from core.http.payloads.json.encoder import prediction_rows, write_json
 from core.http.payloads.json.instances import decode_instances
 from core.http.payloads.json.number_array import parse_number_array
+from core.http.payloads.json.number_instances import decode_numbers, only_numbers
+from core.http.payloads.json.sliced_instances import LISTS, form_of_instance
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.output_columns import OutputColumn
 from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.http.payloads.payload_slices import DecodedSlice, decode_slices
+from core.http.slices.lines import line_slices
 from core.inference.tensors import Buffer
 
 
 def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
     """Decode lines, ended by LF or CRLF, optional on the last. Raises InvalidRequest that names the line, from 1."""
-    text = bytes(body)
-    payload = _decode_numbers(text, spec)
+    if rules.slicing is not None:
+        texts = line_slices(memoryview(body), rules.slicing)
+        payload = decode_slices(texts, lambda text: _decode_slice(text, spec, rules))
+        if payload is not None:
+            return payload
+    payload = _decode_numbers(bytes(body), spec)
     if payload is not None:
         return payload
+    return decode_instances(_instances(bytes(body)), spec, rules, line_name)
+
+
+def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules) -> DecodedSlice:
+    payload = _decode_numbers(text, spec)
+    if payload is not None:
+        return payload, LISTS
+    instances = _instances(text)
+    return decode_instances(instances, spec, rules, line_name), form_of_instance(instances[0])
+
+
+def _instances(text: bytes) -> list[Any]:
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
     for index, line in enumerate(lines):
         if not line or line.isspace():
             raise InvalidRequest(f"{line_name(index)} is empty: expected a JSON value on each line")
-    instances = [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
-    return decode_instances(instances, spec, rules, line_name)
+    return [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
 
 
 def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:

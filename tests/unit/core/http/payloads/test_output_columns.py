@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from core.errors import BackendFailed, InvalidRequest
-from core.http.payloads.output_columns import output_columns
+from core.http.payloads.output_columns import OutputColumn, output_columns, row_slices
 from core.http.payloads.payload import DecodedPayload
+from core.http.slices.long_answer import ELEMENTS
 from core.inference.response import OutputTensor
-from core.inference.tensors import Array
+from core.inference.tensors import BY_NAME, Array
 
 
 def tensor(name: str, array: Array, datatype: str = "FP32") -> OutputTensor:
@@ -65,3 +66,20 @@ def test_whole_tensors_have_no_rows() -> None:
 def test_a_model_with_wrong_outputs_is_reported(responses: list[list[OutputTensor]]) -> None:
     with pytest.raises(BackendFailed):
         output_columns(responses, payload(2))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(5, 2), (3 * ELEMENTS, 1), (ELEMENTS, 3), (3, ELEMENTS), (0, 7)])
+def test_slices_of_rows_are_the_rows_in_order(rows: int, width: int) -> None:
+    numbers = np.arange(rows * width).reshape(rows, width)
+    columns = [OutputColumn(name, BY_NAME["INT64"], [array]) for name, array in (("A", numbers), ("B", numbers[:, 0]))]
+    slices = list(row_slices(columns))
+    assert all(len(first.parts[0]) == len(second.parts[0]) for first, second in slices)
+    assert all(first.parts[0].size <= max(ELEMENTS, width) for first, _ in slices)
+    assert np.concatenate([first.parts[0] for first, _ in slices]).tolist() == numbers.tolist()
+
+
+def test_columns_without_common_rows_are_one_slice() -> None:
+    long, short = np.zeros(2 * ELEMENTS), np.zeros(3)
+    for parts in ([long], [short]), ([long], [np.zeros(())]), ([long, short], [long]):
+        columns = [OutputColumn(str(i), BY_NAME["FP64"], part, whole=True) for i, part in enumerate(parts)]
+        assert list(row_slices(columns)) == [columns]

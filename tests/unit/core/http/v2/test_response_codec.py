@@ -9,6 +9,7 @@ import pytest
 
 from core.config.model_spec import ModelSpec, OutputSpec
 from core.errors import InvalidRequest
+from core.http.slices.long_answer import ELEMENTS
 from core.http.v2.response_codec import ResponsePlan, encode_response
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, bytes_array
@@ -103,3 +104,37 @@ def test_classification_with_labels() -> None:
 def test_half_precision_is_binary_only(datatype: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^sending {datatype} data via JSON is not supported"):
         encode_response(response(np.zeros((1, 2), np.uint16), datatype), plan(), SPEC)
+
+
+@pytest.mark.parametrize("name", ["FP32", "INT64", "BOOL", "BYTES"])
+def test_a_long_output_is_written_in_parts(name: str) -> None:
+    numbers = np.arange(2 * ELEMENTS + 5)
+    text = [f'text "{number}"'.encode() for number in numbers.tolist()]
+    array = bytes_array(text, (1, len(text))) if name == "BYTES" else numbers.astype(BY_NAME[name].dtype).reshape(1, -1)
+    parts, json_length = encode_response(response(array, name), ResponsePlan(), SPEC)
+    assert len(parts) > 3
+    assert json_length is None
+    expected = [one.decode() for one in text] if name == "BYTES" else array.reshape(-1).tolist()
+    assert orjson.loads(b"".join(parts))["outputs"][0]["data"] == expected
+
+
+def test_a_long_output_with_words_or_bytes_is_written_as_a_short_one() -> None:
+    numbers = np.full((1, ELEMENTS + 2), 1e16)
+    numbers[0, -1] = np.inf
+    parts, _ = encode_response(response(numbers, "FP64"), ResponsePlan(), SPEC)
+    assert b"".join(parts).endswith(b'"data":[' + b"1e+16," * (ELEMENTS + 1) + b"Infinity]}]}")
+    strings = bytes_array([b"a"] * ELEMENTS + [b"\xff"], (1, ELEMENTS + 1))
+    parts, _ = encode_response(response(strings, "BYTES"), ResponsePlan(), SPEC)
+    assert b"".join(parts).endswith(b'"a","\xff"]}]}')
+
+
+def test_binary_tensors_follow_a_long_output() -> None:
+    outputs = [OutputTensor(name, "INT32", (ELEMENTS + 1,), np.zeros(ELEMENTS + 1, np.int32)) for name in ("A", "B")]
+    parts, json_length = encode_response(
+        InferenceResponse("m", 2, outputs), ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}), SPEC
+    )
+    body = b"".join(parts)
+    assert json_length is not None
+    first, second = orjson.loads(body[:json_length])["outputs"]
+    assert first["data"] == [0] * (ELEMENTS + 1)
+    assert len(body) - json_length == second["parameters"]["binary_data_size"] == 4 * (ELEMENTS + 1)

@@ -1,0 +1,67 @@
+"""The steps of an inference that take long for large texts and many strings. They are taken off the hub, in slices.
+
+Otherwise they would delay health and all other requests: 44 MB of JSON by 2 seconds.
+"""
+
+from __future__ import annotations
+
+from core.config.model_spec import ModelSpec
+from core.errors import RequestCancelled
+from core.frontend.bridge import ClientGone
+from core.http.front_end import HttpFrontEnd
+from core.http.reply import CLIENT_GONE_KEY, Environ
+from core.http.slices.slicing import Slicing
+from core.http.v2.request_codec import decode_request
+from core.http.v2.response_codec import Encoded, ResponsePlan, encode_response
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
+from core.inference.tensors import BYTES, Buffer
+
+# Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
+# of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
+LONG_NUMBERS = 4 << 20
+LONG_STRINGS = 1 << 20
+# Bytes of an array of strings, which counts references, or of strings in wire form.
+_MANY_STRINGS = 1 << 16
+# A megabyte of JSON.
+_LONG_ANSWER = 1 << 18
+
+
+def is_long(size: int, spec: ModelSpec) -> bool:
+    """Whether a text of `size` bytes for the model has to be read in slices."""
+    return size >= LONG_STRINGS and (
+        size >= LONG_NUMBERS or any(expected.datatype is BYTES for expected in spec.inputs.values())
+    )
+
+
+def slicing_of(environ: Environ) -> Slicing:
+    """The slicing of a long text, whose reading ends with RequestCancelled when the client has gone. Any thread."""
+    client_gone: ClientGone | None = environ.get(CLIENT_GONE_KEY)
+
+    def pause() -> None:
+        if client_gone is not None and client_gone():
+            raise RequestCancelled("the client went away")
+
+    return Slicing(pause)
+
+
+def decode(
+    front_end: HttpFrontEnd, environ: Environ, body: Buffer, header_length: int | None, version: int, spec: ModelSpec
+) -> tuple[InferenceRequest, ResponsePlan]:
+    """The v2 request in `body`. Raises ServerError."""
+    limit = front_end.options.max_input_size
+    if not is_long(len(body) if header_length is None else header_length, spec):
+        return decode_request(body, header_length, version, spec, limit)
+    return front_end.bridge.run(decode_request, body, header_length, version, spec, limit, slicing_of(environ))
+
+
+def encode(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
+    """The body of the v2 response."""
+    if response.nbytes < _LONG_ANSWER or all(plan.form_of(output.name)[0] for output in response.outputs):
+        return encode_response(response, plan, spec)
+    return front_end.bridge.run(encode_response, response, plan, spec)
+
+
+def has_many_strings(request: InferenceRequest) -> bool:
+    """Whether an input has so many strings that to pack or unpack them takes milliseconds."""
+    return any(tensor.datatype == "BYTES" and tensor.data.nbytes >= _MANY_STRINGS for tensor in request.inputs)
