@@ -21,6 +21,7 @@ from core.observability.metrics.snapshot import (
     ModelMetrics,
     VersionStateMetrics,
 )
+from core.observability.metrics_log.report import FIGURES
 from core.observability.statistics import FailureReason, ModelStatistics
 
 
@@ -135,6 +136,27 @@ each of these has a `_created` gauge with the time of the first request, except 
 front ends every page shows those of all front ends and ports.
 """,
 }
+_LOG = """\
+## Metrics in the log
+
+SageMaker and Vertex AI scrape no page. `--metrics-log=emf` writes the metrics of each minute
+(`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded metric format, from which CloudWatch makes metrics
+by itself; `--metrics-log=gcp` writes them as structured entries for Cloud Logging, from which log-based metrics can be
+made. The guides to [SageMaker](deploy-sagemaker.md#metrics-of-the-server) and
+[Vertex AI](deploy-vertex.md#metrics-of-the-server) show how to set alarms. Without the option nothing is written; with
+it an interval costs as much as one scrape.
+
+One process writes, the one with the models, and a line is one write. Each interval has a line for the server and one
+for each model that serves, the sum of its versions. Counts are those of the interval. The lines are written also if
+nothing happened, with zeros: then missing data means that the server is gone, and an alarm may treat it so. Durations
+are left out if no request was answered. A stop writes the rest of the last interval, in which `ready` is 0. What a
+version counts between the last line and its unload is in no line.
+
+`--metrics-log-namespace` is the namespace in CloudWatch, and `--metrics-log-dimension=endpoint=my-endpoint`, which may
+be given more than once, adds a dimension, in Cloud Logging a label. Lines of models have the dimension `model`, too, so
+the metrics of the server are those without it. CloudWatch bills each metric of each model: a multi-model container with
+many models has as many lines. The figures of the machine are in the line of the server only.
+"""
 _PREFIXES = {"nv_model_": "nv_inference_", "trident_http_": "flask_"}
 # Additions to the help texts, which are Triton's.
 NOTES = {
@@ -210,6 +232,8 @@ def metrics_page() -> str:
     for prefix, rows in sections.items():
         lines = "".join(_line(row) for row in rows)
         parts.append(f"{_SECTIONS[prefix]}\n| name | type | labels | meaning |\n|---|---|---|---|\n{lines}")
+    figures = "".join(f"| `{name}` | {each.unit.value} | {each.text} |\n" for name, each in FIGURES.items())
+    parts.append(f"{_LOG}\n| figure | unit | meaning |\n|---|---|---|\n{figures}")
     return "\n".join(parts)
 
 

@@ -122,7 +122,14 @@ def option(
 
 
 def repeated(
-    flag: str, kind: Kind[T], help: str, *, section: str, aliases: tuple[str, ...] = (), secret: bool = False
+    flag: str,
+    kind: Kind[T],
+    help: str,
+    *,
+    section: str,
+    aliases: tuple[str, ...] = (),
+    secret: bool = False,
+    own: bool = False,
 ) -> tuple[T, ...]:
     """A dataclass field for all given values of an option."""
     described = Option(
@@ -135,6 +142,7 @@ def repeated(
         aliases=aliases,
         repeatable=True,
         secret=secret,
+        own=own,
     )
     made: tuple[T, ...] = field(default=(), metadata={_METADATA: described})
     return made

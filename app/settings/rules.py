@@ -5,6 +5,7 @@ Source: docs/spec/server-options.md sections 2 to 4.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,17 @@ from app.settings.precedence import ENVIRONMENT, FLAG
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.services import Service, is_unix, spell_endpoint
 from core.errors import ConfigInvalid
+from core.observability.metrics_log.report import RESERVED_NAMES
 from core.repository.stores.object_names import name_problem
 
 if TYPE_CHECKING:
     from core.frontend.restricted_apis import RestrictedKind
+
+_LONGEST_NAME = 255
+# CloudWatch takes 30, and the lines of models add two.
+_MOST_DIMENSIONS = 28
+_PRINTABLE = re.compile(rf"(?!:)(?=.*[!-~])[ -~]{{1,{_LONGEST_NAME}}}")
+_DIMENSION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
 def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -50,6 +58,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_http(settings)
     _check_grpc(settings)
     _check_ports(settings)
+    _check_metrics_log(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)
@@ -145,6 +154,25 @@ def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:
 
 def _with_hint(error: ConfigInvalid) -> str:
     return f"{error.message.rstrip()} ({error.hint})" if error.hint else error.message
+
+
+def _check_metrics_log(settings: ServerSettings) -> None:
+    """Raise BadOption for a name or value that CloudWatch would not take; it would drop the metrics silently."""
+    if not _PRINTABLE.fullmatch(settings.metrics_log_namespace) or settings.metrics_log_namespace.startswith("AWS/"):
+        reason = f"it takes 1 to {_LONGEST_NAME} printable ASCII characters that do not begin with a colon or AWS/"
+        raise BadOption.of("--metrics-log-namespace", reason)
+    dimensions = settings.metrics_log_dimensions
+    if len(dimensions) > _MOST_DIMENSIONS:
+        raise BadOption.of("--metrics-log-dimension", f"at most {_MOST_DIMENSIONS} dimensions are possible")
+    for name, value in dimensions.items():
+        if not _DIMENSION.fullmatch(name):
+            reason = f"'{name}' cannot be a name: it takes letters, digits, '_', '-' and '.', and begins with a letter"
+            raise BadOption.of("--metrics-log-dimension", reason)
+        if name in RESERVED_NAMES:
+            raise BadOption.of("--metrics-log-dimension", f"'{name}' is the name of a metric or of another dimension")
+        if not _PRINTABLE.fullmatch(value):
+            reason = f"the value of '{name}' takes 1 to {_LONGEST_NAME} printable ASCII characters, no colon in front"
+            raise BadOption.of("--metrics-log-dimension", reason)
 
 
 def _check_ports(settings: ServerSettings) -> None:

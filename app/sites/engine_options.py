@@ -11,7 +11,7 @@ from core.observability.metrics.options import MetricsOptions
 
 
 def engine_options(settings: ServerSettings) -> EngineOptions:
-    has_metrics = settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
+    has_metrics = _has_metrics(settings)
     return EngineOptions(
         repositories=settings.model_repository,
         server_id=settings.server_id,
@@ -40,6 +40,11 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         times_for=_times_for(settings),
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,
     )
+
+
+def _has_metrics(settings: ServerSettings) -> bool:
+    has_page = settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
+    return has_page or settings.metrics_log != "none"
 
 
 def _times_for(settings: ServerSettings) -> TimesFor:

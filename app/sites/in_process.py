@@ -10,6 +10,7 @@ from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.engine_options import engine_options
 from app.sites.grpc_port import grpc_ports
+from app.sites.metrics_log import make_metrics_log
 from app.sites.site import Http2Port
 from app.sites.start_watch import StartWatch
 from core.engine.in_process import InferenceEngine, make_engine
@@ -27,6 +28,7 @@ class InProcessSite:
         self._applications = Applications(settings, self._engine, make_bridge).by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(settings, self._engine, make_bridge)
         self._start_watch = StartWatch(settings, self._engine, self._fail)
+        self._metrics_log = make_metrics_log(settings, self._engine)
 
     @property
     def applications(self) -> Mapping[int, WSGIApplication]:
@@ -39,6 +41,8 @@ class InProcessSite:
     def start(self) -> None:
         self._engine.start()
         self._start_watch.start()
+        if self._metrics_log is not None:
+            self._metrics_log.start()
 
     def begin_exit(self) -> None:
         self._engine.begin_exit()
@@ -47,6 +51,8 @@ class InProcessSite:
         self._engine.log_in_flight(seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
+        if self._metrics_log is not None:
+            self._metrics_log.close()
         return self._engine.finish(timeout_s)
 
     def _fail(self, reason: str) -> None:

@@ -20,6 +20,7 @@ from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
+from app.sites.metrics_log import make_metrics_log
 from app.sites.start_watch import StartWatch
 from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
@@ -78,8 +79,15 @@ class EngineProcess:
         server.start()
         engine.start()
         StartWatch(self._settings, engine, self._fail).start()
+        metrics_log = make_metrics_log(self._settings, engine)
+        if metrics_log is not None:
+            metrics_log.start()
         threading.Thread(target=self._restore, args=(engine, load_log), name="trident-restore", daemon=True).start()
         self._wait(server)
+        engine.begin_exit()
+        server.push_state()
+        if metrics_log is not None:
+            metrics_log.close()
         return self._end(engine, server)
 
     def _options(self, load_log: LoadLog) -> EngineOptions:
@@ -108,8 +116,6 @@ class EngineProcess:
         return True
 
     def _end(self, engine: InferenceEngine, server: EngineServer) -> int:
-        engine.begin_exit()
-        server.push_state()
         drained = engine.finish(self._settings.exit_timeout_secs)
         server.stop()
         self._directory.remove_if_orphaned()

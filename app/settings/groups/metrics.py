@@ -1,6 +1,6 @@
-"""The settings of the metrics page and its port.
+"""The settings of the metrics page, its port, and the metrics log.
 
-Source: docs/spec/server-options.md section 2 "Metrics".
+Source: docs/spec/server-options.md section 2 "Metrics"; docs/spec/metrics-log.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, PORT, TEXT, number, setting
+from app.settings.option_types import BOOLEAN, PORT, TEXT, choice, number, setting
 
 _SECTION = "Metrics"
 
@@ -52,6 +52,45 @@ class MetricsSettings:
         section=_SECTION,
     )
 
+    metrics_log: str = option(
+        "none",
+        "metrics-log",
+        choice("metrics-log", "none", "emf", "gcp"),
+        "Write metrics to stdout, for platforms that scrape no page. emf is the embedded metric format of CloudWatch, "
+        "gcp the structure of Google Cloud Logging.",
+        section=_SECTION,
+        own=True,
+    )
+    metrics_log_interval_secs: float = option(
+        60.0,
+        "metrics-log-interval-secs",
+        number(1),
+        "Seconds that a line of --metrics-log covers.",
+        section=_SECTION,
+        own=True,
+    )
+    metrics_log_namespace: str = option(
+        "Trident",
+        "metrics-log-namespace",
+        TEXT,
+        "Namespace of the metrics in CloudWatch.",
+        section=_SECTION,
+        own=True,
+    )
+    metrics_log_dimension: tuple[str, ...] = repeated(
+        "metrics-log-dimension",
+        setting("metrics-log-dimension", ""),
+        "A dimension of all metrics in CloudWatch, or a label of the entries in Cloud Logging, such as "
+        "endpoint=my-endpoint.",
+        section=_SECTION,
+        own=True,
+    )
+
+    @property
+    def metrics_log_dimensions(self) -> dict[str, str]:
+        """The values of --metrics-log-dimension by name."""
+        return split_metrics_settings(self.metrics_log_dimension)
+
     @property
     def metrics_settings(self) -> dict[str, str]:
         """The values of --metrics-config by name."""
@@ -59,5 +98,5 @@ class MetricsSettings:
 
 
 def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Values of --metrics-config by name; the last of several values for one name counts."""
+    """Values of `<name>=<value>` by name; the last of several values for one name counts."""
     return {name: value for name, _, value in (text.partition("=") for text in texts)}

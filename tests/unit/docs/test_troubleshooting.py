@@ -44,6 +44,7 @@ ONLY_IN_SOURCE = {
     "the worker (pid …) … and is restarted in … s",
     "'…' is no longer in its repository",
     "no GPU metrics: …",
+    "the metrics cannot be written to stdout: …",
     "failed to load '…', no version is available",
     "Server not ready",
     ": the answer is not one of S3",

@@ -7,6 +7,7 @@ from app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
 from core.http.options import HttpOptions
+from core.observability.metrics_log.report import FIGURES
 from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 
@@ -20,10 +21,13 @@ def test_the_page_is_generated_from_the_metrics() -> None:
 
 
 def test_every_row_has_four_cells_and_is_unique() -> None:
-    rows = [line for line in metrics_page().split("\n") if line.startswith("|")]
+    page, _, log = metrics_page().partition("## Metrics in the log")
+    rows = [line for line in page.split("\n") if line.startswith("|")]
     assert {row.count("|") for row in rows} == {5}
-    names = re.findall(r"^\| `(\w+)`", metrics_page(), re.MULTILINE)
+    names = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
     assert sorted(names) == sorted({row.name for row in metric_rows()})
+    figures = re.findall(r"^\| `(\w+)` \| \w+ \| [^|]+ \|$", log, re.MULTILINE)
+    assert figures == list(FIGURES)
 
 
 def test_every_note_belongs_to_a_metric() -> None:

@@ -225,3 +225,32 @@ def test_files_of_tls_without_tls_are_warned_of() -> None:
 
 def test_a_closed_grpc_port_needs_no_files() -> None:
     assert not read_settings([REPOSITORY, "--allow-grpc=false", "--grpc-use-ssl=true"], {}).allow_grpc
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--metrics-log=json", "'json' is not one of none, emf, gcp"),
+        ("--metrics-log-interval-secs=0", "Provided option value is out of bound. Got 0"),
+        ("--metrics-log-namespace=", "it takes 1 to 255 printable ASCII characters"),
+        ("--metrics-log-namespace=:a", "that do not begin with a colon or AWS/"),
+        ("--metrics-log-namespace=AWS/SageMaker", "that do not begin with a colon or AWS/"),
+        (
+            "--metrics-log-dimension=endpoint",
+            "--metrics-log-dimension option format is <setting>=<value>. Got endpoint",
+        ),
+        ("--metrics-log-dimension=end point=e", "'end point' cannot be a name"),
+        ("--metrics-log-dimension=model=e", "'model' is the name of a metric or of another dimension"),
+        ("--metrics-log-dimension=request_success=e", "'request_success' is the name of a metric"),
+        ("--metrics-log-dimension=endpoint=é", "the value of 'endpoint' takes 1 to 255 printable ASCII characters"),
+    ],
+)
+def test_what_cloudwatch_would_drop_is_refused(argument: str, text: str) -> None:
+    assert text in refusal(argument)
+
+
+def test_cloudwatch_takes_at_most_thirty_dimensions() -> None:
+    dimensions = [f"--metrics-log-dimension=d{number}=x" for number in range(29)]
+    assert "at most 28 dimensions are possible" in refusal(*dimensions)
+    found = read_settings([REPOSITORY, *dimensions[1:], "--metrics-log-dimension=d1=a=b"], {})
+    assert found.metrics_log_dimensions["d1"] == "a=b"

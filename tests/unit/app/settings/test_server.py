@@ -41,6 +41,8 @@ SAMPLES = {
     "backend_config": "onnxruntime,a=b",
     "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
+    "metrics_log": "emf",
+    "metrics_log_dimension": "endpoint=e",
     "log_format": "json",
     "log_access": "all",
     "platform": "plain",

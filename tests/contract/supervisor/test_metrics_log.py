@@ -1,0 +1,133 @@
+"""Metrics on stdout: one process of a running server writes them, in both shapes and in the platforms' containers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
+from tests.contract.servers.server import ServerProcess
+from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
+from tests.project import ROOT
+from tests.unit.core.observability.metrics_log.embedded_metric_format import problems
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+DIGITS = ROOT / "deploy" / "models" / "digits"
+REQUEST = (ROOT / "deploy" / "digits" / "7.json").read_bytes()
+INFER = "/v2/models/digits/infer"
+REQUESTS = 5
+
+
+def entries(log: Path) -> list[dict[str, Any]]:
+    """The lines of the metrics log. Every other line of the output must be one of the server's log."""
+    lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in lines]
+
+
+def repository(folder: Path) -> Path:
+    (folder / "models").mkdir()
+    (folder / "models" / "digits").symlink_to(DIGITS)
+    return folder / "models"
+
+
+def total(found: list[dict[str, Any]], figure: str) -> int:
+    return sum(int(each[figure]) for each in found)
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_embedded_metrics_of_each_interval(http_workers: str, tmp_path: Path) -> None:
+    options = (
+        "--metrics-log=emf",
+        "--metrics-log-interval-secs=1",
+        "--metrics-log-namespace=Shop",
+        "--metrics-log-dimension=endpoint=e",
+        "--metrics-config=histogram_latencies=true",
+        "--shutdown-grace-secs=0",
+    )
+    log = tmp_path / "log"
+    with ServerProcess(repository(tmp_path), log, *options) as server:
+        for _ in range(REQUESTS):
+            assert server.request("POST", INFER, REQUEST)[0] == 200
+        assert server.request("POST", INFER, b"{}")[0] == 400
+        until(lambda: total(of_model(entries(log)), "request_success") == REQUESTS, server.log_text)
+        quiet = len(entries(log))
+        until(lambda: len(entries(log)) >= quiet + 4, server.log_text)  # a heartbeat of zeros
+        assert server.request("POST", INFER, REQUEST)[0] == 200  # counted in the line that the stop writes
+    written = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    assert [problems(line) for line in written] == [[]] * len(written)
+    found = entries(log)
+    models, servers = of_model(found), [each for each in found if "model" not in each]
+    assert total(models, "request_success") == total(servers, "request_success") == REQUESTS + 1
+    assert total(models, "inference_count") == REQUESTS + 1
+    assert {each["_aws"]["CloudWatchMetrics"][0]["Namespace"] for each in found} == {"Shop"}
+    assert {each["endpoint"] for each in found} == {"e"}
+    times = [each["_aws"]["Timestamp"] for each in servers]
+    assert times == sorted(set(times)), "two processes write"
+    busy = [each for each in models if each["request_success"]]
+    assert all(0 < each["request_duration_p50"] <= each["request_duration_p99"] for each in busy)
+    assert all("request_duration_mean" not in each for each in models if not each["request_success"])
+    assert any(each["ready"] == 1 for each in servers)
+    assert 0 <= servers[-1]["cpu_utilization"] <= 100
+
+
+def of_model(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in found if each.get("model") == "digits"]
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_structured_entries_of_each_interval(http_workers: str, tmp_path: Path) -> None:
+    options = ("--metrics-log=gcp", "--metrics-log-interval-secs=1", "--shutdown-grace-secs=0")
+    log = tmp_path / "log"
+    with ServerProcess(repository(tmp_path), log, *options) as server:
+        for _ in range(REQUESTS):
+            assert server.request("POST", INFER, REQUEST)[0] == 200
+        until(lambda: answered(entries(log)) == REQUESTS, server.log_text)
+    assert answered(entries(log)) == REQUESTS
+    assert {each["severity"] for each in entries(log)} == {"INFO"}
+    assert {each["scope"] for each in entries(log)} == {"server", "model"}
+
+
+def answered(found: list[dict[str, Any]]) -> int:
+    """The answered requests of the model in structured entries."""
+    labelled = [each for each in found if each["logging.googleapis.com/labels"].get("model") == "digits"]
+    return total([each["metrics"] for each in labelled], "request_success")
+
+
+def test_nothing_is_written_by_default(tmp_path: Path) -> None:
+    with ServerProcess(repository(tmp_path), tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        assert server.request("POST", INFER, REQUEST)[0] == 200
+    assert entries(tmp_path / "log") == []
+
+
+def wait_for(condition: Callable[[], object], log: Path) -> None:
+    until(condition, log.read_text)
+
+
+def test_a_sagemaker_container_writes_embedded_metrics(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    variables = {
+        "TRIDENT_MODEL_REPOSITORY": str(repository(tmp_path)),
+        "TRIDENT_METRICS_LOG": "emf",
+        "TRIDENT_METRICS_LOG_INTERVAL_SECS": "1",
+        "TRIDENT_METRICS_LOG_DIMENSION": "endpoint=e;variant=AllTraffic",
+    }
+    with SageMakerContainer(log, **variables) as container:
+        assert container.invoke(REQUEST, Content_Type="application/json").status == 200
+        wait_for(lambda: total(of_model(entries(log)), "request_success") == 1, log)
+    assert [problems(line) for line in log.read_text().splitlines() if line.startswith("{") and problems(line)] == []
+    assert {(each["endpoint"], each["variant"]) for each in entries(log)} == {("e", "AllTraffic")}
+
+
+def test_a_vertex_container_writes_structured_entries(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    variables = {"TRIDENT_METRICS_LOG": "gcp", "TRIDENT_METRICS_LOG_INTERVAL_SECS": "1"}
+    with VertexContainer(tmp_path, repository(tmp_path), **variables) as container:
+        assert container.ask("POST", PREDICT, REQUEST).status == 200
+        wait_for(lambda: answered(entries(log)) == 1, log)
+    assert answered(entries(log)) == 1
