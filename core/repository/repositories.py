@@ -63,6 +63,19 @@ class Repositories:
             if not self._last_names.get(source.location):
                 source.check_exists()
 
+    def warn_of_empty(self, *, only_missing: bool) -> None:
+        """Log a warning for each repository in which nothing was found, or only for those that do not exist."""
+        for source in self._sources:
+            if self._last_names.get(source.location):
+                continue
+            try:
+                source.check_exists()
+            except RepositoryUnavailable as error:
+                _log.warning("%s%s", error.message, f": {error.hint}" if error.hint else "")
+            else:
+                if not only_missing:
+                    _log.warning("there is no model in %s yet", source.location)
+
     def scan(self) -> Scan:
         """List each repository once. An unreadable one is among the failures and does not affect the others."""
         models: dict[ModelKey, Located] = {}

@@ -381,17 +381,24 @@ class Misspelled(LocalSource):
     """An empty source whose place in the storage does not exist."""
 
     def check_exists(self) -> None:
-        raise RepositoryUnavailable("there is nothing here")
+        raise RepositoryUnavailable("there is nothing here", hint="did you mean there?")
 
 
 @pytest.mark.parametrize(("mode", "phase"), [("none", Phase.FAILED), ("poll", Phase.READY), ("explicit", Phase.READY)])
-def test_missing_place_of_a_repository_fails_the_start_in_mode_none(tmp_path: Path, mode: str, phase: Phase) -> None:
+def test_missing_place_of_a_repository_fails_the_start_in_mode_none(
+    tmp_path: Path, mode: str, phase: Phase, caplog: pytest.LogCaptureFixture
+) -> None:
     with living(tmp_path, open_source=lambda text: Misspelled(Path(text)), control_mode=mode) as bench:
         assert bench.engine.phase().name is phase
         reasons = {"model repository": "Unavailable: there is nothing here"} if phase is Phase.FAILED else {}
         assert bench.engine.phase().failures == reasons
+    levels = [each.levelname for each in caplog.records if each.getMessage().endswith("here: did you mean there?")]
+    assert levels == ["ERROR" if phase is Phase.FAILED else "WARNING"]
 
 
-def test_empty_local_repository_is_ready(tmp_path: Path) -> None:
-    with living(tmp_path, control_mode="none") as bench:
+@pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
+def test_empty_local_repository_is_ready(tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    with living(tmp_path, control_mode=mode) as bench:
         assert bench.engine.phase().name is Phase.READY
+    # The report of the start warns in the other modes.
+    assert (f"there is no model in {tmp_path} yet" in caplog.messages) is (mode == "explicit")
