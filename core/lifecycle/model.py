@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from core.lifecycle.loader import ModelLoader, Prepared
@@ -41,6 +41,7 @@ class Model:
     ) -> None:
         self.key = key
         self.problem = ""
+        self._problem_hint = ""
         self.required = False
         self.is_awaited = False
         self.location = ""
@@ -83,6 +84,11 @@ class Model:
     def has_failed(self) -> bool:
         """Whether the last load failed, so that the serving versions, if any, are not the requested ones."""
         return bool(self.problem) or any(v.reload_failure or _has_failed(v) for v in self.versions.values())
+
+    @property
+    def hint(self) -> str:
+        """The cures of the last load's failures, if there are any."""
+        return self._problem_hint if self.problem else _hints(v for v in self.versions.values() if _has_failed(v)) or ""
 
     @property
     def is_known(self) -> bool:
@@ -185,12 +191,10 @@ class Model:
         return self._failed(error, poll_failure(self.key.name))
 
     def _failed(self, error: ServerError, message: str) -> ServerError:
-        self.problem = error.reason
+        self.problem, self._problem_hint = error.reason, error.hint or ""
         name = self.key.name
-        _log.error(
-            "failed to load '%s'%s: %s", name, self.origin, error.reason, extra={"model": name, "hint": error.hint}
-        )
         hint = f"{error.reason} ({error.hint})" if error.hint else error.reason
+        _log.error("failed to load '%s'%s: %s", name, self.origin, hint, extra={"model": name, "hint": error.hint})
         return ModelLoadFailed(message, hint=hint, model=name)
 
     def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
@@ -208,6 +212,7 @@ class Model:
                 + "".join(
                     f"version {v.version} is at {v.state.current.value} state: {v.state.reason};\n" for v in failed
                 ),
+                hint=_hints(failed),
                 model=self.key.name,
             )
         if plan.reconfigure:
@@ -281,3 +286,8 @@ def _was_told_to_leave(version: ModelVersion) -> bool:
 
 def _has_failed(version: ModelVersion) -> bool:
     return version.state.current is ModelState.UNAVAILABLE and not _was_told_to_leave(version)
+
+
+def _hints(versions: Iterable[ModelVersion]) -> str | None:
+    """The different hints of failed loads; None without any."""
+    return "; ".join(dict.fromkeys(version.hint for version in versions if version.hint)) or None

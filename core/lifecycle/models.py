@@ -178,9 +178,10 @@ class Models:
 def _failed_to_load(model: Model) -> ModelNotReady:
     """Triton says that it is not found or has no available versions, and has the reason only in its log."""
     reason = model.problem or _reasons(model)
+    cure = model.hint or "correct it and load it again"
     return ModelNotReady(
         f"model '{model.key.name}' failed to load: {reason}",
-        hint="correct it and load it again; `trident validate REPO` lists all problems of a repository",
+        hint=f"{cure}; `trident validate REPO` lists all problems of a repository",
         model=model.key.name,
     )
 

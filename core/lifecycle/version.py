@@ -32,8 +32,9 @@ class ModelVersion:
 
     Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
     `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it. `gone`
-    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `origin`
-    is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash, otherwise empty.
+    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
+    is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
+    model whose name is only a hash, otherwise empty.
     """
 
     config: ModelConfig
@@ -52,6 +53,7 @@ class ModelVersion:
         self.description: dict[str, str] = {}
         self.gpu_uuid: str | None = None
         self.reload_failure = ""
+        self.hint = ""
         self.ran_out_of_memory = False
         self.gone = threading.Event()
         self._find = find
@@ -121,6 +123,7 @@ class ModelVersion:
         """LOADING -> UNAVAILABLE with the error as the reason."""
         self.load_seconds = time.monotonic() - self._started
         self.ran_out_of_memory = isinstance(error, OutOfMemory)
+        self.hint = error.hint or ""
         self.state.move(ModelState.UNAVAILABLE, error.reason)
 
     def make_instance(self, placement: Placement) -> BackendInstance:

@@ -174,6 +174,18 @@ def test_given_files_need_no_directory(server: ServerProcess, client: Any, tempo
     until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 
+def test_failed_load_and_calls_after_it_hint_at_the_cure(server: ServerProcess) -> None:
+    folder = server.repository / "pointer" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
+    for status, path in ((400, "/v2/repository/models/pointer/load"), (503, "/v2/models/pointer/infer")):
+        answered, _, body = server.request("POST", path, b'{"inputs": []}' if "infer" in path else b"{}")
+        assert (answered, json.loads(body)["hint"].partition(":")[0]) == (
+            status,
+            "the file is a Git LFS pointer, not the model",
+        )
+
+
 def test_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
     assert load(server, model.name) == (200, "")
     status, text = load(server, model.name, config=OVERRIDE, **{"file:1/model.onnx": base64_of(b"no graph")})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.backends.registry import BackendRegistry
-from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.model import Model
 from core.lifecycle.models import Models
@@ -92,6 +92,18 @@ def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: t
     with pytest.raises(kind) as caught:
         known.find(name, version)
     assert caught.value.message == message
+
+
+def test_a_model_that_failed_to_load_hints_at_the_cure() -> None:
+    known = models()
+    failed = known.add(ModelKey("failed"))
+    version = ModelVersion("failed", 1, "a test", known.find)
+    version.fail(ModelLoadFailed("broken", hint="mend it"))
+    failed.versions = {1: version}
+    known.publish()
+    with pytest.raises(ModelNotReady) as caught:
+        known.find("failed", -1)
+    assert caught.value.hint == "mend it; `trident validate REPO` lists all problems of a repository"
 
 
 def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
