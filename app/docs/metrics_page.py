@@ -135,6 +135,14 @@ In one process (`--http-workers=0`) a page shows the requests of one port, SageM
 each of these has a `_created` gauge with the time of the first request, except `trident_http_responses_total`. With
 front ends every page shows those of all front ends and ports.
 """,
+    "trident_grpc_": """\
+## gRPC calls
+
+All calls that have ended, good and bad; the page may be a quarter of a second behind. `method` is the name of the
+method, such as `ModelInfer`, and empty for a method that there is not. `status` is the name of gRPC's status; a client
+that went away is CANCELLED. A stream counts once, with its own status: requests in it that failed are counted by
+`nv_inference_request_failure` if they reached the queue. As for HTTP, a series has a `_created` gauge in one process.
+""",
 }
 _LOG = """\
 ## Metrics in the log
@@ -205,6 +213,12 @@ _HTTP = (
     ),
     Row("flask_exporter_info", "gauge", ("version",), "Always 1; `version` is that of the library that counts these"),
 )
+_GRPC = Row(
+    "trident_grpc_responses_total",
+    "counter",
+    ("method", "status"),
+    "Calls over gRPC that have ended; a stream counts once",
+)
 
 _CPU = CpuReading(utilization=0.5, memory_total=2, memory_used=1)
 _GPU = GpuReading(
@@ -239,7 +253,7 @@ def metrics_page() -> str:
 
 def metric_rows() -> list[Row]:
     """Every family that the server can show, in the order of its page."""
-    return [*(_row(family) for family in families_of(MODEL)), *_HTTP]
+    return [*(_row(family) for family in families_of(MODEL)), *_HTTP, _GRPC]
 
 
 def families_of(model: ModelMetrics) -> list[MetricFamily]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from wsgiref.types import WSGIApplication
 
+from prometheus_client.registry import Collector
+
 from app.settings.server import ServerSettings
 from app.sites.bridges import MakeBridge
 from app.sites.http_options import http_options
@@ -48,9 +50,16 @@ class Applications:
         self._v2 = V2Application(engine, http_options(settings), make_bridge(settings.http_thread_count))
         self._sagemaker = self._sagemaker_application()
         self._vertex = self._vertex_application()
-        for application in (self._v2, self._sagemaker, self._vertex):
-            if application is not None and responses is not None:
+        made = (self._v2, self._sagemaker, self._vertex)
+        self._made = [application for application in made if application is not None]
+        if responses is not None:
+            for application in self._made:
                 application.responses = responses
+
+    def show(self, collector: Collector) -> None:
+        """Have all pages show the metrics of another front end of this process."""
+        for application in self._made:
+            application.request_metrics.register(collector)
 
     def by_port(self) -> dict[int, WSGIApplication]:
         settings = self._settings

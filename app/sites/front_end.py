@@ -32,7 +32,9 @@ class FrontEndSite:
         self.applications: Mapping[int, WSGIApplication] = Applications(
             settings, self._engine, make_bridge, requests.page, requests.responses
         ).by_port()
-        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(settings, self._engine, make_bridge, self.allocate)
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
+            settings, self._engine, make_bridge, allocate=self.allocate
+        )
 
     def start(self) -> None:
         self._engine.start()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from ssl import SSLContext
 
 import gevent
+from prometheus_client.registry import Collector
 
 from app.settings.server import ServerSettings
 from app.settings.services import Service
@@ -24,18 +26,27 @@ from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 
 
 def grpc_ports(
-    settings: ServerSettings, engine: Engine, make_bridge: MakeBridge, allocate: Allocate | None = None
+    settings: ServerSettings,
+    engine: Engine,
+    make_bridge: MakeBridge,
+    *,
+    allocate: Allocate | None = None,
+    show: Callable[[Collector], None] | None = None,
 ) -> dict[int, Http2Port]:
     """The gRPC port, if it is opened, under its number; a Unix socket has 0. A stock worker cannot serve it.
 
-    `allocate` gives memory for large messages that is shared with the engine.
+    `allocate` gives memory for large messages that is shared with the engine. `show` gets the counts of calls, unless
+    the pages of metrics show them anyway.
     """
     place = settings.services().get(Service.GRPC)
     bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
     if place is None or not isinstance(bridge, GeventBridge):
         return {}
+    application = GrpcApplication(engine, grpc_options(settings), bridge, gevent.spawn, allocate)
+    if show is not None:
+        show(application.request_metrics)
     port = Http2Port(
-        application=GrpcApplication(engine, grpc_options(settings), bridge, gevent.spawn, allocate),
+        application=application,
         limits=http2_limits(settings),
         tls=_tls(settings),
         max_age_s=_seconds(settings.grpc_max_connection_age),
@@ -49,6 +60,8 @@ def grpc_options(settings: ServerSettings) -> GrpcOptions:
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
         compression_level=settings.grpc_infer_response_compression_level,
+        max_message_size=settings.grpc_max_message_size,
+        reflection=settings.grpc_reflection,
         log_settings=log_settings(settings),
         log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
     )

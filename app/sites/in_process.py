@@ -25,8 +25,11 @@ class InProcessSite:
     def __init__(self, settings: ServerSettings, make_bridge: MakeBridge) -> None:
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
-        self._applications = Applications(settings, self._engine, make_bridge).by_port()
-        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(settings, self._engine, make_bridge)
+        applications = Applications(settings, self._engine, make_bridge)
+        self._applications = applications.by_port()
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
+            settings, self._engine, make_bridge, show=applications.show
+        )
         self._start_watch = StartWatch(settings, self._engine, self._fail)
         self._metrics_log = make_metrics_log(settings, self._engine)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from prometheus_client.registry import Collector
+
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.frontend.bridge import HubBridge
@@ -75,9 +77,10 @@ class GrpcApplication:
         """Refuse new requests on open streams. Calls that their clients have begun are answered."""
         self.front_end.begin_exit()
 
-    def request_metrics_page(self) -> bytes:
-        """Counts of calls as Prometheus' text. Any thread."""
-        return self.front_end.counts.page()
+    @property
+    def request_metrics(self) -> Collector:
+        """The counts of calls, for the metrics page."""
+        return self.front_end.counts.counter
 
     def _judge(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         """Add to `head` what the options say about it. Raises ApiRestricted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import Counter
 
 from core.grpc.calls.refused_call import RefusedCall
 from core.grpc.methods import Method
@@ -19,9 +19,9 @@ _TAKEN_OVER_AFTER_S = 0.25
 
 
 class ResponseCounts:
-    """On the hub's thread, but for `page`."""
+    """On the hub's thread. `counter` is a collector of the metrics library, and may be a quarter of a second behind."""
 
-    __slots__ = ("_counter", "_deadlines", "_is_due", "_methods", "_registry", "_unknown")
+    __slots__ = ("_deadlines", "_is_due", "_methods", "_unknown", "counter")
 
     def __init__(self, methods: Sequence[Method], deadlines: Deadlines) -> None:
         # What is no call, and calls of methods that there are not: clients can make up as many names as they like.
@@ -29,12 +29,11 @@ class ResponseCounts:
         self._methods = (*methods, self._unknown)
         self._deadlines = deadlines
         self._is_due = False
-        self._registry = CollectorRegistry()
-        self._counter = Counter(
+        self.counter = Counter(
             "trident_grpc_responses",
             "Calls over gRPC that have ended; a stream counts once",
             ("method", "status"),
-            registry=self._registry,
+            registry=None,
         )
 
     def count(self, method: Method | None, status: Status) -> None:
@@ -49,9 +48,5 @@ class ResponseCounts:
         for method in self._methods:
             for status, count in zip(Status, method.ended, strict=True):
                 if count:
-                    self._counter.labels(method.name, status.name).inc(count)
+                    self.counter.labels(method.name, status.name).inc(count)
                     method.ended[status] = 0
-
-    def page(self) -> bytes:
-        """The counts of this process in Prometheus' text format. They may be a quarter of a second old."""
-        return generate_latest(self._registry)

@@ -64,6 +64,22 @@ class GrpcSettings:
         section=_SECTION,
         secret=True,
     )
+    grpc_reflection: bool = option(
+        True,
+        "grpc-reflection",
+        BOOLEAN,
+        "Whether clients such as grpcurl may ask for the services and their messages.",
+        section=_SECTION,
+        own=True,
+    )
+    grpc_max_message_size: int = option(
+        2147483647,
+        "grpc-max-message-size",
+        integer(1, 2147483647),
+        "Largest message that is received, in bytes, also after decompression.",
+        section=_SECTION,
+        own=True,
+    )
     grpc_infer_thread_count: int = option(
         2,
         "grpc-infer-thread-count",

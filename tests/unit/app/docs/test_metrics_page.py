@@ -5,6 +5,9 @@ from dataclasses import replace
 
 from app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from core.frontend.bridge import ThreadBridge
+from core.grpc.calls.refused_call import RefusedCall
+from core.grpc.methods import Method
+from core.grpc.response_counts import ResponseCounts
 from core.http.application import V2Application
 from core.http.options import HttpOptions
 from core.observability.metrics_log.report import FIGURES
@@ -66,3 +69,19 @@ def test_the_http_metrics_are_those_of_the_application() -> None:
     assert shown.pop("flask_http_request_exceptions_total") == ("counter", set())
     assert documented.pop("flask_http_request_exceptions_total") == documented["flask_http_request_total"]
     assert shown == documented
+
+
+def test_the_grpc_metric_is_that_of_the_calls() -> None:
+    (documented,) = (row for row in metric_rows() if row.name.startswith("trident_grpc_"))
+    method = Method("service", "Name", "", RefusedCall)
+    # No call ends here, so no hub is needed.
+    counts = ResponseCounts([method], deadlines=None)  # type: ignore[arg-type]
+    method.ended[0] = 1
+    counts.expire()
+    (family,) = counts.counter.collect()
+    assert (f"{family.name}_total", family.type, family.documentation) == (
+        documented.name,
+        documented.type,
+        documented.meaning,
+    )
+    assert label_names(family) == documented.labels

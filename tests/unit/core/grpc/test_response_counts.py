@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.core.waiting.hub_thread import until
@@ -18,9 +20,12 @@ def test_calls_are_counted_by_method_and_status() -> None:
         assert gone.receiver is not None
         gone.receiver.cancel()
 
+        registry = CollectorRegistry()
+        registry.register(client.application.request_metrics)
+
         def counted(method: str, status: str, count: int) -> bool:
             line = f'trident_grpc_responses_total{{method="{method}",status="{status}"}} {count}.0\n'
-            return line in client.application.request_metrics_page().decode()
+            return line in generate_latest(registry).decode()
 
         until(lambda: counted("ModelInfer", "OK", 3))
         assert counted("ModelInfer", "NOT_FOUND", 1)
