@@ -9,20 +9,29 @@ from core.inference.tensors import Buffer
 
 
 class RefusedCall(Call):
-    """Ends as soon as it begins: what the client sends is not looked at."""
+    """What the client sends is not looked at.
+
+    A call ends as soon as it begins. A client that does not speak gRPC is answered when it has sent everything: not
+    every client of HTTP takes an answer before.
+    """
 
     __slots__ = ()
 
     def refuse(self) -> None:
-        head = self.head
-        if head.error is not None:
-            self.fail(head.error)
-        elif self._stream is not None:
-            self._stream.send(http_refusal(head.http_status), (NOT_GRPC,), len(NOT_GRPC), NOT_GRPC_TRAILERS)
+        if self.head.error is not None:
+            self.fail(self.head.error)
+
+    def take(self, content: Buffer) -> None:
+        """It is thrown away."""
+
+    def end(self) -> None:
+        if not self.ended and self._stream is not None:
+            headers = http_refusal(self.head.http_status)
+            self._stream.send(headers, (NOT_GRPC,), len(NOT_GRPC), NOT_GRPC_TRAILERS)
             self._end(Status.UNKNOWN)
 
     def on_message(self, message: Buffer) -> None:
-        """It came too late."""
+        """None is read."""
 
     def on_end(self) -> None:
-        """It came too late."""
+        """The end is not told."""

@@ -24,6 +24,10 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
 def test_what_is_no_call_is_refused_in_words_of_http(fields: dict[str, str], status: str) -> None:
     def test(client: Client) -> None:
         stream = client.begin("ServerLive", fields)
+        assert stream.receiver is not None
+        stream.receiver.take(b"{}")
+        assert not stream.headers
+        stream.receiver.end()
         assert stream.headers[":status"] == status
         assert stream.headers.get("allow") == ("POST" if status == "405" else None)
         assert b"this port serves gRPC" in stream.body

@@ -15,7 +15,9 @@ def test_calls_are_counted_by_method_and_status() -> None:
         client.call("ModelInfer", infer_request(model="nope"))
         client.begin("Nope")
         client.begin("/made/up")
-        client.begin("ServerLive", {":method": "GET"})
+        no_call = client.begin("ServerLive", {":method": "GET"})
+        assert no_call.receiver is not None
+        no_call.receiver.end()
         gone = client.begin("ModelStreamInfer")
         assert gone.receiver is not None
         gone.receiver.cancel()
