@@ -100,7 +100,7 @@ def test_a_head_serves_all_calls_but_for_its_volatile_fields() -> None:
 
 @pytest.mark.parametrize("log_calls", [True, False])
 def test_a_line_for_each_call_is_in_the_log_if_it_is_wanted(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(1)
+    caplog.set_level(1, "trident.grpc")
 
     def test(client: Client) -> None:
         client.call("ServerLive")
