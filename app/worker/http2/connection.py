@@ -16,6 +16,7 @@ import gevent
 
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import ConnectionFault
+from app.worker.http2.outbox import Outbox
 from app.worker.http2.protocol import Http2Protocol
 from app.worker.http2.service import Http2Service
 from app.worker.http2.tls import TlsSocket
@@ -26,6 +27,7 @@ from core.inference.tensors import Buffer
 log = logging.getLogger("trident.grpc")
 
 NEVER = float("inf")
+_OPEN = Phase.APPLICATION
 _READ = 1
 _WRITE = 2
 _RECEIVE_SIZE = 65536
@@ -48,6 +50,7 @@ class Http2Connection:
         "_ages_at",
         "_dies_at",
         "_discarded",
+        "_is_draining",
         "_protocol",
         "_readable",
         "_reads",
@@ -77,6 +80,7 @@ class Http2Connection:
         self._ages_at = now + service.longest_life_s()
         self._dies_at = NEVER
         self._discarded = 0
+        self._is_draining = False
         self.phase = Phase.NEW if self._tls is not None else Phase.APPLICATION
         loop = gevent.get_hub().loop
         self._writable: Any = None
@@ -114,10 +118,14 @@ class Http2Connection:
 
     def flush(self) -> None:
         """Send what the protocol has. The service calls this once per iteration of the loop."""
-        if self._unsent_size or self.phase is Phase.NEW or self.phase is Phase.LINGER or self.phase is Phase.ENDED:
+        if self._unsent_size:
             return
-        self._unsent, self._unsent_size = self._protocol.take_out()
-        self._push()
+        outbox = self._protocol.outbox
+        if self.phase is _OPEN and 0 < outbox.size <= _MAX_JOINED and not outbox.unsent and not self._is_draining:
+            self._send_small(outbox)
+        elif self.phase is _OPEN or self.phase is Phase.SEND:
+            self._unsent, self._unsent_size = outbox.take()
+            self._push()
 
     # Receiving
 
@@ -126,7 +134,7 @@ class Http2Connection:
         tls, sock, protocol = self._tls, self._sock, self._protocol
         if tls is not None and self.phase is Phase.NEW:
             self._shake_hands(tls)
-        while self.phase is Phase.APPLICATION:
+        while self.phase is _OPEN:
             room = protocol.room()
             if room is not None:
                 size = sock.recv_into(room)
@@ -170,6 +178,22 @@ class Http2Connection:
 
     def _flush_soon(self) -> None:
         self._service.flush_soon(self)
+
+    def _send_small(self, outbox: Outbox) -> None:
+        """Send answers of the ordinary size, which the socket takes at once, on the shortest way."""
+        parts, size = outbox.take()
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            sent = self._sock.send(whole)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        if sent != size:
+            self._unsent, self._unsent_size = [memoryview(whole)[sent:]], size - sent
+            self._since = self._service.clock.now
+            self._watch_writable()
 
     def _push(self) -> None:
         """Send until the socket has no more room."""
@@ -280,6 +304,7 @@ class Http2Connection:
     def drain(self) -> None:
         """Take no more streams after a round trip, and end when the last has ended."""
         if self.phase in (Phase.NEW, Phase.APPLICATION):
+            self._is_draining = True
             self._protocol.drain()
 
     def _finish(self) -> None:
