@@ -29,7 +29,11 @@ class KubernetesPod(ServerProcess):
         settings = manifests.settings
         super().__init__(settings.model_repository[0], folder / "log")
         self._manifests = manifests
-        self._ports = {settings.http_port: self.http_port, settings.metrics_port: self.metrics_port}
+        self._ports = {
+            settings.http_port: self.http_port,
+            settings.grpc_port: self.grpc_port,
+            settings.metrics_port: self.metrics_port,
+        }
         self._root = folder / "root"
         self._folders = {*manifests.mounts, *contents}
         for path in manifests.mounts.keys() - contents.keys():
@@ -40,7 +44,7 @@ class KubernetesPod(ServerProcess):
             self.path(path).parent.mkdir(parents=True, exist_ok=True)
             self.path(path).symlink_to(target)
         given = {name: self._mapped(text) for name, text in manifests.environment.items()}
-        own = {"HOME": str(folder), "TRIDENT_HTTP_ADDRESS": HOST}
+        own = {"HOME": str(folder), "TRIDENT_HTTP_ADDRESS": HOST, "TRIDENT_GRPC_ADDRESS": HOST}
         self.environment = {**environment_without(*_PLATFORMS), **_NO_MACHINE, **own, **given, **variables}
 
     def path(self, path: str) -> Path:

@@ -34,12 +34,16 @@ def test_serving_runtime_fits_the_server() -> None:
     validate({**pod, "spec": {"containers": spec["containers"], "volumes": spec["volumes"]}})
     assert stack.settings.model_repository == ("/mnt/models",)
     assert stack.settings.http_port == 8080
-    assert spec["protocolVersions"] == ["v2"]
+    assert stack.settings.grpc_port == 9000
+    assert spec["protocolVersions"] == ["v2", "grpc-v2"]
     taken = [each["name"] for each in spec["supportedModelFormats"] if each.get("autoSelect")]
     assert taken == ["trident"]
 
 
-@pytest.mark.parametrize(("name", "scheme", "model"), [("s3", "s3://", "digits"), ("gs-keda", "gs://", "simple")])
+@pytest.mark.parametrize(
+    ("name", "scheme", "model"),
+    [("s3", "s3://", "digits"), ("grpc", "s3://", "digits"), ("gs-keda", "gs://", "simple")],
+)
 def test_sample_service_uses_the_runtime(name: str, scheme: str, model: str) -> None:
     service, _ = _sample(name)
     assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
@@ -52,6 +56,12 @@ def test_sample_service_uses_the_runtime(name: str, scheme: str, model: str) -> 
     assert asked["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
     assert asked["protocolVersion"] in runtime["spec"]["protocolVersions"]
     assert asked["storageUri"].startswith(scheme)
+
+
+def test_sample_service_of_grpc_names_its_port() -> None:
+    service, _ = _sample("grpc")
+    (port,) = service["spec"]["predictor"]["model"]["ports"]
+    assert (port["name"], port["containerPort"]) == ("h2c", manifests("kserve").settings.grpc_port)
 
 
 def test_sample_service_is_autoscaled() -> None:

@@ -83,14 +83,18 @@ def test_unknown_setting_is_found() -> None:
 
 def test_ports_are_those_of_the_server(started: Manifests) -> None:
     settings = started.settings
-    assert {started.port(probe["httpGet"]["port"]) for probe in started.probes.values()} == {settings.http_port}
+    asked = [probe["httpGet"] for probe in started.probes.values() if "httpGet" in probe]
+    assert {started.port(each["port"]) for each in asked} == {settings.http_port}
+    assert {probe["grpc"]["port"] for probe in started.probes.values() if "grpc" in probe} <= {settings.grpc_port}
     # KServe needs only the port for requests.
-    opened = {settings.http_port, settings.metrics_port} if "http" in started.ports else {settings.http_port}
+    opened = {settings.http_port}
+    if "http" in started.ports:
+        opened |= {settings.grpc_port, settings.metrics_port}
     assert set(started.ports.values()) == opened
 
 
 def test_probes_have_their_paths(started: Manifests) -> None:
-    paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items()}
+    paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items() if "httpGet" in probe}
     assert paths.pop("livenessProbe") == "/v2/health/live"
     assert set(paths.values()) == {"/v2/health/ready"}
     assert "readinessProbe" in paths
@@ -132,14 +136,15 @@ def test_services_lead_to_ports_of_the_container(whole: Manifests) -> None:
     for spec in by_name.values():
         assert {port["name"]: port["port"] for port in spec["ports"]}.items() <= whole.ports.items()
         assert {port["targetPort"] for port in spec["ports"]} <= set(whole.ports)
-    assert {port["name"] for port in by_name["trident"]["ports"]} == {"http", "metrics"}
+    assert {port["name"] for port in by_name["trident"]["ports"]} == {"http", "grpc", "metrics"}
 
 
 def test_network_policy_admits_clients_metrics_and_probes(whole: Manifests) -> None:
     settings = whole.settings
     rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("ingress", [])]
     sources = {whole.port(port["port"]): rule.get("from") for rule in rules for port in rule["ports"]}
-    assert sources == {settings.http_port: None, settings.metrics_port: [{"namespaceSelector": {}}]}
+    anyone = dict.fromkeys((settings.http_port, settings.grpc_port))
+    assert sources == {**anyone, settings.metrics_port: [{"namespaceSelector": {}}]}
 
 
 def test_network_policy_lets_the_server_reach_dns_storage_and_credentials(whole: Manifests) -> None:
