@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
 from core.engine.protocol import Engine
-from core.errors import ModelNotReady, ServerStopping
+from core.errors import ModelNotReady
 from core.frontend.bridge import HubBridge
 from core.frontend.request_body import Allocate
 from core.grpc.codec.infer_request import DecodedRequest, Forwarded, RequestDecoder
 from core.grpc.compression import LEVELS
 from core.grpc.methods import Method
+from core.grpc.open_streams import OpenStreams, stopping
 from core.grpc.options import GrpcOptions
 from core.grpc.readiness_watch import ReadinessWatch
 from core.grpc.response_counts import ResponseCounts
@@ -56,6 +57,7 @@ class GrpcFrontEnd:
         self.deadlines: Deadlines = bridge.deadlines
         self.counts = ResponseCounts(methods, self.deadlines)
         self.readiness = ReadinessWatch(engine, self.deadlines)
+        self.streams = OpenStreams(self.deadlines)
         self.compression = LEVELS[options.compression_level]
         self.is_exiting = False
 
@@ -78,14 +80,15 @@ class GrpcFrontEnd:
                 self.decode = self._decoder.decode
 
     def begin_exit(self) -> None:
-        """Refuse new requests on the streams of ModelStreamInfer. Calls that their clients have begun are answered."""
+        """Refuse new requests on the streams of ModelStreamInfer, and then end them. Other calls are answered."""
         self.is_exiting = True
         self.decode = self._decode_calls
+        self.streams.begin_exit()
 
     def _decode_calls(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
         """The decoder of a server that stops."""
         if stream:
-            raise ServerStopping("GRPC server is shutting down and has stopped accepting new requests.")
+            raise stopping()
         return self._decoder.decode(message, forwarded)
 
 

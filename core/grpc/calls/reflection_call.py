@@ -9,6 +9,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from core.grpc.calls.call import Call
+from core.grpc.open_streams import stopping
+from core.grpc.status import Status
 from core.grpc.transport import Stream
 from core.inference.tensors import Buffer
 
@@ -26,6 +28,7 @@ class ReflectionCall(Call):
         super().__init__(front_end, stream, head)
         self._questions: deque[Buffer] = deque()
         self._has_ended = False
+        front_end.streams.add(self)
 
     def on_message(self, message: Buffer) -> None:
         self._questions.append(message)
@@ -41,6 +44,13 @@ class ReflectionCall(Call):
 
     def on_cancel(self) -> None:
         self._questions.clear()
+
+    def leave(self) -> None:
+        self.fail(stopping())
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        self.front_end.streams.remove(self)
 
     def _answer_all(self) -> None:
         method = self.head.method

@@ -23,7 +23,8 @@ from core.grpc.codec.infer_response import (
 from core.grpc.compression import IDENTITY
 from core.grpc.errors import MalformedMessage
 from core.grpc.message_reader import Message
-from core.grpc.status import GrpcError, log_error, message_of, status_of
+from core.grpc.open_streams import stopping
+from core.grpc.status import GrpcError, Status, log_error, message_of, status_of
 from core.grpc.transport import Stream
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -91,6 +92,7 @@ class StreamInferCall(Call):
         "_in_flight",
         "_inbox",
         "_is_deflating",
+        "_is_leaving",
         "_is_paused",
         "_is_waiting",
         "_outbox",
@@ -110,6 +112,8 @@ class StreamInferCall(Call):
         self._is_paused = False
         self._is_waiting = False
         self._is_deflating = False
+        self._is_leaving = False
+        front_end.streams.add(self)
 
     # --- requests
 
@@ -321,11 +325,23 @@ class StreamInferCall(Call):
 
     # --- the end
 
+    def leave(self) -> None:
+        self._is_leaving = True
+        self._finish_if_done()
+
     def _finish_if_done(self) -> None:
-        if self._has_ended and not (
+        if not (self._has_ended or self._is_leaving) or (
             self._inbox or self._is_waiting or self._in_flight or self._turns or self._outbox or self._is_deflating
         ):
+            return
+        if self._has_ended:
             self.finish()
+        else:
+            self.fail(stopping())
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        self.front_end.streams.remove(self)
 
     def on_cancel(self) -> None:
         self._inbox.clear()

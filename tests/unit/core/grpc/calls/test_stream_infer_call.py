@@ -23,7 +23,7 @@ from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, st
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 
-CANCELLED, INTERNAL = 1, 13
+CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 
 
 EMPTY_FINAL = {"triton_enable_empty_final_response": {"bool_param": True}}
@@ -220,6 +220,28 @@ def test_an_exiting_server_answers_with_an_error_message() -> None:
         assert stream.status == 0
 
     with_client(FakeEngine(echo), test)
+
+
+def test_streams_whose_client_waits_end_with_the_server() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        idle, busy = client.begin("ModelStreamInfer"), client.begin("ModelStreamInfer")
+        send(client, busy, "a")
+        until(lambda: "a" in engine.kept)
+        client.application.begin_exit()
+        until(lambda: idle.trailers)
+        assert (idle.status, idle.message) == (
+            UNAVAILABLE,
+            "GRPC server is shutting down and has stopped accepting new requests.",
+        )
+        assert not busy.trailers
+        engine.answer("a")
+        until(lambda: busy.trailers)
+        assert [each.infer_response.id for each in answers(busy)] == ["a"]
+        assert busy.status == UNAVAILABLE
+
+    with_client(engine, test)
 
 
 def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:
