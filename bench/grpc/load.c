@@ -402,9 +402,13 @@ int main(int count_of_arguments, char **arguments) {
       if (events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(connection);
       if (!connection->is_open) continue;
       if (connection->out_size) flush(connection);
-      if (connection->is_open && connection->is_settled)
+      // While the socket takes everything, no event asks for more.
+      while (connection->is_open && connection->is_settled && connection->out_size < RECEIVE_SIZE) {
         for (int at = 0; at < (is_stream ? 1 : in_flight); at++) feed(connection, connection->calls + at);
-      if (connection->is_open && connection->out_size) flush(connection);
+        if (!connection->out_size) break;
+        flush(connection);
+        if (connection->out_size) break;
+      }
     }
   }
   printf("RESULT {\"requests\": %ld, \"duration_us\": %.0f, \"p50_us\": %d, \"p99_us\": %d, \"errors\": %ld}\n",
