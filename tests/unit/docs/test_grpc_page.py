@@ -13,9 +13,24 @@ TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py
 SERVED = {"test_rapid_reset_within_the_limits_goes_on"}
 
 
+ON_HTTP2, ON_MESSAGES = PAGE.split("## Attacks on messages")
+
+
+def existing_tests(*rooms: str) -> set[str]:
+    """The names of the tests in folders of the unit tests of core."""
+    paths = [path for room in rooms for path in (ROOT / "tests" / "unit" / "core" / room).rglob("test_*.py")]
+    return {name for path in paths for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+
+
 def test_the_table_of_attacks_has_the_tests_that_there_are() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    named = set(re.findall(r"`(test_\w+)`", ON_HTTP2))
     assert named == set(re.findall(r"^def (test_\w+)", TESTS, re.MULTILINE)) - SERVED
+
+
+def test_the_tests_of_attacks_on_messages_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", ON_MESSAGES))
+    assert named
+    assert named <= existing_tests("grpc", "frontend")
 
 
 def test_the_limits_are_those_of_the_layer() -> None:
