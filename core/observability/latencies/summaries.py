@@ -1,7 +1,7 @@
 """The quantiles of one model version's durations in the last minute.
 
-Triton's client library keeps 60 s in five parts of 12 s. So does this one, but it counts logarithms of the values: that
-costs the same for every value, and a quantile is within one percent.
+Triton's client library keeps 60 s in five parts of 12 s. So does this one, but it counts values by their leading bits:
+that costs the same for every value, and a quantile is within one percent.
 Source: docs/spec/statistics-and-metrics.md section B, "Rules".
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log2, nan
+from math import ceil, nan
 
 from core.inference.pending_request import PendingRequest
 from core.observability.latencies.sums import LatencySums
@@ -20,8 +20,8 @@ SUMMARIES = tuple(f"nv_inference_{duration}_summary_us" for duration in _DURATIO
 
 _PARTS = 5
 _PART_NS = 12_000_000_000
-# Neighbouring steps differ by 1.1 %, so the middle of a step is at most 0.6 % off.
-_STEPS_PER_DOUBLING = 64
+# A step has all values with the same first 7 bits, so its middle is at most 0.8 % off.
+_BITS = 7
 
 # How many values there were in each step.
 _Steps = defaultdict[int, int]
@@ -60,9 +60,13 @@ class Summaries:
         if compute_end_ns >= self._ends_ns:
             self._advance(compute_end_ns)
         request, queue, compute_input, compute_infer, compute_output = self._parts[-1]
-        for pending in requests:
-            request[_step(compute_end_ns - pending.start_ns)] += 1
-            queue[_step(compute_start_ns - pending.enqueue_ns)] += 1
+        for pending in requests:  # with `_step` written out: a call would take a third of the time
+            duration_ns = compute_end_ns - pending.start_ns
+            bits = duration_ns.bit_length()
+            request[(bits << _BITS) + ((duration_ns << _BITS) >> bits)] += 1
+            duration_ns = compute_start_ns - pending.enqueue_ns
+            bits = duration_ns.bit_length()
+            queue[(bits << _BITS) + ((duration_ns << _BITS) >> bits)] += 1
         count = len(requests)
         compute_input[_step(input_end_ns - compute_start_ns)] += count
         compute_infer[_step(output_start_ns - input_end_ns)] += count
@@ -101,7 +105,14 @@ def _new_part() -> tuple[_Steps, ...]:
 
 
 def _step(duration_ns: int) -> int:
-    return int(log2(duration_ns) * _STEPS_PER_DOUBLING) if duration_ns > 0 else -1
+    """The number of bits, followed by the first of them. Faster than a logarithm; one step for 0."""
+    bits = duration_ns.bit_length()
+    return (bits << _BITS) + ((duration_ns << _BITS) >> bits)
+
+
+def _middle_ns(step: int) -> float:
+    bits, first = divmod(step, 1 << _BITS)
+    return (first + 0.5) * 2.0 ** (bits - _BITS) if bits else 0.0
 
 
 def _values(parts: Sequence[_Steps], quantiles: Sequence[float]) -> tuple[tuple[float, float], ...]:
@@ -119,5 +130,5 @@ def _value(ordered: Sequence[tuple[int, int]], quantile: float) -> float:
     for step, count in ordered:
         rank -= count
         if rank <= 0:
-            return 2 ** ((step + 0.5) / _STEPS_PER_DOUBLING) / 1000 if step >= 0 else 0.0
+            return _middle_ns(step) / 1000
     return nan
