@@ -13,6 +13,7 @@ import re
 from enum import IntEnum
 
 from core.errors import ErrorCode, ServerError
+from core.grpc.errors import MalformedMessage
 
 LONGEST_TEXT = 4096
 _LONGEST_HINT = 1024
@@ -89,7 +90,9 @@ def hint_of(error: Exception) -> str:
 
 def log_error(error: Exception, status: Status, method: str, request_id: str = "") -> None:
     """Log one line for a client's mistake or an overload, and a traceback for a fault in the server, as HTTP does."""
-    level = logging.ERROR if status in _FAULTS else logging.WARNING if status in _OVERLOADS else logging.INFO
+    is_clients = isinstance(error, GrpcError | MalformedMessage)
+    is_fault = status in _FAULTS and not is_clients
+    level = logging.ERROR if is_fault else logging.WARNING if status in _OVERLOADS else logging.INFO
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
@@ -103,6 +106,6 @@ def log_error(error: Exception, status: Status, method: str, request_id: str = "
         message[:_LONGEST_LOGGED],
         f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
         f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",
-        exc_info=error if status in _FAULTS else None,
+        exc_info=error if is_fault else None,
         extra={"code": status.name, "hint": hint, "request_id": request_id},
     )

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 
 ADDRESS = "localhost:8000"
+GRPC_ADDRESS = "localhost:8001"
 LIMIT_S = 60
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -60,9 +62,9 @@ def same(answer: str, expected: str) -> bool:
     return all(abs(float(one) - float(other)) <= TOLERANCE for one, other in pairs)
 
 
-def run(example: Example, address: str) -> str:
-    """Run the example with the server at `address`. Returns its output."""
-    text = example.text.replace(ADDRESS, address)
+def run(example: Example, server: ServerProcess) -> str:
+    """Run the example with `server`. Returns its output."""
+    text = example.text.replace(ADDRESS, server.address).replace(GRPC_ADDRESS, f"{HOST}:{server.grpc_port}")
     command = ["bash", "-euc", text] if example.language == "bash" else [sys.executable, "-c", text]
     # No proxy between two processes on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -78,16 +80,17 @@ def run(example: Example, address: str) -> str:
 def test_example_answers_as_written(example: Example, server: ServerProcess) -> None:
     if example.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    answer = run(example, server.address)
+    answer = run(example, server)
     assert same(answer, example.answer), answer
 
 
 def test_readme_shows_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
     assert any("curl" in text and "/infer" in text for text in texts)
-    assert any("tritonclient.http" in text for text in texts)
+    for client in ("tritonclient.http", "tritonclient.grpc as", "tritonclient.grpc.aio", "async_stream_infer"):
+        assert any(client in text for text in texts)
     assert any("@deploy/digits/" in text for text in texts)
-    assert all(ADDRESS in text for text in texts)
+    assert all(ADDRESS in text or GRPC_ADDRESS in text for text in texts)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.layout import read_layout
@@ -35,11 +36,15 @@ from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.engine.in_process import InferenceEngine
 from core.errors import ServerStopping
 from core.frontend.bridge import ThreadBridge
-from core.frontend.restricted_apis import parse_restricted
+from core.frontend.restricted_apis import GRPC, parse_restricted
+from core.grpc.options import GrpcOptions
 from core.http.application import V2Application
 from core.http.errors import message_of
 from core.http.options import HttpOptions
 from core.http.views.health import readiness
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 from core.observability.hardware.host_memory import MemoryRoom
 from core.observability.latencies.options import parse_quantiles
 from core.observability.logging import LogOptions, configure_logging
@@ -55,6 +60,9 @@ from core.scheduling.queue import RequestQueue
 from tests.certificates import Authority
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
+from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
+from tests.unit.core.grpc.infer_messages import infer_request
+from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request
 
@@ -357,6 +365,50 @@ def provoke_vertex(texts: ProvokedTexts, engine: InferenceEngine) -> None:
     texts.raised_by(Deadline(0, None))
 
 
+def provoke_grpc(texts: ProvokedTexts, folder: Path) -> None:
+    """Calls that gRPC itself refuses, and requests that are wrong in ways that HTTP does not have."""
+
+    def chatty(request: InferenceRequest) -> InferenceResponse | None:
+        return None if request.id == "late" else InferenceResponse("simple", 1, [], id=request.id)
+
+    class Chatty(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            if pending.request.id == "twice":
+                pending.on_response(InferenceResponse("simple", 1, [], id="twice", final=False))
+                pending.on_response(InferenceResponse("simple", 1, [], id="twice", final=False))
+            super().submit(pending)
+
+    mixed, missing = (ModelInferRequest.FromString(infer_request()) for _ in range(2))
+    mixed.inputs[0].contents.int_contents.append(1)
+    del missing.raw_input_contents[:]
+
+    def provoke(client: Client) -> None:
+        def note(stream: ClientStream) -> None:
+            until(lambda: stream.releases)
+            texts.all += [stream.trailers.get("grpc-message", ""), bytes(stream.body).decode("latin-1")]
+            texts.all.append(stream.message)
+
+        for method, metadata in (
+            ("Nope", {}),
+            ("ServerMetadata", {}),
+            ("ServerLive", {"grpc-encoding": "br"}),
+            ("ServerLive", {"grpc-timeout": "x"}),
+            ("ServerLive", {"content-type": "application/json"}),
+        ):
+            note(client.end(client.begin(method, metadata)))
+        for pieces in ([], [frame(b"", 2)], [frame(b"", 1)], [b"\0"], [frame(b"x" * 2000)]):
+            note(client.end(client.feed(client.begin("ModelInfer"), *pieces)))
+        note(client.end(client.feed(client.begin("ModelInfer", {"grpc-encoding": "gzip"}), frame(b"x", 1))))
+        for message in (b"\xff", mixed.SerializeToString(), missing.SerializeToString(), infer_request("twice")):
+            note(client.send("ModelInfer", message))
+        note(client.send("ModelInfer", infer_request("late"), {"grpc-timeout": "1m"}))
+        client.application.begin_exit()
+        note(client.send("ModelStreamInfer", infer_request()))
+
+    options = GrpcOptions(max_message_size=1000, restricted=parse_restricted(["metadata:key=value"], GRPC))
+    with_client(Chatty(chatty), provoke, options)
+
+
 def provoke_control(texts: ProvokedTexts, folder: Path) -> None:
     """Provoke the texts of impossible load requests."""
     repository = folder / "controlled"
@@ -405,6 +457,7 @@ def provoked_texts(folder: Path) -> str:
             provoke_processes,
             provoke_scheduling,
             provoke_models,
+            provoke_grpc,
             provoke_control,
         ):
             provoke(texts, folder)

@@ -51,6 +51,7 @@ ONLY_IN_SOURCE = {
     "the metrics cannot be written to stdout: …",
     "failed to load '…', no version is available",
     "Server not ready",
+    "there is no memory for a message of … bytes",
     ": the answer is not one of S3",
     "was refused to … (HTTP …): it needs the permission …",
     "no access token for …",
