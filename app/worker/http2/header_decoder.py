@@ -117,7 +117,8 @@ class HeaderDecoder:
 
     def _insert(self, field: Field) -> None:
         size = len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
-        self._evict(self._capacity - size)
+        if self._size + size > self._capacity:
+            self._evict(self._capacity - size)
         if size <= self._capacity:
             self._entries.append(field)
             self._size += size

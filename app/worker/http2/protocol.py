@@ -10,7 +10,19 @@ from app.worker.http2.drain import Drain, DrainState
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import ConnectionFault, StreamFault
 from app.worker.http2.flood_guard import FloodGuard
-from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, WINDOW_UPDATE
+from app.worker.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEAD_SIZE,
+    HEADERS,
+    LARGEST_WINDOW,
+    PADDED,
+    PRIORITIZED,
+    WINDOW_UPDATE,
+)
 from app.worker.http2.header_block import HeaderBlock
 from app.worker.http2.incoming_data import IncomingData
 from app.worker.http2.limits import Http2Limits
@@ -252,17 +264,17 @@ class Http2Protocol:
                 at = self._more_data(self._data, received, at, size)
                 if self._data is not None:
                     return
-            start = at + frames.HEAD_SIZE
+            start = at + HEAD_SIZE
             if start > size:
                 break
             length, flags, id = _read_head(received, at)
             kind, length = length & 0xFF, length >> 8
             end = start + length
-            id &= frames.LARGEST_WINDOW
+            id &= LARGEST_WINDOW
             if self._block is not None and (kind != CONTINUATION or id != self._block.stream):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
             if kind == DATA:
-                if flags & frames.PADDED and start == size and length:
+                if flags & PADDED and start == size and length:
                     break
                 at = self._begin_data(received, start, length, flags, id)
                 continue
@@ -289,7 +301,7 @@ class Http2Protocol:
         preface = frames.PREFACE
         if received[: len(preface)] != preface[: len(received)]:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
-        if len(received) < len(preface) + frames.HEAD_SIZE:
+        if len(received) < len(preface) + HEAD_SIZE:
             return 0
         head, flags, _ = _read_head(received, len(preface))
         if head & 0xFF != frames.SETTINGS or flags & frames.ACK:
@@ -313,13 +325,13 @@ class Http2Protocol:
         if length > self._limits.frame:
             raise _too_large(DATA, length)
         size, padding = length, 0
-        if flags & frames.PADDED:
+        if flags & PADDED:
             padding = received[start] if length else 0
             if padding >= length:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
             start += 1
             size = length - 1 - padding
-        ends = flags & frames.END_STREAM
+        ends = flags & END_STREAM
         self._credit -= length
         if self._credit < self._low:
             if self._credit < 0:
@@ -407,12 +419,12 @@ class Http2Protocol:
     # HEADERS
 
     def _take_headers(self, id: int, flags: int, content: bytes) -> None:
-        if flags & (frames.PADDED | frames.PRIORITIZED):
+        if flags & (PADDED | PRIORITIZED):
             content = _unpadded(id, flags, content)
-        if flags & frames.END_HEADERS:
-            self._take_block(id, content, flags & frames.END_STREAM)
+        if flags & END_HEADERS:
+            self._take_block(id, content, flags & END_STREAM)
         else:
-            self._block = HeaderBlock(id, self._limits, flags & frames.END_STREAM)
+            self._block = HeaderBlock(id, self._limits, flags & END_STREAM)
             self._block.add(content)
 
     def _take_continuation(self, flags: int, content: bytes) -> None:
@@ -420,7 +432,7 @@ class Http2Protocol:
         if block is None:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
         block.add(content)
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._block = None
             self._take_block(block.stream, block.whole(), block.ends)
 
@@ -511,7 +523,7 @@ class Http2Protocol:
         outbox.frame = values.get(frames.MAX_FRAME_SIZE, outbox.frame)
         if frames.INITIAL_WINDOW_SIZE in values:
             outbox.set_stream_window(values[frames.INITIAL_WINDOW_SIZE], self.streams.values())
-            if any(stream.window > frames.LARGEST_WINDOW for stream in self.streams.values()):
+            if any(stream.window > LARGEST_WINDOW for stream in self.streams.values()):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
         outbox.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
         outbox.pump()
@@ -539,13 +551,13 @@ class Http2Protocol:
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
-        size = int.from_bytes(content, "big") & frames.LARGEST_WINDOW
+        size = int.from_bytes(content, "big") & LARGEST_WINDOW
         self._guard.left -= 0.1  # clients send one with each call, and each answer gives more
         if self._guard.left < 0:
             self._spend("WINDOW_UPDATE frames", 0)
         stream = self.streams.get(id)
         if stream is not None:
-            if not 0 < size <= frames.LARGEST_WINDOW - stream.window:
+            if not 0 < size <= LARGEST_WINDOW - stream.window:
                 self._fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
                 return
             stream.window += size
@@ -555,7 +567,7 @@ class Http2Protocol:
         elif not id:
             if not size:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
-            if size > frames.LARGEST_WINDOW - self.outbox.window:
+            if size > LARGEST_WINDOW - self.outbox.window:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
             self.outbox.widen(size)
         elif id > self._last or not id & 1:
@@ -598,11 +610,11 @@ def _too_large(kind: int, length: int) -> ConnectionFault:
 def _unpadded(id: int, flags: int, content: bytes) -> bytes:
     """The header block of a HEADERS frame with padding or priority. Source: RFC 9113 section 6.2."""
     start, end = 0, len(content)
-    if flags & frames.PADDED:
+    if flags & PADDED:
         if not content:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its padding")
         start, end = 1, end - content[0]
-    if flags & frames.PRIORITIZED:
+    if flags & PRIORITIZED:
         if len(content) < start + 5:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its priority")
         _check_dependency(id, content[start:])
@@ -614,5 +626,5 @@ def _unpadded(id: int, flags: int, content: bytes) -> bytes:
 
 def _check_dependency(id: int, priority: bytes) -> None:
     """Priorities are ignored, but for this. Source: RFC 7540 section 5.3.1."""
-    if int.from_bytes(priority[:4], "big") & frames.LARGEST_WINDOW == id:
+    if int.from_bytes(priority[:4], "big") & LARGEST_WINDOW == id:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")

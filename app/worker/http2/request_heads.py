@@ -6,6 +6,7 @@ Source: RFC 9113 section 8.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from app.worker.http2.error_codes import ErrorCode
@@ -48,8 +49,18 @@ class RequestHeads:
         """
         fields = self.decode(block)
         volatile = self._volatile
-        changing = tuple([field for field in fields if field[0] in volatile])
-        head = self._lasting(fields, changing) if changing else self._checked(fields)
+        lasting: list[tuple[bytes, bytes]] = []
+        changing: list[tuple[bytes, bytes]] = []
+        before = len(fields)  # how many of the lasting ones come before the first that changes
+        for field in fields:
+            if field[0] in volatile:
+                before = min(before, len(lasting))
+                changing.append(field)
+            else:
+                lasting.append(field)
+        head = self._checked(tuple(lasting))
+        if changing:
+            head = self._changed(head, tuple(changing), lasting[before:])
         if not self._decoder.changed and _size(fields) <= _KNOWN_SIZE:
             self.known[block] = head
         return head
@@ -66,12 +77,15 @@ class RequestHeads:
             if self._decoder.changed:
                 self.known.clear()
 
-    def _lasting(self, fields: Fields, changing: Fields) -> RequestHead:
-        if any(name[:1] == b":" for name, _ in fields[fields.index(changing[0]) :]):
-            raise _malformed("a pseudo-header field follows other fields")
-        if any(_BAD_VALUE(value) for _, value in changing):
-            raise _malformed("a field has a value that is not allowed")
-        head, length = self._checked(tuple([field for field in fields if field[0] not in self._volatile]))
+    def _changed(self, lasting: RequestHead, changing: Fields, behind: Sequence[tuple[bytes, bytes]]) -> RequestHead:
+        """A head with fields that change from request to request. `behind` are the lasting ones behind the first."""
+        for name, _ in behind:
+            if name[:1] == b":":
+                raise _malformed("a pseudo-header field follows other fields")
+        for _, value in changing:
+            if _BAD_VALUE(value):
+                raise _malformed("a field has a value that is not allowed")
+        head, length = lasting
         return self._application.with_volatile(head, changing), length
 
     def _checked(self, fields: Fields) -> RequestHead:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.worker.http2 import frames
 from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from app.worker.http2.header_encoder import block_of
 from app.worker.http2.nobody import NOBODY
 from app.worker.http2.stream_state import StreamState
@@ -87,9 +88,9 @@ class Http2Stream:
                 id = self.id
                 outbox.window -= size
                 outbox.put(b"".join((
-                    _pack_head(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, id), head,
-                    _pack_head(size << 8 | frames.DATA, 0, id), *parts,
-                    _pack_head(len(tail) << 8 | frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, id), tail,
+                    _pack_head(len(head) << 8 | HEADERS, END_HEADERS, id), head,
+                    _pack_head(size << 8 | DATA, 0, id), *parts,
+                    _pack_head(len(tail) << 8 | HEADERS, END_HEADERS | END_STREAM, id), tail,
                 )))  # fmt: skip
                 self._ended()
                 return
