@@ -9,35 +9,31 @@ from app.worker.http2.client_settings import read_settings
 from app.worker.http2.drain import Drain, DrainState
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import ConnectionFault, StreamFault
-from app.worker.http2.flood_guard import FloodGuard
 from app.worker.http2.frames import (
     CONTINUATION,
     DATA,
-    END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEAD_SIZE,
     HEADERS,
     LARGEST_WINDOW,
     PADDED,
-    PRIORITIZED,
     WINDOW_UPDATE,
 )
-from app.worker.http2.header_block import HeaderBlock
+from app.worker.http2.header_sections import HeaderSections, check_dependency
 from app.worker.http2.incoming_data import IncomingData
+from app.worker.http2.keepalive import Keepalive
 from app.worker.http2.limits import Http2Limits
-from app.worker.http2.nobody import NOBODY
 from app.worker.http2.outbox import Outbox
 from app.worker.http2.ping_strikes import PingStrikes
 from app.worker.http2.request_heads import RequestHeads
-from app.worker.http2.reset_streams import ResetStreams
-from app.worker.http2.stream import Http2Stream
 from app.worker.http2.stream_state import StreamState
+from app.worker.http2.streams import Streams
 from app.worker.http2.unsent_total import UnsentTotal
 from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 
-_OPEN, _HALF_CLOSED, _CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED, StreamState.CLOSED
+_OPEN = StreamState.OPEN
 _DIRECT = 65536  # content of one frame from which on it is received into the call's own memory
 _PADDING = 261  # and priority of HEADERS
 _COPIED = 4096  # content up to this size is passed on as bytes of its own
@@ -54,31 +50,22 @@ class Http2Protocol:
 
     __slots__ = (
         "_application",
-        "_block",
-        "_credit",
         "_data",
         "_drain",
-        "_guard",
         "_has_begun",
         "_has_settings",
         "_heads",
+        "_keepalive",
         "_largest",
-        "_last",
         "_limits",
-        "_low",
-        "_ping_sent",
         "_pings",
         "_refuses",
-        "_reset",
         "_rest",
+        "_sections",
         "_started",
-        "is_closed",
+        "_table",
         "last_received",
-        "now",
         "outbox",
-        "paused",
-        "peer",
-        "places_taken",
         "streams",
     )
 
@@ -97,30 +84,9 @@ class Http2Protocol:
         """
         self._limits = limits
         self._application = application
-        self.peer = peer
-        self.now = self.last_received = self._started = now
-        self._ping_sent: float | None = None
-        self.streams: dict[int, Http2Stream] = {}
-        self.paused: dict[int, Http2Stream] = {}
-        self.places_taken = 0
-        self.is_closed = False
-        self.outbox = Outbox(limits, wants_flush, unsent_in_all or UnsentTotal(limits.unsent_in_all))
-        self._credit = 2 * limits.window
-        self._low = limits.window // 2
-        sections = limits.header_list + _PADDING
-        self._largest = (0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections)  # by the types of frames
-        self._last = 0
-        self._rest = b""
-        self._data: IncomingData | None = None
-        self._block: HeaderBlock | None = None
-        self._has_begun = self._has_settings = False
-        self._heads = RequestHeads(application, limits.header_list)
-        self._reset = ResetStreams(limits.streams)
-        self._guard = FloodGuard(limits.burst, limits.rate, now)
-        self._pings = PingStrikes(limits)
-        self._drain = Drain(limits.drain_round_trip_s)
-        self._refuses = False
-        self.outbox.put(
+        self.last_received = self._started = now
+        self.outbox = outbox = Outbox(limits, wants_flush, unsent_in_all or UnsentTotal(limits.unsent_in_all))
+        outbox.put(
             frames.settings(
                 {
                     frames.MAX_CONCURRENT_STREAMS: limits.streams,
@@ -129,10 +95,36 @@ class Http2Protocol:
                     frames.MAX_HEADER_LIST_SIZE: limits.header_list,
                 }
             )
-            + frames.window_update(0, self._credit - frames.DEFAULT_WINDOW)
         )
+        self._table = Streams(limits, outbox, now, peer)
+        self.streams = self._table.open
+        sections = limits.header_list + _PADDING
+        self._largest = (0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections)  # by the types of frames
+        self._rest = b""
+        self._data: IncomingData | None = None
+        self._sections = HeaderSections(limits)
+        self._has_begun = self._has_settings = False
+        self._heads = RequestHeads(application, limits.header_list)
+        self._pings = PingStrikes(limits)
+        self._keepalive = Keepalive(limits)
+        self._drain = Drain(limits.drain_round_trip_s)
+        self._refuses = False
 
     # What the connection asks
+
+    @property
+    def peer(self) -> str:
+        return self._table.peer
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has told the client that the connection ends."""
+        return self._table.is_closed
+
+    @property
+    def places_taken(self) -> int:
+        """Streams that are open, or whose calls have not ended."""
+        return self._table.places_taken
 
     @property
     def out(self) -> list[Buffer]:
@@ -152,7 +144,7 @@ class Http2Protocol:
 
     def is_idle(self) -> bool:
         """Whether nothing is under way in either direction."""
-        return not self.streams and not self.outbox.size and not self._rest and self._block is None
+        return not self.streams and not self.outbox.size and not self._rest and not self._sections.stream
 
     def room(self) -> memoryview | None:
         """Memory of a call for the next bytes of the socket, then `filled`; None: they go to `receive`."""
@@ -166,7 +158,7 @@ class Http2Protocol:
         found = self._data
         assert found is not None
         assert found.stream is not None
-        self.last_received = self.now
+        self.last_received = self._table.now
         found.left -= size
         found.stream.receiver.filled(size)
         if not found.left and not found.padding:
@@ -180,7 +172,7 @@ class Http2Protocol:
         """
         if self.is_closed:
             return
-        self.last_received = self.now
+        self.last_received = self._table.now
         if self._rest:
             received = self._rest + received
             self._rest = b""
@@ -192,23 +184,21 @@ class Http2Protocol:
 
     def tick(self, now: float) -> bool:
         """The time, about once a second. Whether the connection is to be kept."""
-        self.now = now
+        self._table.now = now
         limits = self._limits
         if not self._has_settings:
             return now - self._started < limits.handshake_s
-        if (self._rest or self._data or self._block) and now - self.last_received > limits.stall_s:
+        if (self._rest or self._data or self._sections.stream) and now - self.last_received > limits.stall_s:
             return False
-        for stream in list(self.streams.values()):
-            since = stream.unsent_since
-            if since is not None and now - since > limits.stall_s:
-                self._drop(stream, ErrorCode.CANCEL)
+        self._table.drop_stalled()
         if self._drain.is_overdue(now):
             self._refuse_streams()
-        return self._is_alive() and not self.is_finished
+        self._put(self._keepalive.due(now, self.last_received, idle=not self.streams))
+        return not self._keepalive.has_failed(now) and not self.is_finished
 
     def drain(self) -> None:
         """Ask the client for no more streams; refuse them after a round trip."""
-        self._put(self._drain.begin(self.now))
+        self._put(self._drain.begin(self._table.now))
 
     @property
     def is_finished(self) -> bool:
@@ -217,48 +207,16 @@ class Http2Protocol:
 
     def close(self, code: int, text: str = "") -> None:
         """Tell the client why the connection ends, and cancel what runs."""
-        if not self.is_closed:
-            self.is_closed = True
-            self.outbox.put(frames.goaway(self._last, code, text))
-        for stream in list(self.streams.values()):
-            receiver = stream.receiver
-            self.forget(stream)
-            receiver.cancel()
-
-    # What the streams ask
-
-    def reset(self, stream: Http2Stream, code: int) -> None:
-        """Tell the client that `stream` has ended, without a word to its receiver."""
-        self._reset.add(stream.id)
-        self.outbox.put(frames.rst_stream(stream.id, code))
-        self.forget(stream)
-
-    def forget(self, stream: Http2Stream) -> None:
-        """`stream` is closed on the wire. Its place is free when its call has ended, too."""
-        del self.streams[stream.id]
-        stream.state = _CLOSED
-        stream.receiver = NOBODY
-        if stream.is_released:
-            self.places_taken -= 1
-        if stream.waiting is not None:
-            self.outbox.forget(stream)
-            stream.waiting = None
-        if stream.is_paused:
-            self.resumed(stream)
-
-    def resumed(self, stream: Http2Stream) -> None:
-        """`stream` is not paused any more."""
-        del self.paused[stream.id]
-        if self._credit < self._low and not self.is_closed:
-            self._grant()
-        if stream.id in self.streams and stream.state is _OPEN and stream.credit < self._low:
-            self._grant_stream(stream)
+        if not self._table.is_closed:
+            self.outbox.put(frames.goaway(self._table.last, code, text))
+        self._table.cancel_all()
 
     # Frames
 
     def _take_frames(self, received: bytes) -> None:
         """Take all that is whole of `received`, and the content of DATA as far as it came; keep the rest."""
         at, size = 0 if self._has_begun else self._begin(received), len(received)
+        sections = self._sections
         while self._has_begun:
             if self._data is not None:
                 at = self._more_data(self._data, received, at, size)
@@ -271,7 +229,7 @@ class Http2Protocol:
             kind, length = length & 0xFF, length >> 8
             end = start + length
             id &= LARGEST_WINDOW
-            if self._block is not None and (kind != CONTINUATION or id != self._block.stream):
+            if sections.stream and (kind != CONTINUATION or id != sections.stream):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
             if kind == DATA:
                 if flags & PADDED and start == size and length:
@@ -288,7 +246,9 @@ class Http2Protocol:
                 break
             at = end
             if kind == HEADERS:
-                self._take_headers(id, flags, received[start:end])
+                block = sections.begin(id, flags, received[start:end])
+                if block is not None:
+                    self._take_block(id, block, flags & END_STREAM)
             elif kind == WINDOW_UPDATE:
                 self._take_window_update(id, received[start:end])
             else:
@@ -313,7 +273,7 @@ class Http2Protocol:
         """Throw away the content of a frame."""
         if length > self._limits.frame:
             raise _too_large(kind, length)
-        self._spend("GOAWAYs and frames of unknown types")
+        self._table.spend("GOAWAYs and frames of unknown types")
         if kind == GOAWAY and id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
         self._data = IncomingData(None, length, 0, ends=False)
@@ -332,34 +292,13 @@ class Http2Protocol:
             start += 1
             size = length - 1 - padding
         ends = flags & END_STREAM
-        self._credit -= length
-        if self._credit < self._low:
-            if self._credit < 0:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
-            self._grant()
-        stream = self.streams.get(id)
-        if stream is not None and stream.state is _OPEN:
-            stream.credit -= length
-            if stream.credit < self._low:
-                if stream.credit < 0:
-                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
-                if not ends:
-                    self._grant_stream(stream)
-            if stream.expected is not None:
-                stream.expected -= size
-                if stream.expected < 0 or (ends and stream.expected):
-                    self._fail(stream, ErrorCode.PROTOCOL_ERROR)
-        else:
-            self._late(id, "DATA")
-            stream = None
-        if not size and not ends:
-            self._spend("empty DATA frames")
+        stream = self._table.count_data(id, length, size, ends)
         end = start + size
         if end <= len(received) and not padding and stream is not None:
             if size:
                 stream.receiver.take(received[start:end] if size <= _COPIED else memoryview(received)[start:end])
             if ends:
-                self._end_request(stream)
+                self._table.end_request(stream)
             return end
         self._data = IncomingData(stream, size, padding, ends=bool(ends))
         return start
@@ -383,86 +322,33 @@ class Http2Protocol:
     def _end_data(self, found: IncomingData) -> None:
         self._data = None
         if found.ends and found.stream is not None:
-            self._end_request(found.stream)
-
-    def _end_request(self, stream: Http2Stream) -> None:
-        """The client has sent everything on `stream`."""
-        if stream.state is not _OPEN:
-            return
-        if stream.expected:
-            self._fail(stream, ErrorCode.PROTOCOL_ERROR)
-            return
-        stream.state = _HALF_CLOSED
-        stream.receiver.end()
-
-    def _late(self, id: int, what: str) -> None:
-        """A frame came for a stream that takes none: an error, unless its client cannot know yet that it was reset."""
-        if id > self._last or not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {id}, which has not begun")
-        if id not in self._reset:
-            raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"{what} on stream {id}, which its client has ended")
-        self._spend("frames on streams that were reset", 0.1)
-
-    def _grant(self) -> None:
-        """Let the client send more on all streams, unless those that are paused hold too much."""
-        window = self._limits.window
-        if self.paused and sum([window - stream.credit for stream in self.paused.values()]) > self._limits.held:
-            return
-        self.outbox.put(frames.window_update(0, 2 * window - self._credit))
-        self._credit = 2 * window
-
-    def _grant_stream(self, stream: Http2Stream) -> None:
-        if not stream.is_paused:
-            self.outbox.put(frames.window_update(stream.id, self._limits.window - stream.credit))
-            stream.credit = self._limits.window
+            self._table.end_request(found.stream)
 
     # HEADERS
 
-    def _take_headers(self, id: int, flags: int, content: bytes) -> None:
-        if flags & (PADDED | PRIORITIZED):
-            content = _unpadded(id, flags, content)
-        if flags & END_HEADERS:
-            self._take_block(id, content, flags & END_STREAM)
-        else:
-            self._block = HeaderBlock(id, self._limits, flags & END_STREAM)
-            self._block.add(content)
-
-    def _take_continuation(self, flags: int, content: bytes) -> None:
-        block = self._block
-        if block is None:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
-        block.add(content)
-        if flags & END_HEADERS:
-            self._block = None
-            self._take_block(block.stream, block.whole(), block.ends)
-
     def _take_block(self, id: int, block: bytes, ends: int) -> None:
         """Begin a stream with a header section, or end its request. Not zero: `ends` the request."""
-        if id <= self._last or not id & 1:
+        table = self._table
+        if id <= table.last or not id & 1:
             self._take_trailers(id, block, ends)
             return
-        self._last = id
+        table.last = id
         try:
             head, expected = self._heads.known.get(block) or self._heads.read(block)
-            burdened = self.outbox.unsent and self.outbox.is_burdened()
-            if self.places_taken >= self._limits.streams or burdened or self._refuses:
-                raise StreamFault(ErrorCode.REFUSED_STREAM, "no place for another stream")
+            if self._refuses:
+                raise StreamFault(ErrorCode.REFUSED_STREAM, "the server ends")
+            stream = table.begin(id, expected)
         except StreamFault as fault:
-            self._reset.add(id)
-            self.outbox.put(frames.rst_stream(id, fault.code))
-            self._spend("streams that are refused")
+            table.refuse(id, fault.code)
             return
-        stream = Http2Stream(self, id, self._limits.window, self.outbox.stream_window, expected)
-        self.streams[id] = stream
-        self.places_taken += 1
         receiver = self._application.open(stream, head)
         if stream.state is _OPEN:
             stream.receiver = receiver
             if ends:
-                self._end_request(stream)
+                table.end_request(stream)
 
     def _take_trailers(self, id: int, block: bytes, ends: int) -> None:
-        if id > self._last or not id:
+        if id > self._table.last or not id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client must not begin stream {id}")
         stream = self.streams.get(id)
         try:
@@ -471,22 +357,12 @@ class Http2Protocol:
                 raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers that do not end their stream")
         except StreamFault as fault:
             if stream is not None and stream.state is _OPEN:
-                self._fail(stream, fault.code)
+                self._table.fail(stream, fault.code)
                 return
         if stream is not None and stream.state is _OPEN:
-            self._end_request(stream)
+            self._table.end_request(stream)
         else:
-            self._late(id, "HEADERS")
-
-    def _fail(self, stream: Http2Stream, code: int) -> None:
-        """Reset a stream because of what its client sent. Raises ConnectionFault if that happens too often."""
-        self._drop(stream, code)
-        self._spend("streams that fail")
-
-    def _drop(self, stream: Http2Stream, code: int) -> None:
-        receiver = stream.receiver
-        self.reset(stream, code)
-        receiver.cancel()
+            self._table.judge_late(id, "HEADERS")
 
     # Other frames
 
@@ -498,26 +374,28 @@ class Http2Protocol:
         if (id != 0) is (kind in _OF_CONNECTIONS):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
         if kind == CONTINUATION:
-            self._take_continuation(flags, content)
+            block = self._sections.go_on(flags, content)
+            if block is not None:
+                self._take_block(id, block, self._sections.ends)
         elif kind == frames.SETTINGS:
             self._take_settings(flags, content)
         elif kind == frames.PING:
             self._take_ping(flags, content)
         elif kind == frames.RST_STREAM:
-            self._take_reset(id)
+            self._table.cancel(id)
         else:
-            self._spend("PRIORITY frames")
-            _check_dependency(id, content)
+            self._table.spend("PRIORITY frames")
+            check_dependency(id, content)
 
     def _take_settings(self, flags: int, content: bytes) -> None:
         if flags & frames.ACK:
             if content:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
-            self._spend("SETTINGS")
+            self._table.spend("SETTINGS")
             return
         values = read_settings(content)
         if self._has_settings:
-            self._spend("SETTINGS")
+            self._table.spend("SETTINGS")
         self._has_settings = True
         outbox = self.outbox
         outbox.frame = values.get(frames.MAX_FRAME_SIZE, outbox.frame)
@@ -529,73 +407,39 @@ class Http2Protocol:
         outbox.pump()
 
     def _take_ping(self, flags: int, content: bytes) -> None:
-        self._spend("PING frames")
+        self._table.spend("PING frames")
         if flags & frames.ACK:
-            self._ping_sent = None
+            self._keepalive.succeed()
             if content == Drain.MARK:
                 self._refuse_streams()
         else:
-            self._pings.count(self.now, self.outbox.answers, idle=not self.streams)
+            self._pings.count(self._table.now, self.outbox.answers, idle=not self.streams)
             self.outbox.put(frames.frame(frames.PING, frames.ACK, 0, content))
-
-    def _take_reset(self, id: int) -> None:
-        if id > self._last or not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {id}, which has not begun")
-        stream = self.streams.get(id)
-        if stream is not None:
-            receiver = stream.receiver
-            self.forget(stream)
-            receiver.cancel()
-        self._spend("streams that are reset")
 
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
         size = int.from_bytes(content, "big") & LARGEST_WINDOW
-        self._guard.left -= 0.1  # clients send one with each call, and each answer gives more
-        if self._guard.left < 0:
-            self._spend("WINDOW_UPDATE frames", 0)
+        self._table.spend_little()
         stream = self.streams.get(id)
         if stream is not None:
-            if not 0 < size <= LARGEST_WINDOW - stream.window:
-                self._fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
-                return
-            stream.window += size
-            if stream.waiting is not None:
-                self.outbox.wait(stream)
-                self.outbox.pump()
+            self._table.widen(stream, size)
         elif not id:
             if not size:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
             if size > LARGEST_WINDOW - self.outbox.window:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
             self.outbox.widen(size)
-        elif id > self._last or not id & 1:
+        elif id > self._table.last or not id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
 
-    # Time
-
-    def _is_alive(self) -> bool:
-        """Ask a client that is silent for a sign of life. Whether it has given the one that it was asked for."""
-        limits, now = self._limits, self.now
-        if self._ping_sent is not None:
-            return now - self._ping_sent < limits.keepalive_timeout_s
-        silent = now - self.last_received > limits.keepalive_s
-        if silent and (self.streams or limits.keepalive_without_streams):
-            self._ping_sent = now
-            self.outbox.put(frames.frame(frames.PING, 0, 0, b"keepaliv"))
-        return True
-
     def _refuse_streams(self) -> None:
-        self._put(self._drain.refuse(self._last))
+        self._put(self._drain.refuse(self._table.last))
         self._refuses = self._drain.state is DrainState.REFUSING
 
     def _put(self, content: bytes) -> None:
         if content:
             self.outbox.put(content)
-
-    def _spend(self, what: str, cost: float = 1.0) -> None:
-        self._guard.spend(what, self.now, self.outbox.answers, cost)
 
 
 def _too_large(kind: int, length: int) -> ConnectionFault:
@@ -605,26 +449,3 @@ def _too_large(kind: int, length: int) -> ConnectionFault:
     if kind in (HEADERS, CONTINUATION):
         return ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
     return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")
-
-
-def _unpadded(id: int, flags: int, content: bytes) -> bytes:
-    """The header block of a HEADERS frame with padding or priority. Source: RFC 9113 section 6.2."""
-    start, end = 0, len(content)
-    if flags & PADDED:
-        if not content:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its padding")
-        start, end = 1, end - content[0]
-    if flags & PRIORITIZED:
-        if len(content) < start + 5:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its priority")
-        _check_dependency(id, content[start:])
-        start += 5
-    if start > end:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
-    return content[start:end]
-
-
-def _check_dependency(id: int, priority: bytes) -> None:
-    """Priorities are ignored, but for this. Source: RFC 7540 section 5.3.1."""
-    if int.from_bytes(priority[:4], "big") & LARGEST_WINDOW == id:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")

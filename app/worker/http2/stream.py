@@ -16,7 +16,7 @@ from core.grpc.transport import HeaderFields, Receiver
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
-    from app.worker.http2.protocol import Http2Protocol
+    from app.worker.http2.streams import Streams
 
 _OPEN = StreamState.OPEN
 _CLOSED = StreamState.CLOSED
@@ -33,7 +33,7 @@ class Http2Stream:
     """
 
     __slots__ = (
-        "_protocol",
+        "_streams",
         "credit",
         "expected",
         "id",
@@ -45,8 +45,8 @@ class Http2Stream:
         "window",
     )
 
-    def __init__(self, protocol: Http2Protocol, id: int, credit: int, window: int, expected: int | None) -> None:
-        self._protocol = protocol
+    def __init__(self, streams: Streams, id: int, credit: int, window: int, expected: int | None) -> None:
+        self._streams = streams
         self.id = id
         self.credit = credit
         self.window = window
@@ -67,7 +67,7 @@ class Http2Stream:
 
     @property
     def peer(self) -> str:
-        return self._protocol.peer
+        return self._streams.peer
 
     def send(
         self,
@@ -78,7 +78,7 @@ class Http2Stream:
     ) -> None:
         if self.state is _CLOSED:
             return
-        outbox = self._protocol.outbox
+        outbox = self._streams.outbox
         may_go = (
             self.waiting is None and size <= self.window and size <= outbox.window and outbox.size < outbox.high_water
         )
@@ -111,11 +111,11 @@ class Http2Stream:
         if waiting is None:
             return
         size = min(waiting.size, self.window, most)
-        outbox = self._protocol.outbox
+        outbox = self._streams.outbox
         self.window -= size
         outbox.count(-size)
         outbox.put_data(self.id, waiting.cut(size), size)
-        waiting.since = self._protocol.now
+        waiting.since = self._streams.now
         outbox.wait(self)
         if not waiting.size:
             self.waiting = None
@@ -127,31 +127,31 @@ class Http2Stream:
     def pause(self) -> None:
         if not self.is_paused and self.state is not _CLOSED:
             self.is_paused = True
-            self._protocol.paused[self.id] = self
+            self._streams.paused[self.id] = self
 
     def resume(self) -> None:
         if self.is_paused and self.state is not _CLOSED:
             self.is_paused = False
-            self._protocol.resumed(self)
+            self._streams.resumed(self)
 
     def reset(self) -> None:
         if self.state is not _CLOSED:
-            self._protocol.reset(self, ErrorCode.CANCEL)
+            self._streams.reset(self, ErrorCode.CANCEL)
 
     def release(self) -> None:
         if not self.is_released:
             self.is_released = True
             if self.state is _CLOSED:
-                self._protocol.places_taken -= 1
+                self._streams.places_taken -= 1
 
     def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
-        outbox = self._protocol.outbox
+        outbox = self._streams.outbox
         if outbox.is_burdened(4):
-            self._protocol.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
+            self._streams.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
             return
         waiting = self.waiting
         if waiting is None:
-            waiting = self.waiting = Unsent(self._protocol.now)
+            waiting = self.waiting = Unsent(self._streams.now)
         waiting.add(parts, size)
         waiting.trailers = trailers
         outbox.count(size)
@@ -159,15 +159,15 @@ class Http2Stream:
         outbox.pump()
 
     def _end(self, trailers: HeaderFields) -> None:
-        outbox = self._protocol.outbox
+        outbox = self._streams.outbox
         outbox.put(frames.headers(self.id, block_of(trailers), outbox.frame, ends=True))
         self._ended()
 
     def _ended(self) -> None:
         """The end has been sent. A client that has more to say is told to stop. Source: RFC 9113 section 8.1."""
-        protocol = self._protocol
-        protocol.outbox.answers += 1
+        streams = self._streams
+        streams.outbox.answers += 1
         if self.state is _OPEN:
-            protocol.reset(self, ErrorCode.NO_ERROR)
+            streams.reset(self, ErrorCode.NO_ERROR)
         else:
-            protocol.forget(self)
+            streams.forget(self)

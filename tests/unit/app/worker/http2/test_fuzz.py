@@ -167,7 +167,7 @@ class Walk:
     def has_credit(self, stream: int, size: int) -> bool:
         """A polite client's account, for which that of the server stands here."""
         found = self.protocol.streams.get(stream)
-        most = min(self.protocol._credit, found.credit if found is not None else self.protocol._credit)
+        most = min(self.protocol._table._credit, found.credit if found is not None else self.protocol._table._credit)
         return size + 11 <= most
 
     def cancel(self) -> None:
@@ -266,7 +266,7 @@ class Walk:
     def check_kept(self) -> None:
         protocol = self.protocol
         assert len(protocol.streams) <= protocol.places_taken <= LIMITS.streams
-        assert set(protocol.paused) <= set(protocol.streams)
+        assert set(protocol._table.paused) <= set(protocol.streams)
         unsent = sum(stream.unsent for stream in protocol.streams.values())
         assert protocol.outbox.unsent == unsent <= 4 * LIMITS.unsent + LARGEST_PART
         # A message that fits the windows goes out at once, whatever waits for the socket.
@@ -276,7 +276,7 @@ class Walk:
     def end(self) -> None:
         self.protocol.close(ErrorCode.NO_ERROR)
         assert not self.protocol.streams
-        assert not self.protocol.paused
+        assert not self.protocol._table.paused
         for call in self.client.calls:
             call.stream.release()
         assert self.protocol.places_taken == 0

@@ -210,7 +210,6 @@ def test_a_silent_client_is_asked_for_a_sign_of_life():
     client = RawClient(RecordingApplication(hold), Http2Limits(keepalive_s=100, keepalive_timeout_s=20))
     assert client.tick(101) is True
     assert client.taken() == []  # nothing is open, so nothing is at stake
-    client.protocol.now = client.now
     client.request(1)
     client.tick(101)
     (ping,) = client.taken()
