@@ -5,6 +5,7 @@
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
+    python -m bench texts           health while large texts are read
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
 
@@ -20,6 +21,7 @@ from bench.grpc import run as grpc
 from bench.plain import run as plain
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
+from bench.texts import run as texts
 from bench.vertex import run as vertex
 from bench.workers import run as workers
 
@@ -28,6 +30,7 @@ FAMILIES = {
     "grpc": grpc.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,
+    "texts": texts.main,
     "vertex": vertex.main,
     "workers": workers.main,
 }

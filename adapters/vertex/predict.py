@@ -34,6 +34,8 @@ from core.inference.tensors import Buffer
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
+# A search is faster than the inflation of bytes: a megabyte in two milliseconds.
+_SEARCHES_BY = 16
 _SIZE = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -92,7 +94,7 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
     """The model that a document with instances names. Its instances cannot be decoded before the model is known."""
     if kind is PayloadKind.V2 or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
         return DEFAULT_TARGET
-    if not names_model(body) or document_form(body) is DocumentForm.V2:
+    if not off_hub(application, len(body) // _SEARCHES_BY, names_model, body) or document_form(body) is DocumentForm.V2:
         return DEFAULT_TARGET
     return off_hub(application, len(body), read_target, body)
 

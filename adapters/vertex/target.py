@@ -16,13 +16,17 @@ import numpy as np
 from core.config.json_fields import shown
 from core.errors import InvalidRequest
 from core.http.payloads.json.text import parse_json
+from core.http.slices.outline import outline_of
+from core.http.slices.slicing import SLICE, Slicing
 from core.inference.tensors import Buffer
 
 _LATEST = -1
 _LAST_VERSION = 2**63 - 1
 # A body without these members cannot name a model; a body with them is parsed to find out.
-_PARAMETERS = re.compile(rb'"parameters"\s*:')
-_NAMES_ONE = re.compile(rb'"(?:model|version)"\s*:')
+_PARAMETERS = re.compile(rb'"parameters"')
+_NAMES_ONE = re.compile(rb'"(?:model|version)"')
+_LONGEST_NAME = len('"parameters"')
+_INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
 _QUOTE, _BACKSLASH = b'"\\'
 _LARGE = 4096
 _ESCAPED = re.compile(rb"\\u00")
@@ -48,9 +52,15 @@ def names_model(body: Buffer) -> bool:
     """Whether the document may name a model or a version, by a search of its text: False is certain, True is not."""
     if len(body) > _LARGE and _is_one_member(body):
         return False
-    if not (_PARAMETERS.search(body) and _NAMES_ONE.search(body)):
-        return _ESCAPED.search(body) is not None
+    if not (_is_found(_PARAMETERS, body) and _is_found(_NAMES_ONE, body)):
+        return _is_found(_ESCAPED, body)
     return True
+
+
+def _is_found(pattern: re.Pattern[bytes], body: Buffer) -> bool:
+    """Whether the pattern is in the text. It is searched part by part, as a search holds the interpreter's lock."""
+    starts = range(0, len(body), SLICE)
+    return any(pattern.search(body, start, start + SLICE + _LONGEST_NAME) is not None for start in starts)
 
 
 def _is_one_member(body: Buffer) -> bool:
@@ -61,7 +71,8 @@ def _is_one_member(body: Buffer) -> bool:
 
 def read_target(body: Buffer) -> Target:
     """The target that the document names, or the default target. Raises InvalidRequest."""
-    document = parse_json(body)
+    outline = outline_of(memoryview(body), _INSTANCES, Slicing(), whole_elements=True) if len(body) > SLICE else None
+    document = parse_json(body) if outline is None else outline.document
     parameters = document.get("parameters") if type(document) is dict else None
     return take_target(dict(parameters)) if type(parameters) is dict else DEFAULT_TARGET
 

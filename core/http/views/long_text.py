@@ -14,7 +14,7 @@ from core.http.slices.slicing import Slicing
 from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import Encoded, ResponsePlan, encode_response
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BYTES, Buffer
 
 # Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
@@ -23,8 +23,8 @@ LONG_NUMBERS = 4 << 20
 LONG_STRINGS = 1 << 20
 # Bytes of an array of strings, which counts references, or of strings in wire form.
 _MANY_STRINGS = 1 << 16
-# A megabyte of JSON.
-_LONG_ANSWER = 1 << 18
+# Four megabytes of JSON.
+_LONG_ANSWER = 1 << 20
 
 
 def is_long(size: int, spec: ModelSpec) -> bool:
@@ -57,9 +57,15 @@ def decode(
 
 def encode(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
     """The body of the v2 response."""
-    if response.nbytes < _LONG_ANSWER or all(plan.form_of(output.name)[0] for output in response.outputs):
-        return encode_response(response, plan, spec)
-    return front_end.bridge.run(encode_response, response, plan, spec)
+    size = response.nbytes
+    if size >= _MANY_STRINGS and any(_is_long(output, size, plan) for output in response.outputs):
+        return front_end.bridge.run(encode_response, response, plan, spec)
+    return encode_response(response, plan, spec)
+
+
+def _is_long(output: OutputTensor, size: int, plan: ResponsePlan) -> bool:
+    """Whether an output of a response of `size` bytes takes long to become JSON."""
+    return (size >= _LONG_ANSWER or output.datatype == "BYTES") and not plan.form_of(output.name)[0]
 
 
 def has_many_strings(request: InferenceRequest) -> bool:

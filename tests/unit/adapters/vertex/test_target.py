@@ -9,6 +9,7 @@ import pytest
 
 from adapters.vertex.target import DEFAULT_TARGET, Target, names_model, read_target, take_target
 from core.errors import InvalidRequest
+from core.http.slices.slicing import SLICE
 
 
 def test_the_targets_members_leave_the_parameters() -> None:
@@ -120,3 +121,14 @@ def test_a_document_without_parameters_has_the_default_target(body: bytes) -> No
 def test_malformed_json_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="failed to parse"):
         read_target(b'{"parameters":{"model":')
+
+
+@pytest.mark.parametrize("before", range(SLICE - 20, SLICE + 2, 3))
+def test_a_long_document_names_its_model(before: int) -> None:
+    text = '{"instances":["' + "x" * before + '","' + "y" * SLICE + '"],"parameters":{"model":"cat"}}'
+    body = text.encode()
+    assert names_model(body)
+    assert read_target(body) == Target("cat")
+    assert not names_model(body.replace(b"model", b"other"))
+    with pytest.raises(InvalidRequest, match="failed to parse"):
+        read_target(body[:-1])

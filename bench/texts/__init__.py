@@ -1,0 +1,1 @@
+"""The benchmark of health while large texts are read."""
