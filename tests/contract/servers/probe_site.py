@@ -329,10 +329,14 @@ class Client:
         return part
 
     def _exactly(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            assert self._receive(), f"the connection ended {size - len(self._buffer)} bytes early"
-        part, self._buffer = self._buffer[:size], self._buffer[size:]
-        return part
+        # Not into the buffer, which would be copied with each part: the server takes a slow reader for a dead one.
+        received = bytearray(self._buffer)
+        while len(received) < size:
+            part = self.socket.recv(1 << 20)
+            assert part, f"the connection ended {size - len(received)} bytes early"
+            received += part
+        self._buffer = bytes(received[size:])
+        return bytes(received[:size])
 
 
 if __name__ == "__main__":
