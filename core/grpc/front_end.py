@@ -17,6 +17,7 @@ from core.grpc.open_streams import OpenStreams, stopping
 from core.grpc.options import GrpcOptions
 from core.grpc.readiness_watch import ReadinessWatch
 from core.grpc.response_counts import ResponseCounts
+from core.grpc.stalled_messages import StalledMessages
 from core.inference.tensors import Buffer
 from core.waiting.deadlines import Deadlines
 
@@ -56,6 +57,7 @@ class GrpcFrontEnd:
         self.tensor_offset = self._decoder.tensor_offset
         self.deadlines: Deadlines = bridge.deadlines
         self.counts = ResponseCounts(methods, self.deadlines)
+        self.stalled = StalledMessages(self.deadlines)
         self.readiness = ReadinessWatch(engine, self.deadlines)
         self.streams = OpenStreams(self.deadlines)
         self.compression = LEVELS[options.compression_level]

@@ -47,6 +47,11 @@ class MessageReader:
         """Whether the bytes taken so far end with the end of a message."""
         return self._body is None and not self._prefix
 
+    @property
+    def received(self) -> int:
+        """How many bytes of the message that is arriving are there."""
+        return len(self._prefix) if self._body is None else PREFIX + self._body.got
+
     def room(self, size: int) -> memoryview | None:
         """Memory for the next bytes of a message, at most `size`; None if the next ones have to be taken."""
         body = self._body

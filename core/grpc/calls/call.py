@@ -91,6 +91,7 @@ class Call:
             return
         message = self._reader.filled(size)
         if message is not None:
+            self.front_end.stalled.remove(self)
             self._receive(message)
 
     def take(self, content: Buffer) -> None:
@@ -110,10 +111,29 @@ class Call:
             limit = front_end.options.max_message_size
             reader = self._reader = MessageReader(limit, front_end.allocate, front_end.tensor_offset)
         try:
-            for message in reader.take(content):
+            messages = reader.take(content)
+            if reader.is_between:
+                self.front_end.stalled.remove(self)
+            else:
+                self.front_end.stalled.add(self)
+            for message in messages:
                 self._receive(message)
         except GrpcError as error:
             self.fail(error)
+
+    @property
+    def received(self) -> int:
+        """How many bytes of an unfinished message have arrived."""
+        return self._reader.received if self._reader is not None else 0
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the client is kept from sending more."""
+        return False
+
+    def stall(self) -> None:
+        """Nothing more of a message has arrived for a long time."""
+        self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not received in time"))
 
     def end(self) -> None:
         if self.ended:
@@ -234,7 +254,9 @@ class Call:
 
     def _end(self, status: Status) -> None:
         self.ended = True
-        self._reader = None
+        if self._reader is not None:
+            self._reader = None
+            self.front_end.stalled.remove(self)
         if self._tick:
             self.front_end.deadlines.remove(self._tick, self)
         self.front_end.counts.count(self.head.method, status)

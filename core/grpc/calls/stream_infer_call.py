@@ -142,6 +142,10 @@ class StreamInferCall(Call):
             or self.unsent > MOST_UNSENT
         )
 
+    @property
+    def is_held_up(self) -> bool:
+        return self._is_paused
+
     def _hold_up(self) -> None:
         if not self._is_paused:
             self._is_paused = True
