@@ -42,18 +42,20 @@ _REFUSALS = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, Unsupporte
 
 
 class _Turn:
-    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn.
+    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn,
+    `failure` an error that ends the whole call when it is its turn.
 
     `size` is the request's size in bytes. A request that was refused has no `decoded`.
     """
 
-    __slots__ = ("_call", "_responses", "decoded", "is_over", "pending", "ready", "size")
+    __slots__ = ("_call", "_responses", "decoded", "failure", "is_over", "pending", "ready", "size")
 
     def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
         self._call = call
         self.decoded = decoded
         self.pending: PendingRequest | None = None
         self.ready: Encoded | None = None
+        self.failure: Exception | None = None
         self.is_over = False
         self.size = size
         self._responses = SingleResponse()
@@ -87,6 +89,7 @@ class StreamInferCall(Call):
     """
 
     __slots__ = (
+        "_failure",
         "_has_ended",
         "_held",
         "_in_flight",
@@ -107,6 +110,7 @@ class StreamInferCall(Call):
         self._in_flight: dict[_Turn, None] = {}
         # What has to be compressed before it is sent.
         self._outbox: deque[Encoded] = deque()
+        self._failure: Exception | None = None
         self._held = 0
         self._has_ended = False
         self._is_paused = False
@@ -137,7 +141,8 @@ class StreamInferCall(Call):
 
     def _is_full(self) -> bool:
         return (
-            len(self._in_flight) >= self.front_end.options.stream_requests
+            self._failure is not None
+            or len(self._in_flight) >= self.front_end.options.stream_requests
             or self._held > MOST_HELD
             or self.unsent > MOST_UNSENT
         )
@@ -260,10 +265,10 @@ class StreamInferCall(Call):
         return encode_stream_response(response, decoded.plan, decoded.model.spec, final=turn.is_over)
 
     def _failed(self, turn: _Turn, identifier: str, error: Exception) -> Encoded | None:
-        """The message for a request that failed; None if the whole call ends with the error."""
+        """The message for a request that failed; None if the whole call ends with the error, after those before it."""
         is_refusal = isinstance(error, _REFUSALS)
         if not is_refusal and self._ends_at_error():
-            self.fail(error, identifier)
+            turn.failure = error
             return None
         return self._error_message(error, identifier, None if is_refusal else turn)
 
@@ -286,16 +291,28 @@ class StreamInferCall(Call):
         if turn.is_decoupled:
             if encoded is not None:
                 self._write(encoded)
+            elif turn.failure is not None:
+                self._end_with(turn.failure)
             return
         turn.ready = encoded
         if encoded is not None:
             self._held += encoded[1]
         turns = self._turns
         while turns and turns[0].is_over:
-            ready = turns.popleft().ready
-            if ready is not None:
-                self._held -= ready[1]
-                self._write(ready)
+            first = turns.popleft()
+            if first.ready is not None:
+                self._held -= first.ready[1]
+                self._write(first.ready)
+            elif first.failure is not None:
+                self._end_with(first.failure)
+
+    def _end_with(self, failure: Exception) -> None:
+        """End the call with an error, after the messages that are still being compressed."""
+        self._turns.clear()
+        if self._outbox or self._is_deflating:
+            self._failure = failure
+        else:
+            self.fail(failure)
 
     def _write(self, encoded: Encoded) -> None:
         if self.head.response_encoding is IDENTITY:
@@ -314,6 +331,8 @@ class StreamInferCall(Call):
                 self._is_deflating = True
                 self.busy += 1
                 self.front_end.spawn(self._deflate_elsewhere, parts, size)
+        if self._failure is not None and not self._is_deflating:
+            self.fail(self._failure)
 
     def _deflate_elsewhere(self, parts: list[Buffer], size: int) -> None:
         try:

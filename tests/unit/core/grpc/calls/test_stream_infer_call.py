@@ -186,6 +186,40 @@ def test_with_triton_grpc_error_the_first_failure_ends_the_call_and_cancels_the_
     with_client(engine, test)
 
 
+def test_with_triton_grpc_error_requests_before_the_failure_are_answered_first() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
+        send(client, stream, "a", "bad", "c")
+        until(lambda: len(engine.kept) == 3)
+        bad = engine.kept.pop("bad")
+        bad.on_response(InferenceResponse("simple", 3, [], id="bad", error=BackendFailed("no")))
+        engine.answer("c")
+        assert not stream.has_ended
+        engine.answer("a")
+        assert ids(stream) == ["a"]
+        assert (stream.status, stream.message) == (INTERNAL, "no")
+        assert stream.releases == 1
+
+    with_client(engine, test)
+
+
+@pytest.mark.parametrize("count", [1000, 100_000])
+def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(count: int) -> None:
+    def test(client: Client) -> None:
+        metadata = {"triton_grpc_error": "true", "grpc-accept-encoding": "gzip"}
+        stream = client.begin("ModelStreamInfer", metadata)
+        send(client, stream, "a", "b", count=count)
+        send(client, stream, "bad")
+        until(lambda: stream.releases)
+        found = [stream_response(zlib.decompress(message, 31)) for _, message in stream.frames]
+        assert [each.infer_response.id for each in found] == ["a", "b"]
+        assert (stream.status, stream.message) == (INTERNAL, "no")
+
+    with_client(FakeEngine(failing(BackendFailed("no"))), test, GrpcOptions(compression_level="low"))
+
+
 def test_a_client_that_goes_away_cancels_each_of_its_requests_once() -> None:
     engine = SlowEngine()
 
