@@ -64,6 +64,8 @@ def grpc_options(settings: ServerSettings) -> GrpcOptions:
         reflection=settings.grpc_reflection,
         log_settings=log_settings(settings),
         log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
+        log_access=settings.log_access != "false",
+        log_probes=settings.log_access == "all",
     )
 
 

@@ -21,9 +21,9 @@ LARGEST_MESSAGE = 2147483647
 class GrpcOptions:
     """`max_message_size` is in bytes, of one message without its prefix. `header_forward_pattern` matches a part of a
     metadata name, ignoring case; empty forwards nothing. `compression_level` is one of `LEVELS`. `reflection` tells
-    clients the services and their messages. `trace_settings` and `log_settings` are shown as they are. `log_calls` logs
-    a line for each call. `stream_requests` is how many requests of one stream may be in flight: a client that sends
-    more waits.
+    clients the services and their messages. `stream_requests` is how many requests of one stream may be in flight: a
+    client that sends more waits. `trace_settings` and `log_settings` are shown as they are. `log_calls` logs a line for
+    each call as it begins, `log_access` one after its end; health calls only with `log_probes`.
 
     Raises ConfigInvalid.
     """
@@ -37,6 +37,8 @@ class GrpcOptions:
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
     log_calls: bool = False
+    log_access: bool = False
+    log_probes: bool = False
     header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class LoggingSettings:
         "false",
         "log-access",
         _ACCESS,
-        "Whether HTTP requests are logged after their responses, with status, duration, request id, model and batch "
+        "Whether requests are logged after their responses, with status, duration, request id, model and batch "
         "size: true logs all but health probes and scrapes of metrics, all logs those, too.",
         section=_SECTION,
         own=True,

@@ -22,6 +22,7 @@ from core.grpc.header_sections import OK, ONLY_OK, error_trailers
 from core.grpc.message_reader import PREFIX, Message, MessageReader
 from core.grpc.status import GrpcError, Status, log_error, status_of
 from core.grpc.transport import Stream
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -47,10 +48,23 @@ class Call:
     * `drained()`: as in Receiver.
 
     `ended`: the client has its status, or has gone. `busy` counts what still runs for the call: its place at the server
-    is free when it is 0, too. `started`: a header section was sent.
+    is free when it is 0, too. `started`: a header section was sent. `response` is what the access log tells of an
+    inference.
     """
 
-    __slots__ = ("_reader", "_stream", "_tick", "busy", "ended", "front_end", "head", "started")
+    __slots__ = (
+        "_began_ns",
+        "_client",
+        "_reader",
+        "_stream",
+        "_tick",
+        "busy",
+        "ended",
+        "front_end",
+        "head",
+        "response",
+        "started",
+    )
 
     def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
         self.front_end = front_end
@@ -61,6 +75,12 @@ class Call:
         self.ended = False
         self.busy = 0
         self._tick = 0
+        self.response: InferenceResponse | None = None
+        self._began_ns = 0
+        self._client = ""
+        if front_end.access_log is not None:
+            self._began_ns = front_end.access_log.now()
+            self._client = stream.peer
         if head.timeout_s is not None:
             self._tick = front_end.deadlines.add(head.timeout_s, self)
 
@@ -260,8 +280,17 @@ class Call:
         if self._tick:
             self.front_end.deadlines.remove(self._tick, self)
         self.front_end.counts.count(self.head.method, status)
+        if self._began_ns:
+            self._log_access(status)
         if not self.busy:
             self._release()
+
+    def _log_access(self, status: Status) -> None:
+        log, head = self.front_end.access_log, self.head
+        is_probe = head.method is not None and head.method.group == "health"
+        if log is not None and (log.logs_probes or not is_probe):
+            log.ended(self._client, head.path, status, self._began_ns, self.response)
+        self.response = None
 
     def _release(self) -> None:
         # The stream refers to this call as its receiver.

@@ -72,6 +72,8 @@ class InferCall(UnaryCall):
         self._pending = None
         if not self.ended:
             assert decoded is not None
+            if self.front_end.access_log is not None:
+                self.response = response
             if response.error is not None:
                 self.fail(response.error, response.id)
             else:

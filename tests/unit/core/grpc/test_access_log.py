@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from core.errors import BackendFailed
+from core.grpc.options import GrpcOptions
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
+from tests.unit.core.grpc.grpc_client import Client, with_client
+from tests.unit.core.grpc.infer_messages import echo, infer_request
+from tests.unit.fake_engine import FakeEngine
+
+PATH = "/inference.GRPCInferenceService/"
+
+
+def respond(request: InferenceRequest) -> InferenceResponse:
+    if request.id == "bad":
+        return InferenceResponse.failed(request, BackendFailed("no"))
+    return echo(request)
+
+
+def lines(caplog: pytest.LogCaptureFixture, options: GrpcOptions) -> list[str]:
+    """The lines of some calls, without their durations."""
+    caplog.set_level(1)
+
+    def test(client: Client) -> None:
+        client.call("ModelInfer", infer_request("r 1"))
+        client.call("ModelInfer", infer_request("bad"))
+        client.call("ServerLive")
+        client.begin("Nope")
+        gone = client.begin("ModelStreamInfer")
+        assert gone.receiver is not None
+        gone.receiver.cancel()
+
+    with_client(FakeEngine(respond), test, options)
+    records = [record for record in caplog.records if record.name == "trident.access"]
+    assert all(record.__dict__["duration_ms"] >= 0 for record in records)
+    return [re.sub(r"duration_ms=[0-9.]+", "", record.getMessage()) for record in records]
+
+
+def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    assert lines(caplog, GrpcOptions()) == []
+    written = lines(caplog, GrpcOptions(log_access=True))
+    assert written == [
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" OK  request_id={json.dumps("r 1")} model=simple version=3',
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" INTERNAL  request_id=bad model=simple',
+        f'127.0.0.1 "gRPC {PATH}Nope" UNIMPLEMENTED ',
+        f'127.0.0.1 "gRPC {PATH}ModelStreamInfer" CANCELLED ',
+    ]
+
+
+def test_health_calls_are_logged_if_all_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    written = lines(caplog, GrpcOptions(log_access=True, log_probes=True))
+    assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK ' in written
