@@ -43,6 +43,7 @@ class AccessLog:
                 fields |= {name.removeprefix("timing_"): value for name, value in answer.times.parameters().items()}
         text = "".join([f" {name}={_plain(value)}" for name, value in fields.items()])
         path = path[:_LONGEST]
+        client = client.rpartition(":")[0] or client  # without the port, as HTTP's lines
         extra = {"client": client, "method": "gRPC", "path": path, "status": status.name, **fields}
         _log.info('%s "gRPC %s" %s%s', client, path, status.name, text, extra=extra)
 

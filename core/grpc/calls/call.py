@@ -202,7 +202,7 @@ class Call:
                 message = self.front_end.bridge.run(self.inflate, content)
                 if not self.ended:
                     self.on_message(message)
-        except (GrpcError, MemoryError) as error:
+        except Exception as error:  # the request boundary: whatever goes wrong becomes the status of the call
             self.fail(error)
         finally:
             self.free()

@@ -338,7 +338,7 @@ class StreamInferCall(Call):
         try:
             if not self.ended:
                 self.send(*self.front_end.bridge.run(self.deflate, parts, size))
-        except MemoryError as error:
+        except Exception as error:  # the request boundary, of responses
             self.fail(error)
         finally:
             self._is_deflating = False

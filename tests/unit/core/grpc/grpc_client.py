@@ -29,7 +29,7 @@ def frame(message: bytes, flag: int = 0) -> bytes:
 class ClientStream:
     """One call. `window` is how many bytes the client takes; the rest is unsent until `take_all`."""
 
-    peer = "127.0.0.1"
+    peer = "127.0.0.1:50000"
 
     def __init__(self, window: int = 1 << 40) -> None:
         self.window = window
