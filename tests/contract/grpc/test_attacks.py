@@ -1,0 +1,110 @@
+"""Attacks on the gRPC port: each ends in a GOAWAY, other clients are served meanwhile, and the log has no traceback.
+
+Source: docs/grpc.md "Attacks on HTTP/2"; tests/unit/app/worker/http2/test_attacks.py has all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import grpc
+import pytest
+
+from app.worker.http2 import frames
+from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, frame
+from tests.contract.grpc.grpc_requests import LIMIT_S, simple_message, stub_of
+from tests.contract.grpc.raw_connection import raw_connection
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
+from tests.unit.app.worker.http2.test_fuzz import RECORDED, changed
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+FRAMES = 20_000
+IDS = range(1, 2 * FRAMES, 2)
+FAULTY_CONNECTIONS = 500
+
+
+@contextmanager
+def served_meanwhile(server: ServerProcess) -> Iterator[None]:
+    """Another client is answered all the time."""
+    failed: list[grpc.RpcError] = []
+    answered = 0
+    stop = threading.Event()
+
+    def ask() -> None:
+        nonlocal answered
+        try:
+            with stub_of(server) as stub:
+                while not stop.is_set() or not answered:
+                    stub.ModelInfer(simple_message(), timeout=LIMIT_S)
+                    answered += 1
+        except grpc.RpcError as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        asking.join()
+    assert not failed
+    assert answered
+    assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(
+            [headers_frame(id) + frames.rst_stream(id, ErrorCode.CANCEL) for id in IDS], id="rapid reset CVE-2023-44487"
+        ),
+        pytest.param([headers_frame(id) + frames.window_update(id, 0) for id in IDS], id="MadeYouReset CVE-2025-8671"),
+        pytest.param(
+            [headers_frame(1, REQUEST_BLOCK, 0), *[frame(CONTINUATION, 0, 1, b"\0\1a\1b")] * FRAMES],
+            id="CONTINUATION flood CVE-2024-27316",
+        ),
+        pytest.param([frame(SETTINGS, 0, 0)] * FRAMES, id="SETTINGS flood"),
+        pytest.param([frame(PING, 0, 0, bytes(8))] * FRAMES, id="PING flood"),
+        pytest.param([frame(frames.PRIORITY, 0, 1, bytes(5))] * FRAMES, id="PRIORITY flood"),
+        pytest.param([headers_frame(1), *[frame(DATA, 0, 1)] * FRAMES], id="empty DATA flood"),
+        pytest.param([frames.window_update(0, 1)] * FRAMES, id="WINDOW_UPDATE flood"),
+        pytest.param([frame(HEADERS, 5, id, b"\x82") for id in IDS], id="malformed requests"),
+        pytest.param([headers_frame(1, b"\x82" * 16000)], id="HPACK bomb"),
+    ],
+)
+def test_an_attack_ends_its_connection_alone(server: ServerProcess, parts: list[bytes]):
+    with served_meanwhile(server), raw_connection(server) as attacker:
+        with contextlib.suppress(ConnectionError):  # the server may have closed it
+            attacker.send(*parts)
+        _, _, content = attacker.next(GOAWAY)
+        assert int.from_bytes(content[4:8], "big") == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_connections_with_faults(server: ServerProcess):
+    """Recorded connections of grpcio's client, with a few bytes changed."""
+    random = Random(0)
+    with served_meanwhile(server):
+        for _ in range(FAULTY_CONNECTIONS):
+            connection = socket.create_connection((HOST, server.grpc_port), timeout=LIMIT_S)
+            with connection, contextlib.suppress(ConnectionError):
+                connection.sendall(changed(random.choice(RECORDED).read_bytes(), random))
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+
+def test_half_open_connections_leave_others_their_places(server: ServerProcess):
+    with contextlib.ExitStack() as opened, served_meanwhile(server):
+        for sent in (b"", frames.PREFACE[:10], frames.PREFACE):
+            for _ in range(50):
+                sock = opened.enter_context(socket.create_connection((HOST, server.grpc_port)))
+                sock.sendall(sent)
