@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from app.worker.http2.reset_streams import ResetStreams
+
+
+def test_the_latest_are_known():
+    streams = ResetStreams(3)
+    for id in (1, 3, 5, 7):
+        streams.add(id)
+    assert [id for id in range(10) if id in streams] == [3, 5, 7]
