@@ -51,6 +51,7 @@ def grpc_ports(
         tls=_tls(settings),
         max_age_s=_seconds(settings.grpc_max_connection_age),
         age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
+        shares_memory=allocate is not None,
     )
     return {place[1]: port}
 

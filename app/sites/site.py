@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Http2Port:
     """What an HTTP/2 port serves. `tls` is None for plain text.
 
+    `shares_memory`: messages and answers may lie in memory that is shared with the engine.
     A connection is told to end after about `max_age_s` seconds, and ends `age_grace_s` seconds later at the latest.
     """
 
@@ -34,6 +35,7 @@ class Http2Port:
     tls: SSLContext | None = None
     max_age_s: float = math.inf
     age_grace_s: float = math.inf
+    shares_memory: bool = False
 
 
 class Site(Protocol):

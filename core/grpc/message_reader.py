@@ -32,7 +32,7 @@ class MessageReader:
     that the reader is of no use.
     """
 
-    __slots__ = ("_allocate", "_body", "_compressed", "_limit", "_offset", "_prefix")
+    __slots__ = ("_allocate", "_body", "_compressed", "_limit", "_offset", "_prefix", "_slow")
 
     def __init__(self, limit: int, allocate: Allocate | None, offset: Callable[[int], int]) -> None:
         self._limit = limit
@@ -41,6 +41,7 @@ class MessageReader:
         self._prefix = bytearray()
         self._compressed = False
         self._body: RequestBody | None = None
+        self._slow: RequestBody | None = None
 
     @property
     def is_between(self) -> bool:
@@ -69,8 +70,15 @@ class MessageReader:
         body.got += size
         if body.got < body.length:
             return None
-        self._body = None
+        self._body = self._slow = None
         return Message(self._compressed, body.memory)
+
+    def leave_shared(self) -> None:
+        """Move the message that was already being received at the last call out of the memory of `allocate`, as its
+        client is slow. Raises MemoryError."""
+        if self._body is not None and self._body is self._slow:
+            self._body.leave_shared()
+        self._slow = self._body
 
     def take(self, content: Buffer) -> list[Message]:
         """The messages that end within `content`. It is copied."""

@@ -40,6 +40,10 @@ class Receiver(Protocol):
     def take(self, content: Buffer) -> None:
         """The next bytes, in order. `content` is valid during the call only, unless it is `bytes`."""
 
+    def leave_shared(self) -> None:
+        """Called every few seconds: a message of which the beginning was there the last time must not stay in memory
+        that others may need. Raises MemoryError."""
+
     def end(self) -> None:
         """The client has sent everything."""
 

@@ -20,6 +20,7 @@ from app.worker.http2.outbox import Outbox
 from app.worker.http2.protocol import Http2Protocol
 from app.worker.http2.service import Http2Service
 from app.worker.http2.tls import TlsSocket
+from app.worker.http2.unsent import copy_of
 from app.worker.phase import Phase
 from app.worker.response_parts import drop_sent
 from core.inference.tensors import Buffer
@@ -37,6 +38,8 @@ _IOV_MAX = 1024
 # How long a client may take to read the end of the connection, and how much it may send meanwhile.
 _LINGER_S = 2.0
 _MAX_DISCARDED = 64 << 20
+# How long a client that sends or reads slowly may occupy memory shared with the engine; twice that at most.
+_SHARED_S = 2.0
 
 
 class Http2Connection:
@@ -51,6 +54,7 @@ class Http2Connection:
         "_dies_at",
         "_discarded",
         "_is_draining",
+        "_left_shared",
         "_protocol",
         "_readable",
         "_reads",
@@ -76,7 +80,7 @@ class Http2Connection:
         self._protocol = Http2Protocol(port.limits, port.application, self._flush_soon, now, name, service.unsent)
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
-        self._since = self.idle_since = now
+        self._since = self.idle_since = self._left_shared = now
         self._ages_at = now + service.longest_life_s()
         self._dies_at = NEVER
         self._discarded = 0
@@ -275,6 +279,8 @@ class Http2Connection:
             self._finish()
         elif self._unsent_size and now - self._since > self._service.port.limits.stall_s:
             self._lost(TimeoutError("the client did not take its answers"))
+        elif self._service.port.shares_memory and now - self._left_shared > _SHARED_S:
+            self._leave_shared(now)
         elif now > self._ages_at:
             self._ages_at = NEVER
             self._dies_at = now + self._service.port.age_grace_s
@@ -282,6 +288,15 @@ class Http2Connection:
         elif now > self._dies_at:
             self._cancel_all(ErrorCode.NO_ERROR, "max_age")
             self._finish()
+
+    def _leave_shared(self, now: float) -> None:
+        self._left_shared = now
+        try:
+            self._protocol.leave_shared()
+            if self._unsent_size:
+                self._unsent = [copy_of(memoryview(part)) for part in self._unsent]
+        except MemoryError:
+            log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._protocol.peer)
 
     def has_streams(self) -> bool:
         return self.phase is Phase.APPLICATION and bool(self._protocol.streams)

@@ -19,6 +19,9 @@ class Nobody:
     def take(self, content: Buffer) -> None:
         pass
 
+    def leave_shared(self) -> None:
+        pass
+
     def end(self) -> None:
         pass
 

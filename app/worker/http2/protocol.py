@@ -196,6 +196,14 @@ class Http2Protocol:
         self._put(self._keepalive.due(now, self.last_received, idle=not self.streams))
         return not self._keepalive.has_failed(now) and not self.is_finished
 
+    def leave_shared(self) -> None:
+        """Move what has waited since the last time out of memory that others may need: messages of a client that sends
+        slowly, and answers to one that reads slowly. Raises MemoryError."""
+        for stream in self.streams.values():
+            stream.receiver.leave_shared()
+            if stream.waiting is not None:
+                stream.waiting.copy()
+
     def drain(self) -> None:
         """Ask the client for no more streams; refuse them after a round trip."""
         self._put(self._drain.begin(self._table.now))

@@ -9,6 +9,11 @@ from core.grpc.transport import HeaderFields
 from core.inference.tensors import Buffer
 
 
+def copy_of(part: memoryview) -> memoryview:
+    """The part itself if it is a copy already."""
+    return part if isinstance(part.obj, bytes) else memoryview(bytes(part))
+
+
 class Unsent:
     """DATA that waits for a window or for the socket, and the trailers that follow it.
 
@@ -26,6 +31,10 @@ class Unsent:
     def add(self, parts: Sequence[Buffer], size: int) -> None:
         self._parts += [memoryview(part) for part in parts]
         self.size += size
+
+    def copy(self) -> None:
+        """Keep copies, and let go of the memory that the parts lie in, which others may need. Raises MemoryError."""
+        self._parts = deque(copy_of(part) for part in self._parts)
 
     def cut(self, size: int) -> list[Buffer]:
         """Take off the next `size` bytes."""

@@ -155,6 +155,10 @@ class Call:
         """Nothing more of a message has arrived for a long time."""
         self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not received in time"))
 
+    def leave_shared(self) -> None:
+        if self._reader is not None:
+            self._reader.leave_shared()
+
     def end(self) -> None:
         if self.ended:
             return

@@ -60,6 +60,9 @@ class Call:
     def take(self, content: Buffer) -> None:
         self.content += content
 
+    def leave_shared(self) -> None:
+        self.events.append("leave_shared")
+
     def end(self) -> None:
         self.events.append("end")
         self._answer(self)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
+import numpy as np
 import pytest
 
 from app.sites.site import Http2Port
@@ -188,6 +190,29 @@ def test_a_client_that_takes_nothing_for_too_long_is_disconnected(bench: MakeBen
     assert made.connections.open
     made.pass_time(2.0)
     assert not made.connections.open
+
+
+def test_answers_to_a_slow_client_leave_memory_that_others_need(bench: MakeBench) -> None:
+    memory = np.arange(LARGE // 4, dtype=np.int32)
+    freed = weakref.ref(memory)
+    answers = [memory]
+
+    def send_shared(call: Call) -> None:
+        part = answers.pop()
+        call.stream.send(HEADERS, (part.view(np.uint8).data,), LARGE, TRAILERS)
+
+    made = bench(RecordingApplication(answer=send_shared), shares_memory=True)
+    client = wide_client(made)
+    client.request(1)
+    until(lambda: client.connection.is_held_up())
+    del memory
+    assert freed() is not None
+    made.pass_time(3.0)
+    assert freed() is None
+    assert made.application.calls[0].events == ["end", "leave_shared"]
+    found = client.frames_until(ends(1))
+    content = b"".join(frame.content for frame in found if frame.kind == frames.DATA)
+    assert content == np.arange(LARGE // 4, dtype=np.int32).tobytes()
 
 
 def test_the_calls_of_a_client_that_disconnects_are_cancelled(bench: MakeBench) -> None:
