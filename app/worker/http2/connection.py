@@ -141,9 +141,7 @@ class Http2Connection:
         while self.phase is _OPEN:
             room = protocol.room()
             if room is not None:
-                size = sock.recv_into(room)
-                if size:
-                    protocol.filled(size)
+                size = self._fill(room)
             else:
                 content = sock.recv(_RECEIVE_SIZE)
                 size = len(content)
@@ -155,6 +153,26 @@ class Http2Connection:
                 break
         if self._unsent_size:
             self._stop_questions()
+
+    def _fill(self, room: memoryview) -> int:
+        """Receive the rest of a large frame into the memory of its call, and what follows it, in one system call.
+
+        Returns the number of bytes. Raises as `_read`.
+        """
+        sock, protocol = self._sock, self._protocol
+        if isinstance(sock, TlsSocket):
+            size = sock.recv_into(room)
+            if size:
+                protocol.filled(size)
+            return size
+        behind = self._service.behind
+        size = sock.recvmsg_into((room, behind))[0]
+        own = min(size, len(room))
+        if own:
+            protocol.filled(own)
+        if size > own:
+            protocol.receive(bytes(behind[: size - own]))
+        return size
 
     def _shake_hands(self, tls: TlsSocket) -> None:
         tls.shake_hands()

@@ -34,7 +34,7 @@ from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 
 _OPEN = StreamState.OPEN
-_DIRECT = 65536  # content of one frame from which on it is received into the call's own memory
+_DIRECT = 8192  # content of one frame from which on it is received into the call's own memory
 _PADDING = 261  # and priority of HEADERS
 _COPIED = 4096  # content up to this size is passed on as bytes of its own
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8}

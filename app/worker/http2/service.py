@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from app.worker.http2.connection import Http2Connection
 
 
+# What may be received behind the rest of a large frame: the head of the next one above all.
+_BEHIND = 4096
+
+
 class Http2Service:
     """One application on one listening address, and the connections whose answers wait to be sent. Hub thread only.
 
@@ -28,6 +32,7 @@ class Http2Service:
         connections.applications.append(port.application)
         self.clock = connections.clock
         self.unsent = UnsentTotal(port.limits.unsent_in_all)
+        self.behind = memoryview(bytearray(_BEHIND))
         self._loop = gevent.get_hub().loop
         self._due: dict[Http2Connection, None] = {}
 
