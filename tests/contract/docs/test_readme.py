@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -38,6 +39,13 @@ class Example:
     def label(self) -> str:
         return f"{self.language}: {self.text.splitlines()[0][:60]}"
 
+    def at(self, addresses: Mapping[str, str]) -> Example:
+        """The example with the addresses of running servers in place of those that it names."""
+        text = self.text
+        for written, real in addresses.items():
+            text = text.replace(written, real)
+        return replace(self, text=text)
+
 
 def examples(markdown: str) -> list[Example]:
     blocks = BLOCK.findall(markdown)
@@ -62,10 +70,9 @@ def same(answer: str, expected: str) -> bool:
     return all(abs(float(one) - float(other)) <= TOLERANCE for one, other in pairs)
 
 
-def run(example: Example, server: ServerProcess) -> str:
-    """Run the example with `server`. Returns its output."""
-    text = example.text.replace(ADDRESS, server.address).replace(GRPC_ADDRESS, f"{HOST}:{server.grpc_port}")
-    command = ["bash", "-euc", text] if example.language == "bash" else [sys.executable, "-c", text]
+def run(example: Example) -> str:
+    """Run the example. Returns its output."""
+    command = ["bash", "-euc", example.text] if example.language == "bash" else [sys.executable, "-c", example.text]
     # No proxy between two processes on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     finished = subprocess.run(
@@ -80,7 +87,7 @@ def run(example: Example, server: ServerProcess) -> str:
 def test_example_answers_as_written(example: Example, server: ServerProcess) -> None:
     if example.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    answer = run(example, server)
+    answer = run(example.at({ADDRESS: server.address, GRPC_ADDRESS: f"{HOST}:{server.grpc_port}"}))
     assert same(answer, example.answer), answer
 
 

@@ -60,7 +60,8 @@ class Platforms(ServerProcess):
         """The last line of the access log about `path`, as soon as it is written."""
 
         def found() -> list[dict[str, Any]]:
-            events = [json.loads(line) for line in self.log_text().splitlines()]
+            # The last line may not be whole yet.
+            events = [json.loads(line) for line in self.log_text().split("\n")[:-1]]
             return [event for event in events if event["logger"] == "trident.access" and event["path"] == path]
 
         return until(found, lambda: f"{path} is not in the log")[-1]

@@ -34,10 +34,7 @@ def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> It
 def test_example_answers_as_written(example: Example, container: VertexContainer) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    asked = Example(
-        example.language, example.text.replace("localhost:8080", f"{HOST}:{container.port}"), example.answer
-    )
-    answer = run(asked, "")
+    answer = run(example.at({"localhost:8080": f"{HOST}:{container.port}"}))
     assert same(answer, example.answer), answer
 
 
