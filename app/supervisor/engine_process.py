@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
+from app.process.interpreter_lock import share_interpreter_lock
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
 from app.sites.metrics_log import make_metrics_log
@@ -66,6 +67,7 @@ class EngineProcess:
         signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
+        share_interpreter_lock()
         tempfile.tempdir = str(self._directory.new_files())
         load_log = LoadLog(self._directory.loads)
         engine = make_engine(self._options(load_log), on_fatal=self._fail)

@@ -20,6 +20,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.heap import IdleTrim, keep_freed_memory
+from app.process.interpreter_lock import share_interpreter_lock
 from app.process.stray_messages import log_hub_failures
 from app.sites.plain import PlainSite
 from app.sites.site import Site
@@ -73,6 +74,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         # Header names with underscores are accepted here; StrictRequest keeps them out of the environ.
         self.cfg.set("header_map", "dangerous")
         keep_freed_memory()
+        share_interpreter_lock()
         self._stop = Event()
         self._stop_asked: Any = None
         super().init_process()
