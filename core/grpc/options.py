@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
 from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.frontend.header_pattern import header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 from core.grpc.compression import LEVELS
 
@@ -44,12 +45,6 @@ class GrpcOptions:
     def __post_init__(self) -> None:
         if self.compression_level not in LEVELS:
             raise ConfigInvalid(f"'{self.compression_level}' is no compression level, one of {', '.join(LEVELS)}")
-        if not self.header_forward_pattern:
-            return
-        try:
-            pattern = re.compile(self.header_forward_pattern, re.IGNORECASE)
-        except re.error as error:
-            raise ConfigInvalid(
-                f"--grpc-header-forward-pattern is not a regular expression: '{self.header_forward_pattern}': {error}"
-            ) from error
-        object.__setattr__(self, "header_pattern", pattern)
+        object.__setattr__(
+            self, "header_pattern", header_pattern("grpc-header-forward-pattern", self.header_forward_pattern)
+        )

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.errors import ConfigInvalid
 from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.frontend.header_pattern import header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 
 
@@ -32,12 +32,6 @@ class HttpOptions:
     header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        if not self.header_forward_pattern:
-            return
-        try:
-            pattern = re.compile(self.header_forward_pattern, re.IGNORECASE)
-        except re.error as error:
-            raise ConfigInvalid(
-                f"--http-header-forward-pattern is not a regular expression: '{self.header_forward_pattern}': {error}"
-            ) from error
-        object.__setattr__(self, "header_pattern", pattern)
+        object.__setattr__(
+            self, "header_pattern", header_pattern("http-header-forward-pattern", self.header_forward_pattern)
+        )
