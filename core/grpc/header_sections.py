@@ -54,7 +54,7 @@ def http_refusal(status: int) -> HeaderFields:
 
 
 def percent_encoded(message: str) -> bytes:
-    """A message as `grpc-message` carries it: printable ASCII but for %, of bounded length, cut between characters.
+    """A message as `grpc-message` carries it: printable ASCII except %, of bounded length, cut between characters.
 
     A lone surrogate becomes a question mark.
     """

@@ -103,7 +103,7 @@ class Application(Protocol):
         """Names of the fields whose values change from request to request, such as `grpc-timeout`."""
 
     def parse_head(self, fields: Fields) -> Any:
-        """What a request's header section says, but for its volatile fields.
+        """What a request's header section says, without its volatile fields.
 
         Pure: the server remembers the result by the fields, and shares it between streams. The server has checked the
         fields by RFC 9113 section 8, so `:method` is there, and `:scheme` and `:path` unless the method is CONNECT.
@@ -115,8 +115,8 @@ class Application(Protocol):
     def open(self, stream: Stream, head: Any) -> Receiver:
         """A client began a stream. `head` is the result of `parse_head` or of `with_volatile`.
 
-        An answer to what is no gRPC should have DATA that says so: a person reads it, and the stream keeps its place
-        until the client has taken it.
+        The answer to a request that is not gRPC should have DATA that says so: a person reads it, and the stream keeps
+        its place until the client has taken it.
         """
 
     def begin_exit(self) -> None:

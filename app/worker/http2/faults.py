@@ -1,4 +1,4 @@
-"""What a client did wrong, as exceptions. They do not leave the layer, but for the end of a connection."""
+"""What a client did wrong, as exceptions. Only those that end the connection leave the layer."""
 
 from __future__ import annotations
 

@@ -71,6 +71,6 @@ def _unpadded(id: int, flags: int, content: bytes) -> bytes:
 
 
 def check_dependency(id: int, priority: bytes) -> None:
-    """Priorities are ignored, but for this. Source: RFC 7540 section 5.3.1."""
+    """The one rule of priorities that counts; the rest of them is ignored. Source: RFC 7540 section 5.3.1."""
     if int.from_bytes(priority[:4], "big") & LARGEST_WINDOW == id:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")

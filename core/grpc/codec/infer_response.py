@@ -1,7 +1,7 @@
 """An InferenceResponse as a ModelInferResponse, alone or in a ModelStreamInferResponse.
 
-The bytes before the tensors are the same for all responses of a model whose outputs have one form, but for the id: they
-are written once. Large tensors are sent from where they are.
+The bytes before the tensors are written once for all responses of a model whose outputs have one form: only the id
+differs. Large tensors are sent from where they are.
 Source: docs/spec/grpc.md section 3 "Response", section 4.
 """
 
