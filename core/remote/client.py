@@ -18,6 +18,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.observability.logging import change_log, log_levels
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
 from core.remote.engine_state import EngineState, engine_down
@@ -101,6 +102,12 @@ class RemoteEngine:
         connection = self._connection
         return connection.allocate(size) if connection is not None else None
 
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no request uses; it takes milliseconds."""
+        connection = self._connection
+        if connection is not None:
+            connection.release_memory()
+
     # --- driven by the link
 
     @property
@@ -166,6 +173,8 @@ class RemoteEngine:
         if state.generation != self._state.generation:
             self._models = {}
         self._state = state
+        if state.log is not None and state.log != log_levels():
+            change_log(state.log)
         if state.phase.name not in _STILL_LOADING:
             self._is_recovering = False
 
@@ -227,6 +236,7 @@ class RemoteEngine:
     load_directory = _asked(Engine.load_directory)
     unload_model = _asked(Engine.unload_model)
     is_model_ready = _asked(Engine.is_model_ready)
+    change_log = _asked(Engine.change_log)
     metrics = _asked(Engine.metrics)
 
     def is_live(self) -> bool:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.observability.logging import LogLevels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """`generation` changes whenever another set of model versions serves."""
+    """`generation` changes whenever another set of model versions serves. `log` is None if nothing is known
+    of it.
+    """
 
     live: bool
     ready: bool
     generation: int
     phase: ServingPhase
+    log: LogLevels | None = None
 
 
 def engine_down(reason: str) -> EngineState:

@@ -18,26 +18,27 @@ from core.errors import ServerError
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
 from core.inference.tensors import Buffer
+from core.interprocess.frames import BadFrame, Frame, FrameReader, frame
+from core.interprocess.outbox import Outbox
+from core.interprocess.page_allocator import PageAllocator
+from core.interprocess.shared_memory_block import SharedMemoryBlock
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter, failed_response
-from core.remote.memory.page_allocator import PageAllocator
-from core.remote.memory.shared_memory_block import SharedMemoryBlock
-from core.remote.transport.frames import (
+from core.remote.transport.frame_kinds import (
+    ACK,
     CALL,
     CANCEL,
     HELLO,
     RELEASE,
     REQUEST,
     RESULT,
+    STREAMED,
     TO_ENGINE,
     VERSION,
-    BadFrame,
-    Frame,
-    FrameReader,
-    frame,
 )
-from core.remote.transport.outbox import Outbox
+from core.remote.transport.tensor_block import LARGE
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -50,6 +51,8 @@ _MOST_DESCRIPTORS = 4
 _MOST_BEFORE_GREETING = 4096
 OnCall = Callable[["FrontEnd", int, memoryview], None]
 OnBlocked = Callable[["FrontEnd", bool], None]
+# Makes a call on another thread, after all earlier ones.
+Elsewhere = Callable[[Callable[[], None]], object]
 
 
 class FrontEnd:
@@ -57,16 +60,21 @@ class FrontEnd:
 
     Responses are collected until `flush`, so that those of a batch leave together. `on_blocked` is told when the socket
     takes no more for now and when it has taken everything; in between the server calls `flush` when it takes more.
+    Requests with many strings are submitted `elsewhere`: a million of them is unpacked in half a second, for which all
+    front ends would wait.
     `since` is in monotonic seconds: when it connected, or when it last took a part of what waits for it.
     """
 
-    def __init__(self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked) -> None:
+    def __init__(
+        self, sock: socket.socket, engine: Engine, on_call: OnCall, on_blocked: OnBlocked, elsewhere: Elsewhere
+    ) -> None:
         self.sock = sock
         self.is_closed = False
         # The versions that it holds, as (name, number). The server's thread.
         self.holds: set[tuple[str, int]] = set()
         self._engine = engine
         self._on_call = on_call
+        self._elsewhere = elsewhere
         self._reader = FrameReader(TO_ENGINE)
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
@@ -114,15 +122,17 @@ class FrontEnd:
         return True
 
     def _take(self, found: Frame) -> None:
-        kind, _, shared, number, content = found
+        kind, flags, shared, number, content = found
         if self._shared_memory is None and kind != HELLO:
             raise BadFrame("a frame before the greeting")
         if kind == REQUEST:
-            self._submit(number, content, shared)
+            self._submit(number, content, shared, flags)
         elif kind == CANCEL:
             pending = self._pending.get(number)
             if pending is not None:
                 pending.cancel()
+        elif kind == ACK:
+            self._acknowledge(number, content)
         elif kind == RELEASE:
             self._release(number)
         elif kind == CALL:
@@ -158,7 +168,7 @@ class FrontEnd:
         self._pages = PageAllocator(middle, memory.size)
         self._shared_memory = memory
 
-    def _submit(self, number: int, content: memoryview, shared: int) -> None:
+    def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
         request = self._requests.read(content, shared)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
@@ -167,9 +177,27 @@ class FrontEnd:
         except ServerError as error:
             self._respond(number, InferenceResponse.failed(request, error))
             return
-        pending = PendingRequest(request, partial(self._respond, number), defer=self._deferred.add, flush=self._flush)
+        make = StreamedRequest if flags & STREAMED else PendingRequest
+        is_slow = (shared or len(content) >= LARGE) and request.may_be_passed
+        defer = None if is_slow else self._deferred.add
+        pending = make(request, partial(self._respond, number), defer=defer, flush=self._flush)
         self._pending[number] = pending
-        model.submit(pending)
+        if is_slow:
+            self._elsewhere(partial(model.submit, pending))
+        else:
+            model.submit(pending)
+
+    def _acknowledge(self, number: int, content: memoryview) -> None:
+        pending = self._pending.get(number)
+        if pending is None:
+            return  # its final response is on the way
+        try:
+            count = int(bytes(content))
+        except ValueError:
+            raise BadFrame("an acknowledgement without a number") from None
+        if count < 1 or not isinstance(pending, StreamedRequest):
+            raise BadFrame(f"an acknowledgement of {count} responses to request {number}")
+        pending.take(count)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self._shared_memory is not None
@@ -209,6 +237,12 @@ class FrontEnd:
         if offset is not None:
             self._shared_memory.view(offset, size)[:] = memoryview(content)
         return offset
+
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no response uses. Any thread."""
+        pages, memory = self._pages, self._shared_memory
+        if pages is not None and memory is not None:
+            pages.reclaim(memory.release)
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""

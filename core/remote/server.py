@@ -20,13 +20,15 @@ from typing import Any
 
 from core.engine.call import HoldChange
 from core.engine.in_process import InferenceEngine
+from core.interprocess.frames import BadFrame, frame
 from core.lifecycle.serving_phase import Phase
+from core.observability.logging import log_levels
 from core.remote.calls.calls import Call, decode_call, encode_failure, encode_result
 from core.remote.calls.serialization import to_plain, write_plain
 from core.remote.engine_state import EngineState
 from core.remote.front_end import FrontEnd
 from core.remote.load_log import Change
-from core.remote.transport.frames import STATE, BadFrame, frame
+from core.remote.transport.frame_kinds import STATE
 
 _log = logging.getLogger("trident.engine")
 
@@ -77,6 +79,8 @@ class EngineServer:
         self._poll = select.epoll()
         self._front_ends: dict[int, FrontEnd] = {}
         self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
+        # One thread, because it keeps the order, and several would not be faster: they share the interpreter.
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="trident-slow-requests")
         self._pushing = threading.Lock()
         self._pushed: EngineState | None = None
         self._is_stopping = False
@@ -96,6 +100,7 @@ class EngineServer:
         self._thread.join()
         self._listener.close()  # first: a disconnected front end must not reach this server again
         self._blocking.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
         for front_end in list(self._front_ends.values()):
             front_end.flush()
             self._end(front_end)
@@ -112,6 +117,7 @@ class EngineServer:
                 ready=engine.is_ready() and not must_wait,
                 generation=engine.generation,
                 phase=replace(phase, name=Phase.LOADING) if must_wait and phase.name == Phase.READY else phase,
+                log=log_levels(),
             )
             if state == self._pushed:
                 return
@@ -120,6 +126,11 @@ class EngineServer:
             for front_end in list(self._front_ends.values()):
                 if front_end.has_greeted:
                     front_end.send(content)
+
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no response uses. Any thread; it takes milliseconds."""
+        for front_end in list(self._front_ends.values()):
+            front_end.release_memory()
 
     # --- the thread
 
@@ -167,7 +178,7 @@ class EngineServer:
             sock.close()
             return
         sock.setblocking(False)
-        front_end = FrontEnd(sock, self._engine, self._called, self._watch)
+        front_end = FrontEnd(sock, self._engine, self._called, self._watch, self._slow.submit)
         self._front_ends[sock.fileno()] = front_end
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
@@ -242,8 +253,8 @@ class EngineServer:
             content = encode_result(call, value)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
-        if call.mark.change is not None:
-            # The other front ends must know of the change, or of the failed load, before the caller does.
+        if call.mark.changes_state:
+            # The other front ends must know of the change, or of a failed load, before the caller does.
             self.push_state()
         front_end.result(number, content)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from greenlet import getcurrent
 
@@ -17,18 +17,34 @@ from core.waiting.hub_signal import HubSignal
 from core.waiting.waiter import ThreadWaiter, Waiter
 
 
+class Waits(Protocol):
+    """`greenlet` waits, None: nobody does."""
+
+    greenlet: Any
+
+
 class HubWaiters:
     """The waiters of one hub. Made on the hub's thread."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
-        self.arrived: deque[GreenletWaiter] = deque()
+        self.arrived: deque[Waits] = deque()
         self.signal = HubSignal(hub, self._deliver)
         self._thread = get_ident()
 
     def waiter(self) -> Waiter:
         """For a greenlet of the hub, not the hub itself; on any other thread for that thread."""
         return GreenletWaiter(self) if get_ident() == self._thread else ThreadWaiter()
+
+    def current(self) -> Any:
+        """The greenlet that calls."""
+        return getcurrent()
+
+    def wake(self, waits: Waits) -> None:
+        """Have the hub switch to the greenlet that waits then. Any thread."""
+        self.arrived.append(waits)
+        if not self.signal.is_due:
+            self.signal.send()
 
     def close(self) -> None:
         """Wake nobody from now on. On the hub's thread."""

@@ -14,9 +14,11 @@ import numpy as np
 from core.inference.layout import TensorLayout
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from core.inference.tensors import Buffer, Shape, wire_bytes
+from core.interprocess.frames import BadFrame
 from core.memo import Memo
 from core.remote.calls.serialization import write_plain
-from core.remote.memory.tensor_block import (
+from core.remote.transport.frame_kinds import REQUEST
+from core.remote.transport.tensor_block import (
     LARGE,
     BlockReader,
     Described,
@@ -26,7 +28,6 @@ from core.remote.memory.tensor_block import (
     layout_in_frame,
     write_block,
 )
-from core.remote.transport.frames import REQUEST, BadFrame
 
 # Puts the bytes of a large input into shared memory and returns their offset; None if they go into the frame.
 Share = Callable[[Buffer], int | None]
@@ -41,11 +42,11 @@ class RequestWriter:
         # The meta document that similar requests share, and the head of the block for those without an id.
         self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
-    def write(self, request: InferenceRequest, number: int, share: Share) -> bytes:
+    def write(self, request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
         """The frame. Raises what `share` raises."""
         inputs = request.inputs
         if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
-            return _write(request, number, share)
+            return _write(request, number, share, flags)
         layout = inputs.layout
         key = (
             layout,
@@ -65,7 +66,7 @@ class RequestWriter:
         meta, head = known
         if request.id:
             head = block_head(meta, _text(request.id))
-        return write_block(REQUEST, number, head, (inputs.content,))
+        return write_block(REQUEST, number, head, (inputs.content,), flags=flags)
 
 
 def _is_plain(request: InferenceRequest) -> bool:
@@ -73,7 +74,7 @@ def _is_plain(request: InferenceRequest) -> bool:
     return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
 
 
-def _write(request: InferenceRequest, number: int, share: Share) -> bytes:
+def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
     tensors: list[Buffer] = []
     offsets: list[int] = []
     inputs: list[_Entry] = []
@@ -89,7 +90,7 @@ def _write(request: InferenceRequest, number: int, share: Share) -> bytes:
             offsets.append(offset)
         inputs.append((tensor.name, tensor.datatype, tensor.shape, size, offset is not None))
     head = block_head(_meta(request, inputs), _text(request.id), offsets)
-    return write_block(REQUEST, number, head, tensors, shared=len(offsets))
+    return write_block(REQUEST, number, head, tensors, flags=flags, shared=len(offsets))
 
 
 def _text(request_id: str) -> bytes:

@@ -17,9 +17,11 @@ from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs, ReceivedOutput
 from core.inference.tensors import BY_NAME, Array, Buffer, Shape
 from core.inference.times import InferenceTimes
+from core.interprocess.frames import BadFrame
 from core.memo import Memo
 from core.remote.calls.remote_error import error_of, error_to_plain
-from core.remote.memory.tensor_block import (
+from core.remote.transport.frame_kinds import FAILED, FINAL, RESPONSE
+from core.remote.transport.tensor_block import (
     LARGE,
     BlockReader,
     Described,
@@ -28,7 +30,6 @@ from core.remote.memory.tensor_block import (
     layout_in_frame,
     write_block,
 )
-from core.remote.transport.frames import FAILED, FINAL, RESPONSE, BadFrame
 
 # Puts the bytes of a large output into shared memory and returns their offset; None if they go into the frame.
 Share = Callable[[Buffer], int | None]

@@ -27,7 +27,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import orjson
 
 from core.inference.tensors import BY_NAME, Buffer, Datatype
-from core.remote.transport.frames import ALIGNMENT
+from core.interprocess.frames import ALIGNMENT
 
 _Read = Callable[[Any], Any]
 

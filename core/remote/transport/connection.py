@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -17,28 +18,29 @@ from core.errors import InvalidRequest
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
 from core.inference.tensors import Array, Buffer
+from core.interprocess.frames import BadFrame, FrameReader, frame
+from core.interprocess.outbox import Outbox
+from core.interprocess.page_allocator import PageAllocator
+from core.interprocess.shared_memory_block import SharedMemoryBlock
 from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.response_message import ResponseReader
 from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.engine_state import EngineState
-from core.remote.memory.page_allocator import PageAllocator
-from core.remote.memory.shared_memory_block import SharedMemoryBlock
-from core.remote.transport.frames import (
+from core.remote.transport.frame_kinds import (
+    ACK,
     CALL,
     CANCEL,
     HELLO,
     RELEASE,
     RESPONSE,
     RESULT,
+    STREAMED,
     TO_FRONT_END,
     VERSION,
-    BadFrame,
-    FrameReader,
-    frame,
 )
-from core.remote.transport.outbox import Outbox
 
 _RECEIVE_SIZE = 1 << 18
 # This many frames are sent at once, before the end of this iteration of the loop: the engine runs them while the front
@@ -87,6 +89,8 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, OnResult] = {}
         self._outbox = Outbox(self.sock)
+        self._acknowledging = threading.Lock()
+        self._taken: dict[int, int] = {}
         self._is_lost = False
 
     def _greet(self) -> None:
@@ -116,6 +120,10 @@ class Connection:
         except ValueError:  # the connection has just been lost
             return None
 
+    def release_memory(self) -> None:
+        """Return to the system the memory that no request uses."""
+        self._pages.reclaim(self._shared_memory.release)
+
     def _borrow(self, offset: int, size: int) -> Array:
         try:
             return self._shared_memory.borrow(offset, size, partial(self._release, offset))
@@ -133,8 +141,12 @@ class Connection:
         request = pending.request
         number = next(self._numbers)
         held: list[Array] = []
+        flags = 0
+        if isinstance(pending, StreamedRequest):
+            flags = STREAMED
+            pending.on_take = self._acknowledge
         try:
-            content = self._requests.write(request, number, partial(self._share, held))
+            content = self._requests.write(request, number, partial(self._share, held), flags)
         except TypeError as error:  # a value that JSON cannot hold
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         pending.number = number
@@ -167,6 +179,20 @@ class Connection:
         if pending.number in self._pending:
             self._send_soon(frame(CANCEL, pending.number))
 
+    def _acknowledge(self, pending: StreamedRequest, count: int) -> None:
+        number = pending.number
+        if number in self._pending:
+            with self._acknowledging:
+                self._taken[number] = self._taken.get(number, 0) + count
+            self._wake()
+
+    def _send_acknowledgements(self) -> None:
+        """One frame for each request, however many of its responses were taken one by one."""
+        with self._acknowledging:
+            taken, self._taken = self._taken, {}
+        for number, count in taken.items():
+            self._outbox.append(frame(ACK, number, (b"%d" % count,)))
+
     def call(self, content: bytes, on_result: OnResult) -> int:
         """Send a call. `on_result` gets the content of its result, a memoryview, on the link's thread; or LOST."""
         number = next(self._numbers)
@@ -190,6 +216,8 @@ class Connection:
 
     def flush(self) -> None:
         """Send what was collected, as much as the socket takes. Does not block."""
+        if self._taken:
+            self._send_acknowledgements()
         self._outbox.flush()
 
     # --- from the engine

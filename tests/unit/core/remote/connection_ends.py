@@ -8,12 +8,13 @@ from pathlib import Path
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array
+from core.interprocess.frames import Frame, FrameReader
+from core.interprocess.shared_memory_block import SharedMemoryBlock
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter
 from core.remote.engine_state import EngineState
-from core.remote.memory.shared_memory_block import SharedMemoryBlock
 from core.remote.transport.connection import Connection
-from core.remote.transport.frames import REQUEST, TO_ENGINE, Frame, FrameReader
+from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
 from tests.unit.core.remote.remote_parts import LIMIT_S, PAGE, Answer
 
 MEMORY = 128 * PAGE

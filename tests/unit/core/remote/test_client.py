@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,15 +13,17 @@ import pytest
 
 from core.engine.in_process import make_engine
 from core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled
+from core.frontend.bridge import ThreadBridge
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.window_limits import WindowLimits
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
-from core.remote.memory.tensor_block import LARGE
+from core.remote.transport.tensor_block import LARGE
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
     HALF,
@@ -34,6 +37,7 @@ from tests.unit.core.remote.remote_parts import (
     numbers,
     served,
 )
+from tests.unit.core.scheduling.later_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
 
@@ -169,6 +173,44 @@ def test_cancel_reaches_the_engine(remote: RemoteEngine, engine: ServedEngine) -
     answer.pending.cancel()
     assert isinstance(answer.get().error, RequestCancelled)
     answer.pending.cancel()
+
+
+def test_a_slow_reader_holds_back_its_model(tmp_path: Path) -> None:
+    class Streaming(ServedEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            pending.on_cancel = None
+            bench.scheduler.submit(pending)
+
+    with later_benches() as make, served(tmp_path, Streaming()) as (path, _), connected(path) as remote:
+        bench = make(window=WindowLimits(responses=2))
+        stream = ThreadBridge().stream(remote.model("simple"), InferenceRequest("simple", [], id="a"))
+        sender = bench.backend.sender("a")
+        room = threading.Event()
+        sender.watch(room.set)
+        sender.send(text("1"))
+        sender.send(text("2"))
+        assert sender.is_full
+        assert [described(next(stream)), described(next(stream))] == ["a:1", "a:2"]  # the second one takes the first
+        assert room.wait(LIMIT_S)
+        assert not sender.is_full
+        room.clear()
+        stream.cancel()
+        assert room.wait(LIMIT_S)
+        assert sender.is_cancelled
+        sender.send(None, final=True)
+
+
+def test_the_end_of_the_engine_ends_a_stream(tmp_path: Path) -> None:
+    engine = ServedEngine()
+    engine.submit = lambda pending: pending.on_response(  # type: ignore[method-assign]
+        InferenceResponse("simple", 1, [], final=False)
+    )
+    with served(tmp_path, engine) as (path, server), connected(path) as remote:
+        stream = ThreadBridge().stream(remote.model("simple"), InferenceRequest("simple", []))
+        assert next(stream).error is None
+        server.stop()
+        (last,) = stream
+        assert isinstance(last.error, EngineGone)
 
 
 def test_a_request_that_cannot_be_sent_is_answered_with_an_error(remote: RemoteEngine) -> None:

@@ -20,8 +20,8 @@ from core.observability.metrics.snapshot import MetricsSnapshot
 from core.remote import client as engine_client
 from core.remote.calls.remote_error import EngineGone
 from core.remote.client import RemoteEngine
-from core.remote.memory.tensor_block import LARGE
 from core.remote.transport.link import ThreadLink
+from core.remote.transport.tensor_block import LARGE
 from tests.unit.core.remote.remote_parts import (
     HALF,
     LIMIT_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,15 @@ import pytest
 
 from core.errors import RequestCancelled
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import Buffer
+from core.inference.streamed_request import StreamedRequest
+from core.inference.tensors import Buffer, pack_bytes
+from core.interprocess.frames import BadFrame, frame
 from core.remote.calls.request_message import RequestWriter
 from core.remote.front_end import FrontEnd
-from core.remote.memory.tensor_block import LARGE, block_head, write_block
-from core.remote.transport.frames import (
+from core.remote.transport.frame_kinds import (
+    ACK,
     CALL,
     CANCEL,
     FAILED,
@@ -29,11 +31,20 @@ from core.remote.transport.frames import (
     RELEASE,
     REQUEST,
     RESPONSE,
+    STREAMED,
     VERSION,
-    BadFrame,
-    frame,
 )
-from tests.unit.core.remote.remote_parts import PAGE, SHARED, ByHand, ServedEngine, descriptors, numbers, sealed_memory
+from core.remote.transport.tensor_block import LARGE, block_head, write_block
+from tests.unit.core.remote.remote_parts import (
+    PAGE,
+    SHARED,
+    SMALL,
+    ByHand,
+    ServedEngine,
+    descriptors,
+    numbers,
+    sealed_memory,
+)
 
 
 class Pair:
@@ -45,11 +56,13 @@ class Pair:
         self.engine = engine or ServedEngine()
         self.calls: list[tuple[int, bytes]] = []
         self.blocked: list[bool] = []
+        self.elsewhere: list[Callable[[], None]] = []
         self.front_end = FrontEnd(
             ours,
             self.engine,
             lambda _, number, content: self.calls.append((number, bytes(content).rstrip())),
             lambda _, blocked: self.blocked.append(blocked),
+            self.elsewhere.append,
         )
         self.hand = ByHand(theirs)
 
@@ -65,6 +78,11 @@ class Pair:
 
     def ask(self, number: int, values: Any) -> None:
         self.give(RequestWriter().write(numbers(np.asarray(values, np.int32)), number, lambda content: None))
+
+    def ask_strings(self, number: int, count: int, **fields: Any) -> None:
+        content = memoryview(pack_bytes([b"text"] * count))
+        request = InferenceRequest("simple", [InputTensor("IN", "BYTES", (count,), content)], **fields)
+        self.give(RequestWriter().write(request, number, lambda content: None))
 
     def close(self) -> None:
         self.front_end.close()
@@ -250,6 +268,22 @@ def test_responses_are_collected_until_the_flush(pair: Pair) -> None:
     assert pair.hand.next()[0] == RESPONSE
 
 
+def test_a_request_with_many_strings_lets_the_others_pass() -> None:
+    asked: list[InferenceRequest] = []
+    pair = Pair(ServedEngine(asked.append)).greet()
+    pair.ask_strings(1, 20_000)
+    pair.ask_strings(2, 20)
+    pair.ask_strings(3, 20_000, correlation_id=7, sequence_start=True)
+    assert [request.inputs[0].shape for request in asked] == [(20,), (20_000,)]
+    assert asked[1].correlation_id == 7  # a sequence stays in its order
+    (submit,) = pair.elsewhere
+    submit()
+    assert asked[2].inputs[0].shape == (20_000,)
+    pair.give(frame(CANCEL, 1))
+    assert pair.engine.cancelled == [asked[2]]
+    pair.close()
+
+
 def test_cancel_reaches_the_engine(pair: Pair) -> None:
     pair.greet()
     pair.engine.respond = lambda request: None
@@ -259,6 +293,32 @@ def test_cancel_reaches_the_engine(pair: Pair) -> None:
     pair.give(frame(CANCEL, 1))
     assert pair.engine.calls == [("cancel", "simple")]
     assert pair.hand.next()[1] == FINAL | FAILED
+
+
+def test_acknowledgements_reach_the_request(pair: Pair) -> None:
+    taken: list[int] = []
+
+    def submit(pending: PendingRequest) -> None:
+        assert isinstance(pending, StreamedRequest)
+        pending.on_take = lambda request, count: taken.append(count)
+
+    pair.greet()
+    pair.engine.submit = submit  # type: ignore[method-assign]
+    pair.give(RequestWriter().write(numbers(SMALL), 1, lambda content: None, STREAMED))
+    pair.give(frame(ACK, 2, (b"1",)))  # already answered: no error
+    pair.give(frame(ACK, 1, (b"3",)))
+    assert taken == [3]
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"0", b"-1", b"1"])
+def test_a_bad_acknowledgement_is_refused(pair: Pair, content: bytes) -> None:
+    pair.greet()
+    pair.engine.respond = lambda request: None
+    flags = 0 if content == b"1" else STREAMED
+    pair.give(RequestWriter().write(numbers(SMALL), 1, lambda content: None, flags))
+    pair.hand.send(frame(ACK, 1, (content,)))
+    with pytest.raises(BadFrame, match="an acknowledgement"):
+        pair.front_end.read()
 
 
 def test_calls_reach_the_server(pair: Pair) -> None:

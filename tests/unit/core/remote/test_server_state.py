@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import ModelLoadFailed
+from core.interprocess.frames import Frame, frame
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.state import ModelState
@@ -20,7 +21,7 @@ from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.client import RemoteEngine
 from core.remote.engine_state import EngineState
 from core.remote.load_log import Change
-from core.remote.transport.frames import CALL, RESULT, STATE, Frame, frame
+from core.remote.transport.frame_kinds import CALL, RESULT, STATE
 from tests.unit.core.remote.remote_parts import (
     SMALL,
     ByHand,

@@ -10,9 +10,10 @@ import pytest
 
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.tensors import BY_NAME, Buffer, pack_bytes
+from core.interprocess.frames import HEADER, BadFrame, FrameReader
 from core.remote.calls.request_message import RequestReader, RequestWriter
-from core.remote.memory.tensor_block import LARGE, block_head, write_block
-from core.remote.transport.frames import HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
+from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
+from core.remote.transport.tensor_block import LARGE, block_head, write_block
 from tests.unit.packed_tensors import packed_request
 
 SHARED = bytearray(1 << 20)

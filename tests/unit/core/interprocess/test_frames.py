@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.remote.transport.frames import (
-    ALIGNMENT,
-    CALL,
-    HEADER,
-    LARGEST,
-    RELEASE,
-    REQUEST,
-    RESPONSE,
-    RESULT,
-    STATE,
-    TO_ENGINE,
-    TO_FRONT_END,
-    BadFrame,
-    FrameReader,
-    frame,
-)
+from core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, frame
+from core.remote.transport.frame_kinds import CALL, RELEASE, REQUEST, RESPONSE, RESULT, STATE, TO_ENGINE, TO_FRONT_END
 
 ALL = TO_ENGINE | TO_FRONT_END
 STREAM = [(REQUEST, 1, b"x" * 40), (RELEASE, 2**64 - 1, b""), (CALL, 0, b"a"), (RESULT, 7, bytes(range(256)))]
@@ -69,7 +55,7 @@ def test_flags_and_counts_are_returned() -> None:
     "header",
     [
         HEADER.pack(0, 0, 0, 0, 1),
-        HEADER.pack(0, 6, 0, 0, 1),
+        HEADER.pack(0, 15, 0, 0, 1),
         HEADER.pack(0, 255, 0, 0, 1),
         HEADER.pack(8, CALL, 0, 0, 1),
         HEADER.pack(LARGEST + 15, CALL, 0, 0, 1),

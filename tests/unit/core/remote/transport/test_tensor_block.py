@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from core.remote.memory.tensor_block import BlockReader, block_head, write_block
-from core.remote.transport.frames import ALIGNMENT, HEADER, REQUEST, TO_ENGINE, BadFrame, FrameReader
+from core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader
+from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
+from core.remote.transport.tensor_block import BlockReader, block_head, write_block
 
 META = b'["m",1]'
 

@@ -1,43 +1,31 @@
-"""The frames on the socket between a front end and the engine: a fixed header, then the content.
+"""The frames on a socket between two processes of a server: a fixed header, then the content.
 
     size     u32   bytes of the content, a multiple of 16
     type     u8    of the frame
     flags    u8    of that type of frame
     shared   u16   number of tensors in shared memory
-    number   u64   of the request or the call; in RELEASE the offset in shared memory
-
-    front end -> engine              engine -> front end
-    HELLO    version, memory         STATE     live, ready, phase
-    REQUEST  an inference request    RESPONSE  to a request; flags: final, failed
-    CANCEL   a request               RESULT    of a call
-    CALL     another method
-    RELEASE  memory of a response
+    number   u64   what the frame is about, such as a request
 
 Frames begin at a multiple of 16 bytes, and so do the tensors in them: the first tensor, usually the only one, has the
 alignment that numpy and ONNX Runtime want.
+The process of a Python model imports this module into the interpreter of the model: it needs Python 3.9 and nothing of
+the project.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from core.inference.tensors import Buffer
+if TYPE_CHECKING:
+    from core.inference.tensors import Buffer
 
-VERSION = 2
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
 # More than any option allows for a request. Only content that has arrived takes memory.
 LARGEST = 0xFFFF_FFF0
-
-HELLO, REQUEST, CANCEL, CALL, RELEASE = range(1, 6)
-STATE, RESPONSE, RESULT = range(16, 19)
-TO_ENGINE = frozenset((HELLO, REQUEST, CANCEL, CALL, RELEASE))
-TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
-
-FINAL = 1
-FAILED = 2
 
 # Type, flags, tensors in shared memory, number, and content: a view of the received bytes, which it keeps in memory.
 # A plain tuple, because a named one costs a twentieth of the time of a small request.

@@ -18,9 +18,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.tensors import Buffer, Shape
+from core.interprocess.frames import HEADER, PADDING, BadFrame
 from core.memo import Memo
 from core.remote.calls.serialization import read_plain
-from core.remote.transport.frames import HEADER, PADDING, BadFrame
 
 T = TypeVar("T")
 # Shared memory by its offset and its size in bytes.

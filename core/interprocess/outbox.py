@@ -21,7 +21,6 @@ class Outbox(deque[bytes]):
     """
 
     def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
-        """`sock` does not block."""
         super().__init__()
         self.since = time.monotonic()
         self._sock = sock
@@ -67,7 +66,7 @@ class Outbox(deque[bytes]):
     def _send(self, whole: bytes | memoryview) -> bool:
         """Whether nothing of it is left to send. Under the lock."""
         try:
-            sent = self._sock.send(whole)
+            sent = self._sock.send(whole, socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent = 0
         except OSError:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.remote.memory import page_allocator
-from core.remote.memory.page_allocator import PAGE, PageAllocator
+from core.interprocess import page_allocator
+from core.interprocess.page_allocator import PAGE, PageAllocator
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
@@ -108,6 +108,28 @@ def test_negative_sizes_and_bounds_are_refused() -> None:
             PageAllocator(*bounds)
 
 
+def test_reclaim_releases_the_free_pages_that_were_in_use() -> None:
+    pages = PageAllocator(START, END)
+    released: list[tuple[int, int]] = []
+
+    def reclaim() -> list[tuple[int, int]]:
+        released.clear()
+        pages.reclaim(lambda offset, size: released.append((offset, size)))
+        return released
+
+    assert reclaim() == []
+    a, b, c = (pages.allocate(2 * PAGE) for _ in range(3))
+    assert reclaim() == []
+    pages.free(a)
+    pages.free(c)
+    assert reclaim() == [(a, 2 * PAGE), (c, 2 * PAGE)]
+    assert (c, 2 * PAGE) not in reclaim()
+    pages.free(b)
+    assert sum(size for _, size in reclaim()) == 4 * PAGE
+    assert reclaim() == []
+    assert pages.allocate(END - START) == START
+
+
 def test_threads_never_get_the_same_bytes() -> None:
     pages = PageAllocator(0, 24 * PAGE)
     memory = np.zeros(24 * PAGE, np.uint8)
@@ -194,7 +216,14 @@ def free_one(pages: PageAllocator) -> None:
     pages.free(2 * PAGE)
 
 
-@pytest.mark.parametrize("act", [lambda pages: pages.allocate(PAGE), free_one], ids=["allocate", "free"])
+def reclaim_all(pages: PageAllocator) -> None:
+    free_one(pages)
+    pages.reclaim(lambda offset, size: None)
+
+
+@pytest.mark.parametrize(
+    "act", [lambda pages: pages.allocate(PAGE), free_one, reclaim_all], ids=["allocate", "free", "reclaim"]
+)
 def test_free_works_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
     lines: Future[int] = Future()
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from core.errors import OutOfMemory
-from core.remote.memory.page_allocator import PAGE
-from core.remote.memory.shared_memory_block import SharedMemoryBlock
+from core.interprocess.page_allocator import PAGE
+from core.interprocess.shared_memory_block import SharedMemoryBlock
 from tests.project import ROOT
 
 SIZE = 16 * PAGE
@@ -64,7 +64,7 @@ def test_another_process_sees_the_same_bytes(block: SharedMemoryBlock) -> None:
     block.view(PAGE, 4)[:] = [1, 2, 3, 4]
     program = """
 import sys
-from core.remote.memory.shared_memory_block import SharedMemoryBlock
+from core.interprocess.shared_memory_block import SharedMemoryBlock
 block = SharedMemoryBlock.attach(int(sys.argv[1]))
 block.view(8192, 4)[:] = block.view(4096, 4)[::-1]
 """
@@ -321,3 +321,15 @@ def test_offset_of_is_none_for_all_other_buffers(block: SharedMemoryBlock) -> No
     ):
         assert block.offset_of(buffer) is None
     another.close()
+
+
+def test_released_pages_take_no_memory_until_they_are_used_again(block: SharedMemoryBlock) -> None:
+    block.view(0, SIZE)[:] = 7
+    whole = os.fstat(block.descriptor).st_blocks
+    block.release(4 * PAGE, 8 * PAGE)
+    assert os.fstat(block.descriptor).st_blocks == whole // 2
+    assert np.count_nonzero(block.view(0, SIZE)) == 8 * PAGE
+    block.view(4 * PAGE, PAGE)[:] = 9
+    assert block.view(4 * PAGE, 2 * PAGE).tobytes() == bytes([9]) * PAGE + bytes(PAGE)
+    block.close()
+    block.release(0, SIZE)

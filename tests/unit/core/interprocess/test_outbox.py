@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from core.remote.transport.outbox import Outbox
+from core.interprocess.outbox import Outbox
 
 LIMIT_S = 30.0
 

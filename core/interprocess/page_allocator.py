@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 
 PAGE = 4096
 
@@ -28,6 +29,8 @@ class PageAllocator:
         self._starts = [first] if self.capacity else []
         self._rooms = [self.capacity] if self.capacity else []
         self._in_use: dict[int, int] = {}
+        # Where the pages end that were in use since the last `reclaim`.
+        self._reach = first
         self._freed: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
 
@@ -54,6 +57,18 @@ class PageAllocator:
         self._freed.append((offset, size))
         self._try_to_settle()
 
+    def reclaim(self, release: Callable[[int, int], None]) -> None:
+        """Call `release(offset, size)` for all pages that are free and were in use. Nothing is allocated meanwhile."""
+        with self._lock:
+            self._settle()
+            for start, room in zip(self._starts, self._rooms, strict=True):
+                size = min(start + room, self._reach) - start
+                if size > 0:
+                    release(start, size)
+            if self._starts and self._starts[-1] + self._rooms[-1] >= self._reach:
+                self._reach = min(self._reach, self._starts[-1])
+        self._try_to_settle()
+
     def holds(self, offset: int) -> bool:
         """Whether an allocation begins at this offset."""
         return offset in self._in_use
@@ -68,6 +83,7 @@ class PageAllocator:
                     self._starts[index] += wanted
                     self._rooms[index] -= wanted
                 self._in_use[offset] = wanted
+                self._reach = max(self._reach, offset + wanted)
                 self.used += wanted
                 return offset
         return None

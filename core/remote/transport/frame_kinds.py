@@ -1,0 +1,25 @@
+"""The types of the frames between a front end and the engine.
+
+    front end -> engine              engine -> front end
+    HELLO    version, memory         STATE     live, ready, phase
+    REQUEST  an inference request;   RESPONSE  to a request; flags: final, failed
+             flag: streamed
+    ACK      responses were taken
+    CANCEL   a request               RESULT    of a call
+    CALL     another method
+    RELEASE  memory of a response
+
+A frame's number is that of the request or the call; in RELEASE the offset in shared memory. The content of ACK is how
+many responses of a streamed request the front end has passed on, in decimal digits.
+"""
+
+VERSION = 3
+
+HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK = range(1, 7)
+STATE, RESPONSE, RESULT = range(16, 19)
+TO_ENGINE = frozenset((HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK))
+TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
+
+FINAL = 1
+FAILED = 2
+STREAMED = 1
