@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from core.errors import ServerError
 from core.inference.deferred import Defer
 from core.inference.request import InferenceRequest
-from core.inference.response import OnResponse
+from core.inference.response import InferenceResponse, OnResponse
 
 
 class PendingRequest:
@@ -18,7 +19,12 @@ class PendingRequest:
     `on_response` may be called on any thread and as often as the model answers, the last time with `final` set.
     `defer` takes calls that the submitting thread makes after it has submitted all that it has; None: it makes none.
     `flush` sends the responses that the caller has collected; called after those of a whole batch were delivered.
+    `is_nested`: a model makes the request while it executes another one, so it is accepted while the server stops, too.
+    `wants_times`: its responses carry their times, whatever the options of the server say.
     """
+
+    is_nested = False
+    wants_times = False
 
     __slots__ = (
         "batch_key",
@@ -61,8 +67,13 @@ class PendingRequest:
         # The number of the request between a front end and an engine in two processes.
         self.number = 0
 
+    def refuse(self, error: ServerError) -> None:
+        """Answer a request that was not accepted."""
+        self.on_response(InferenceResponse.failed(self.request, error))
+
     def cancel(self) -> None:
         """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""
         self.cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel(self)
+        on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
+        if on_cancel is not None:
+            on_cancel(self)

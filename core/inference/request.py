@@ -10,6 +10,9 @@ from core.inference.tensors import BY_NAME, Array, Shape, array_of
 
 Parameter = str | int | bool | float
 
+# Bytes of an array of strings, which counts references, or of strings in wire form.
+_MANY_STRINGS = 1 << 16
+
 
 class InputTensor:
     """One input of a request.
@@ -122,6 +125,16 @@ class InferenceRequest:
         """The size of the inputs in bytes; strings that arrived as JSON count as references."""
         inputs = self.inputs
         return inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.data.nbytes for tensor in inputs])
+
+    @property
+    def has_many_strings(self) -> bool:
+        """Whether an input has so many strings that to pack or unpack them takes milliseconds."""
+        return any(tensor.datatype == "BYTES" and tensor.data.nbytes >= _MANY_STRINGS for tensor in self.inputs)
+
+    @property
+    def may_be_passed(self) -> bool:
+        """Whether others should be submitted before it. The requests of a sequence stay in their order."""
+        return self.has_many_strings and not self.correlation_id
 
     @property
     def log_prefix(self) -> str:

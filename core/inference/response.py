@@ -69,7 +69,7 @@ class ReceivedOutput(OutputTensor):
     def nbytes(self) -> int:
         return len(self._content)
 
-    def content(self) -> Buffer:
+    def content(self) -> memoryview:
         return self._content
 
 

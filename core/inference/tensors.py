@@ -80,6 +80,7 @@ MAX_ELEMENTS = 2**63 - 1
 
 _LENGTH = struct.Struct("<I")
 _SMALL = 4096
+# Steps of C code hold the interpreter: those on millions of strings are made for so many at a time.
 _BLOCK = 1 << 15
 
 
@@ -96,7 +97,7 @@ def shape_text(shape: Iterable[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def pack_bytes(elements: Iterable[bytes]) -> bytes:
+def pack_bytes(elements: Iterable[bytes]) -> Buffer:
     """BYTES elements in the wire form: a little-endian uint32 length before each element."""
     blocks: list[bytes] = []
     parts: list[bytes] = []
@@ -104,10 +105,20 @@ def pack_bytes(elements: Iterable[bytes]) -> bytes:
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
         if len(parts) >= _BLOCK:
-            # Joining the parts of millions of elements at once would hold the interpreter for long.
             blocks.append(b"".join(parts))
             parts.clear()
-    return b"".join([*blocks, *parts])
+    last = b"".join(parts)
+    return _gathered([*blocks, last]) if blocks else last
+
+
+def _gathered(blocks: list[bytes]) -> memoryview:
+    """The blocks one after the other. A join would hold the interpreter for all of them."""
+    whole = np.empty(sum(map(len, blocks)), np.uint8).data
+    at = 0
+    for block in blocks:
+        whole[at : at + len(block)] = block
+        at += len(block)
+    return whole
 
 
 def unpack_bytes(buffer: Buffer, expected: int, *, name: str, model: str, prefix: str = "") -> list[bytes]:
@@ -168,6 +179,11 @@ def array_of(data: memoryview | Array, dtype: np.dtype[Any], shape: Shape) -> Ar
 
 def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:
     """An object array of `shape` that holds `elements` (numpy itself would choose a fixed-width type)."""
-    array = np.empty(len(elements), dtype=object)
-    array[:] = elements
+    count = len(elements)
+    array = np.empty(count, dtype=object)
+    if count <= _BLOCK:
+        array[:] = elements
+    else:
+        for start in range(0, count, _BLOCK):
+            array[start : start + _BLOCK] = elements[start : start + _BLOCK]
     return array.reshape(shape)

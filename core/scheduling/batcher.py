@@ -18,13 +18,17 @@ from core.config.model_spec import ModelSpec
 from core.errors import ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.times import TimesFor
+from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver
+from core.scheduling.dropped_senders import DroppedSenders
 from core.scheduling.execution import Clock
 from core.scheduling.inline_execution import InlineExecution
 from core.scheduling.instance import ModelInstance, OnPoisoned
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import RUNNING, InstanceThread
+from core.scheduling.open_execution import OpenExecution
+from core.scheduling.open_requests import OpenRequests
 from core.scheduling.policy import limits_of, may_end
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rejection import Rejection, reject, stopping
@@ -36,10 +40,11 @@ from core.scheduling.work import Work, take_work
 class DynamicBatcher:
     """Implements Scheduler for models whose requests do not depend on each other.
 
-    Each request gets one response, on the thread that executed it or on that of `close`. `submit` holds a lock for some
-    microseconds. `delay_until` is the number of requests for which the batcher waits, once, before the first batch.
-    `on_poisoned` is called on the thread that executed, and must not raise.
-    `times_for` says for whom responses carry their times.
+    Each request gets its response on the thread that executed it or on that of `close`, or, from an instance that
+    answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds.
+    `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
+    called on the thread that executed, and must not raise. `times_for` says for whom responses carry their times.
+    `window` is how much of a request's responses may be sent and not taken.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class DynamicBatcher:
         delay_until: int = 0,
         on_poisoned: OnPoisoned | None = None,
         times_for: TimesFor = TimesFor.NOBODY,
+        window: WindowLimits = DEFAULT_WINDOW,
     ) -> None:
         self._spec = spec
         self._statistics = statistics
@@ -60,6 +66,9 @@ class DynamicBatcher:
         self._respond: Respond = self._order.respond if self._order else deliver
         self._on_poisoned = on_poisoned
         self._times_for = times_for
+        self._window = window
+        answers_later = any(instance.answers_later for instance in instances)
+        self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -67,6 +76,7 @@ class DynamicBatcher:
         self._queue = RequestQueue(spec.batching, delay_until)
         self._pool = InstancePool(self._lock, self._limits.max_batch_size)
         self._stopped = False
+        self._accepts_nested = False
         # ---
         self._inline = InlineExecution(self._lock, self._queue, self._pool, self._limits, self._short, self._clock)
         # --- guarded by a second lock, which is taken before the other: no request waits while a thread is started
@@ -75,6 +85,11 @@ class DynamicBatcher:
         self._threads = [self._thread_for(instance) for instance in instances]
 
     def _thread_for(self, instance: BackendInstance) -> InstanceThread:
+        requests = execution = None
+        if self._dropped is not None:
+            spec, statistics = self._spec, self._statistics
+            requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock)
+            execution = OpenExecution(instance, requests, self._dropped, statistics, self._clock)
         model_instance = ModelInstance(
             instance,
             self._spec,
@@ -84,8 +99,9 @@ class DynamicBatcher:
             clock=self._clock,
             on_poisoned=self._on_poisoned,
             times_for=self._times_for,
+            open_execution=execution,
         )
-        return InstanceThread(instance, model_instance, self._serve)
+        return InstanceThread(instance, model_instance, self._serve, requests)
 
     @property
     def queued(self) -> int:
@@ -94,13 +110,15 @@ class DynamicBatcher:
 
     @property
     def in_flight(self) -> int:
-        """Requests that a thread has taken and not finished answering."""
+        """Requests that a thread has taken, and whose final response was not delivered."""
         return self._pool.in_flight
 
     def start(self) -> None:
         """Start the instance threads; once."""
         with self._changing:
             self._started = True
+            if self._dropped is not None:
+                self._dropped.start()
             for thread in self._threads:
                 thread.start()
 
@@ -111,7 +129,7 @@ class DynamicBatcher:
         if not pending.start_ns:
             pending.start_ns = now_ns
         with self._lock:
-            if self._stopped:
+            if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
             queue = self._queue
             queue.push(pending)
@@ -182,7 +200,7 @@ class DynamicBatcher:
             self._threads.append(thread)
 
     def remove(self, instance: BackendInstance) -> None:
-        """Give `instance` no more work, and block until its execution has finished and its thread has ended.
+        """Give `instance` no more work, and block until its requests are answered and its thread has ended.
 
         Raises ValueError for an unknown instance and for the last one (add its successor first), and RuntimeError on
         the instance's own thread, which cannot wait for itself; then nothing has changed.
@@ -198,16 +216,20 @@ class DynamicBatcher:
             with self._lock:
                 self._pool.retire(thread)
         thread.join(None)
+        if thread.open_requests is not None:
+            with self._lock:
+                self._pool.drain_open(thread.open_requests)
         with self._changing:
             self._threads.remove(thread)
 
     def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)
 
-    def stop(self) -> None:
-        """Accept no more requests. No batch waits any longer for requests that can no longer arrive."""
+    def stop(self, *, accept_nested: bool = False) -> None:
+        """Accept no more requests, or only nested ones. No batch waits any longer for those that no longer arrive."""
         with self._lock:
             self._stopped = True
+            self._accepts_nested = accept_nested
             self._queue.delay_until = 0
             self._limits = self._limits._replace(delay_ns=0)
             if self._pool.holder is not None:
@@ -223,7 +245,8 @@ class DynamicBatcher:
     def close(self, timeout_s: float | None = None) -> bool:
         """Stop, answer what is queued with ServerStopping, and block until the threads have ended.
 
-        Executions that have begun are finished. Returns whether all threads ended, within `timeout_s` seconds each.
+        Executions that have begun are finished, and requests that are answered later are answered. Returns whether that
+        happened, within `timeout_s` seconds for each thread.
         """
         self.stop()
         with self._changing, self._lock:
@@ -238,4 +261,7 @@ class DynamicBatcher:
         with self._lock:
             self._pool.count_off(len(queued))
         ended = [thread.join(timeout_s) for thread in threads]
+        if self._dropped is not None:
+            ended.append(self.drain(timeout_s))
+            ended.append(self._dropped.close(timeout_s))
         return all(ended)

@@ -9,8 +9,10 @@ from core.config.request_validator import BatchForm
 from core.errors import BackendFailed
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import OutputTensor
+from core.inference.response import Outputs, OutputTensor
+from core.inference.response_sender import LATER, Later
 from core.observability.statistics import ModelStatistics
+from core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
 
 # Monotonic nanoseconds.
 Clock = Callable[[], int]
@@ -26,21 +28,25 @@ def execute_batch(
     """
     start_ns = clock()
     batch_sizes = [pending.batch_size or 1 for pending in requests]
-    execution = backend.execute([pending.request for pending in requests], batch_sizes)
+    execution = checked(backend.execute([pending.request for pending in requests], batch_sizes), len(requests))
     execution.start_ns = start_ns
     execution.end_ns = end_ns = clock()
+    execution.items = items = sum(batch_sizes)
     outcomes = execution.outputs
-    if len(outcomes) != len(requests):
-        raise BackendFailed(f"the backend gave {len(outcomes)} outcomes for {len(requests)} requests")
     successful = requests
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             pairs = zip(requests, outcomes, strict=True)
             successful = [pending for pending, outcome in pairs if not isinstance(outcome, Exception)]
             break
-    statistics.record_batch(
-        successful, sum(batch_sizes), start_ns, execution.input_end_ns, execution.output_start_ns, end_ns
-    )
+    statistics.record_batch(successful, items, start_ns, execution.input_end_ns, execution.output_start_ns, end_ns)
+    return execution
+
+
+def checked(execution: Execution, count: int) -> Execution:
+    """`execution`, which must have `count` outcomes. Raises BackendFailed."""
+    if len(execution.outputs) != count:
+        raise BackendFailed(f"the backend gave {len(execution.outputs)} outcomes for {count} requests")
     return execution
 
 
@@ -49,13 +55,25 @@ def run_once(
 ) -> list[list[OutputTensor]]:
     """Check `requests` and execute them as one batch, without a queue: for warmup and golden requests.
 
-    Nothing is counted, because no client sent them. Returns the outputs of each request; raises the first error. Must
-    not run while the instance's thread does.
+    Nothing is counted, because no client sent them. Blocks until each request is answered. Returns the outputs of each
+    request, the first ones of a request with several responses; raises the first error. Must not run while the
+    instance's thread does.
     """
     batch_sizes = [check(request)[0] or 1 for request in requests]
-    outputs: list[list[OutputTensor]] = []
-    for outcome in backend.execute(requests, batch_sizes).outputs:
-        if isinstance(outcome, Exception):
-            raise outcome
-        outputs.append(list(outcome))
-    return outputs
+    if not backend.answers_later:
+        return [_outputs(outcome) for outcome in backend.execute(requests, batch_sizes).outputs]
+    answers = [CollectedAnswer() for _ in requests]
+    execution = checked(
+        backend.execute(requests, batch_sizes, [CollectingSender(answer) for answer in answers]), len(requests)
+    )
+    pairs = zip(answers, execution.outputs, strict=True)
+    return [_outputs(answer.wait() if outcome is LATER else outcome) for answer, outcome in pairs]
+
+
+def _outputs(outcome: Outputs | Exception | Later) -> list[OutputTensor]:
+    """Raises an outcome that is an error."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    if isinstance(outcome, Later):
+        raise BackendFailed("the backend answers later, which it did not announce")
+    return list(outcome)

@@ -18,6 +18,7 @@ from core.inference.times import InferenceTimes, TimesFor, asks_for_times
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 from core.scheduling.execution import Clock, execute_batch
+from core.scheduling.open_execution import OpenExecution
 from core.scheduling.rejection import reject
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work
@@ -41,7 +42,9 @@ class ModelInstance:
         clock: Clock = time.monotonic_ns,
         on_poisoned: OnPoisoned | None = None,
         times_for: TimesFor = TimesFor.NOBODY,
+        open_execution: OpenExecution | None = None,
     ) -> None:
+        """`open_execution` executes on an instance that answers later."""
         self.name = backend.placement.name
         self._backend = backend
         self._spec = spec
@@ -49,6 +52,7 @@ class ModelInstance:
         self._respond = respond
         self._short = short
         self._clock = clock
+        self._open_execution = open_execution
         self._on_poisoned = on_poisoned
         self._notes_times = times_for is not TimesFor.NOBODY
         self._tells_clients = times_for is TimesFor.CLIENTS
@@ -61,13 +65,25 @@ class ModelInstance:
             begin_ns = self._clock()
             self.execute(work.batch)
             self._short.note(work.batch, self._clock() - begin_ns, inline)
+            # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
+            flush(work.batch)
 
     def execute(self, requests: Sequence[PendingRequest]) -> None:
-        """Execute a batch and answer each of its requests exactly once. Raises nothing.
+        """Execute a batch and answer each of its requests that is not answered later. Raises nothing.
 
         A batch that fails as a whole is executed again in halves, down to the requests that fail alone. If the backend
         instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called, once.
         """
+        if self._open_execution is None:
+            self._execute(requests)
+        else:
+            self._execute_open(requests, self._open_execution)
+        if self._on_poisoned is not None and self._backend.poisoned:
+            on_poisoned, self._on_poisoned = self._on_poisoned, None
+            on_poisoned(self._backend)
+
+    def _execute(self, requests: Sequence[PendingRequest]) -> None:
+        """Each request gets its one response."""
         name, version, respond = self._spec.name, self._spec.version, self._respond
         parts = [requests]
         while parts:
@@ -82,14 +98,24 @@ class ModelInstance:
                 if isinstance(outcome, Exception):
                     self._fail(pending, outcome)
                     continue
-                response = InferenceResponse(name, version, outcome, id=pending.request.id)
-                if self._notes_times:
-                    self._note_times(response, pending, execution, part)
+                # Only an instance that answers later may give LATER.
+                response = InferenceResponse(name, version, outcome, id=pending.request.id)  # type: ignore[arg-type]
+                if self._notes_times or pending.wants_times:
+                    self._note_times(response, pending, execution)
                 respond(pending, response)
-        flush(requests)
-        if self._on_poisoned is not None and self._backend.poisoned:
-            on_poisoned, self._on_poisoned = self._on_poisoned, None
-            on_poisoned(self._backend)
+
+    def _execute_open(self, requests: Sequence[PendingRequest], open_execution: OpenExecution) -> None:
+        """Requests that are answered later stay open."""
+        execution, claimed = open_execution.run(requests)
+        for request, outcome in claimed:
+            pending = request.pending
+            if isinstance(outcome, Exception):
+                request.answer(self._failure(pending, outcome))
+                continue
+            response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
+            if execution is not None and (self._notes_times or pending.wants_times):
+                self._note_times(response, pending, execution)
+            request.answer(response)
 
     def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
         """The halves of a batch that failed, the second one first; fails a single request.
@@ -105,26 +131,26 @@ class ModelInstance:
         middle = count // 2
         return [requests[middle:], requests[:middle]]
 
-    def _note_times(
-        self,
-        response: InferenceResponse,
-        pending: PendingRequest,
-        execution: Execution,
-        batch: Sequence[PendingRequest],
-    ) -> None:
+    def _note_times(self, response: InferenceResponse, pending: PendingRequest, execution: Execution) -> None:
         """Add the times of the execution in which `pending` succeeded, as parameters, too, if its client asks."""
         response.times = times = InferenceTimes(
             execution.start_ns - pending.enqueue_ns,
             execution.input_end_ns - execution.start_ns,
             execution.output_start_ns - execution.input_end_ns,
             execution.end_ns - execution.output_start_ns,
-            sum([each.batch_size or 1 for each in batch]),
+            execution.items,
         )
         if self._tells_clients and asks_for_times(pending.request):
             response.parameters = {**(response.parameters or {}), **times.parameters()}
 
     def _fail(self, pending: PendingRequest, exc: Exception) -> None:
-        """Answer one request with its error. An exception that is not a ServerError is logged with its traceback."""
+        """Answer one request with its error."""
+        self._respond(pending, self._failure(pending, exc))
+
+    def _failure(self, pending: PendingRequest, exc: Exception) -> InferenceResponse:
+        """Count a failed request and make its response. An exception that is not a ServerError is logged with its
+        traceback.
+        """
         if isinstance(exc, ServerError):
             error = exc
         else:
@@ -132,4 +158,4 @@ class ModelInstance:
             error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
             error.__cause__ = exc
         self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock())
-        self._respond(pending, InferenceResponse.failed(pending.request, error))
+        return InferenceResponse.failed(pending.request, error)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from core.scheduling.instance_thread import DISMISSED, HOLDING, IDLE, LENT, RUNNING, WOKEN, InstanceThread
 from core.scheduling.policy import Wait
 from core.scheduling.queue import RequestQueue
 from core.scheduling.work import Work
 
+if TYPE_CHECKING:
+    from core.scheduling.open_requests import OpenRequests
+
 
 class InstancePool:
-    """Moves the threads between their states. Every method is called under the scheduler's lock.
+    """Moves the threads between their states. Every method but `close_one` is called under the scheduler's lock.
 
     `idle` are the IDLE threads, the one that went to rest last at the end. `holder` is the HOLDING thread, one at most.
     `waking` counts the WOKEN threads. `in_flight` counts requests that were taken and are not finished. A `closed` pool
@@ -112,16 +116,19 @@ class InstancePool:
 
         The holder may have waited for requests that left with the batch, so it becomes idle first.
         """
-        thread.taken = len(work.batch) + len(work.rejections)
-        self.in_flight += thread.taken
+        thread.taken = taken = len(work.batch) + len(work.rejections)
+        self.in_flight += taken
         if work.batch:
+            if thread.open_requests is not None:
+                thread.taken = len(work.rejections)
+                thread.open_requests.size += len(work.batch)
             if self.holder is not None:
                 self._relieve(self.holder)
             if queue.size:
                 self.wake_idle(queue.items)
 
     def finish(self, thread: InstanceThread) -> None:
-        """Note that all requests that `thread` has taken are done."""
+        """Note that all requests that `thread` has taken are done, except for open ones."""
         self.in_flight -= thread.taken
         thread.taken = 0
         if self._drainers and not self.in_flight:
@@ -131,6 +138,22 @@ class InstancePool:
         """Note that `count` requests in flight are done which no thread has taken."""
         self.in_flight -= count
         self._drained.notify_all()
+
+    def close_one(self, requests: OpenRequests) -> None:
+        """Note that one of `requests` is done. Not under the lock."""
+        with self._drained:
+            requests.size -= 1
+            self.in_flight -= 1
+            if self._drainers:
+                self._drained.notify_all()
+
+    def drain_open(self, requests: OpenRequests) -> None:
+        """Release the lock and block until none of `requests` is open."""
+        self._drainers += 1
+        try:
+            self._drained.wait_for(lambda: not requests.size)
+        finally:
+            self._drainers -= 1
 
     def drain(self, queue: RequestQueue, timeout_s: float | None) -> bool:
         """Release the lock and block until nothing is queued or in flight. Returns whether that came in time."""

@@ -18,10 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from core.backends.base import BackendInstance
 from core.scheduling.instance import ModelInstance
 from core.scheduling.policy import Wait
+
+if TYPE_CHECKING:
+    from core.scheduling.open_requests import OpenRequests
 
 
 class ThreadState(Enum):
@@ -54,17 +58,23 @@ class InstanceThread:
     `token` is a binary semaphore: the thread rests by acquiring it, and whoever moves the thread to WOKEN or DISMISSED
     releases it. A lock costs no more than any other way to wake a thread (29 µs there and back on the reference
     machine, as `SimpleQueue`) and can be acquired with a time limit. `retired` tells the thread to end when it next
-    looks for work. `taken` is the number of requests that it has taken and not finished. `wait` is valid while HOLDING.
+    looks for work. `taken` is the number of requests that it has taken and not finished, without `open_requests`: those
+    are done when their final response was delivered. `wait` is valid while HOLDING.
 
     When the thread ends it drops its reference to the scheduler. So an unloaded model is freed at once, not when the
     garbage collector finds the cycle.
     """
 
     def __init__(
-        self, backend: BackendInstance, instance: ModelInstance, serve: Callable[[InstanceThread], None]
+        self,
+        backend: BackendInstance,
+        instance: ModelInstance,
+        serve: Callable[[InstanceThread], None],
+        open_requests: OpenRequests | None = None,
     ) -> None:
         self.backend = backend
         self.instance = instance
+        self.open_requests = open_requests
         self.token = threading.Lock()
         self.token.acquire()
         self.state = RUNNING

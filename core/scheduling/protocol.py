@@ -53,8 +53,11 @@ class Scheduler(Protocol):
         """
         ...
 
-    def stop(self) -> None:
-        """Accept no more requests. Those accepted are still served, without waiting for others to join a batch."""
+    def stop(self, *, accept_nested: bool = False) -> None:
+        """Accept no more requests, with `accept_nested` none but nested ones, until the next call.
+
+        Those accepted are still served, without waiting for others to join a batch.
+        """
         ...
 
     def drain(self, timeout_s: float | None = None) -> bool:

@@ -1,6 +1,7 @@
 """`preserve_ordering`: the responses of a model are delivered in the order in which its requests arrived.
 
-Triton documents this but orders by completion.
+Responses to the earliest request that is not done are delivered as they come; those to later ones wait for its final
+response. Triton documents this but orders by completion.
 Source: docs/spec/schedulers.md section 3.2, "Order of responses".
 """
 
@@ -15,7 +16,7 @@ from core.scheduling.delivery import Respond, flush
 
 
 class ResponseOrder:
-    """Holds each response back until those of all earlier requests are delivered. Thread-safe.
+    """Holds responses back until the final ones of all earlier requests are delivered. Thread-safe.
 
     Responses are delivered one at a time, on the thread that completed the earliest request or on one that already
     delivers. No lock is held during a callback, so it may submit another request.
@@ -25,7 +26,7 @@ class ResponseOrder:
         self._deliver = deliver
         self._lock = threading.Lock()
         self._arrived: deque[PendingRequest] = deque()
-        self._answered: dict[PendingRequest, InferenceResponse] = {}
+        self._answered: dict[PendingRequest, list[InferenceResponse]] = {}
         self._delivering = False
 
     def enter(self, pending: PendingRequest) -> None:
@@ -34,9 +35,9 @@ class ResponseOrder:
             self._arrived.append(pending)
 
     def respond(self, pending: PendingRequest, response: InferenceResponse) -> None:
-        """Deliver the one response to `pending` in its turn: now, or later on another thread."""
+        """Deliver a response to `pending` in its turn: now, or later on another thread."""
         with self._lock:
-            self._answered[pending] = response
+            self._answered.setdefault(pending, []).append(response)
             if self._delivering:
                 return
             self._delivering = True
@@ -46,9 +47,12 @@ class ResponseOrder:
                 if not self._arrived or self._arrived[0] not in self._answered:
                     self._delivering = False
                     break
-                first = self._arrived.popleft()
-                answer = self._answered.pop(first)
-            self._deliver(first, answer)
+                first = self._arrived[0]
+                answers = self._answered.pop(first)
+                if answers[-1].final:
+                    self._arrived.popleft()
+            for answer in answers:
+                self._deliver(first, answer)
             delivered.append(first)
         # The caller flushes the batch that it executed. The requests delivered here may belong to other batches.
         flush(delivered)

@@ -1,0 +1,105 @@
+"""The open requests of one model instance that answers through senders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.config.model_spec import ModelSpec
+from core.errors import RequestCancelled, ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.request import Parameter
+from core.inference.response import InferenceResponse, Outputs
+from core.inference.window_limits import WindowLimits
+from core.observability.response_statistics import ResponseKind
+from core.observability.statistics import FailureReason, ModelStatistics
+from core.scheduling.delivery import Respond
+from core.scheduling.execution import Clock
+from core.scheduling.open_request import OpenRequest
+
+if TYPE_CHECKING:
+    from core.scheduling.instance_pool import InstancePool
+
+_log = logging.getLogger("trident.scheduling")
+
+
+class OpenRequests:
+    """Opens requests, delivers their responses, and counts those that sent their final response. Any thread.
+
+    `size` is guarded by the scheduler's lock. It counts a request from when the instance takes it until its final
+    response was delivered.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        statistics: ModelStatistics,
+        respond: Respond,
+        pool: InstancePool,
+        window: WindowLimits,
+        clock: Clock,
+    ) -> None:
+        self.size = 0
+        self.window = window
+        self._name = spec.name
+        self._version = spec.version
+        self._statistics = statistics
+        self._respond = respond
+        self._pool = pool
+        self.clock = clock
+        self._has_noted_late = False
+
+    def open(self, batch: Sequence[PendingRequest]) -> list[OpenRequest]:
+        """Open the requests of a batch that is executed now."""
+        now_ns = self.clock()
+        return [OpenRequest(pending, now_ns, self) for pending in batch]
+
+    def response(
+        self,
+        pending: PendingRequest,
+        outputs: Outputs | None,
+        final: bool,
+        error: ServerError | None,
+        parameters: dict[str, Parameter] | None,
+    ) -> InferenceResponse:
+        """A response to `pending`; without outputs and error an empty one."""
+        return InferenceResponse(
+            self._name,
+            self._version,
+            [] if outputs is None or error is not None else outputs,
+            id=pending.request.id,
+            parameters=parameters,
+            error=error,
+            final=final,
+        )
+
+    def count_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
+        """Count a response that a sender sent."""
+        self._statistics.record_response(index, kind, duration_ns)
+
+    def count(self, request: OpenRequest, now_ns: int) -> None:
+        """Count a request whose final response was sent by a sender. Its last response that says something decides."""
+        error = request.error
+        if error is None:
+            self._statistics.record_request(
+                request.pending, request.start_ns, request.input_end_ns, request.first_ns or now_ns, now_ns
+            )
+        else:
+            is_cancelled = isinstance(error, RequestCancelled)
+            reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
+            self._statistics.record_failure(request.pending, reason, now_ns)
+
+    def deliver(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Give `response` to the caller. After the final one the request is no longer open."""
+        self._respond(pending, response)
+        if response.final:
+            self._pool.close_one(self)
+
+    def note_late(self) -> None:
+        """Log, once, that a response was dropped because it was sent after the final one."""
+        if not self._has_noted_late:
+            self._has_noted_late = True
+            _log.warning(
+                "model '%s' answered a request again after its final response; such responses are dropped", self._name
+            )
