@@ -10,33 +10,38 @@ tell. The scheduler owns the instance threads; a backend starts no thread to exe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from core.backends.model_door import ModelDoor
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
+from core.inference.response_sender import Later, ResponseSender
+from core.observability.metrics.custom_metrics import CustomMetrics
+from core.observability.metrics.snapshot import ModelProcessMetrics
 
 
 @dataclass(slots=True)
 class Execution:
     """The result of one executed batch.
 
-    `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone. The
-    times are monotonic ns: when the inputs were gathered, and when the model had run. The scheduler notes when the
-    execution started and ended.
+    `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone, or
+    LATER from an instance that answers later. The times are monotonic ns: when the inputs were gathered, and when the
+    model had run. The scheduler notes when the execution started and ended, and how many items it had.
     """
 
-    outputs: Sequence[Outputs | Exception]
+    outputs: Sequence[Outputs | Exception | Later]
     input_end_ns: int
     output_start_ns: int
     start_ns: int = 0
     end_ns: int = 0
+    items: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class LoadContext:
     """What a backend is given to load one version.
 
     `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
-    0 leaves it to the framework.
+    0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are
+    no others, as in tests of one backend. `metrics` are those that models make, of the whole server.
     """
 
     path: Path
@@ -52,6 +58,8 @@ class LoadContext:
     spec: ModelSpec
     placements: tuple[Placement, ...]
     threads: int = 0
+    models: ModelDoor | None = None
+    metrics: CustomMetrics = field(default_factory=CustomMetrics)
 
 
 class BackendInstance(Protocol):
@@ -60,22 +68,34 @@ class BackendInstance(Protocol):
     `poisoned` becomes true when the instance's device cannot run anything again in this process (a lost CUDA context).
     `may_run_inline`: the instance needs no thread of its own, and the values of the inputs cannot make an execution
     much longer than others on tensors of the same shapes.
+    `answers_later`: it may answer a request through its sender, several times, after `execute` and from any thread.
     """
 
     placement: Placement
     poisoned: bool
     may_run_inline: bool
+    answers_later: bool
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         """Execute `requests` as one batch, and block until all results exist. `batch_sizes` are the items of each.
 
-        Raises if the whole batch failed.
+        `senders` has one for each request if the instance answers later. An outcome that is not LATER is the final
+        response. An instance that can no longer answer a request must send an error as its final response.
+        Raises if the whole batch failed: then every request without a final response is answered with the error.
         """
         ...
 
     def close(self) -> None:
         """Free what only this instance holds."""
         ...
+
+
+OnChange = Callable[[BackendInstance, bool], None]
 
 
 class BackendModel(Protocol):
@@ -98,6 +118,28 @@ class BackendModel(Protocol):
         """
         ...
 
+    def watch(self, on_change: OnChange) -> None:
+        """Call `on_change` whenever an instance cannot execute for a while (False), and when it can again (True).
+
+        On a thread that is not the instance's. Called once, when the version begins to serve.
+        """
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot serve at the moment although it was loaded, such as an instance whose process died; "" if it
+        can. Any thread; does not block.
+        """
+        ...
+
+    def check_ready(self) -> None:
+        """Ask the model itself whether it is ready. Raises a ServerError with the reason. Any thread; may block."""
+        ...
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        """The processes of its instances; none for a framework that runs in this one. Any thread."""
+        ...
+
     def retain(self, devices: Iterable[str]) -> None:
         """Free the weights on all devices except `devices` (`Placement.device`) and those that instances still use.
 
@@ -114,12 +156,24 @@ class Backend(Protocol):
     """A framework. Made with the values of --backend-config for it. Loader threads, several at once.
 
     `supports_gpus`: the installed framework was built for GPUs, whether or not this machine has one.
+    `completes_configs`: its models complete their configurations themselves, complete ones too.
     """
 
     supports_gpus: bool
+    completes_configs: bool
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The inputs and outputs of the model in the version directory `path`. Raises a ServerError."""
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """The inputs and outputs of the model in the version directory `path`. Raises a ServerError.
+
+        None if models of this framework do not say what they are: they take what the configuration says.
+        """
+        ...
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Complete `config` in place as the model in the version directory `path` wants. Raises a ServerError.
+
+        Only called if `completes_configs`.
+        """
         ...
 
     def check(self, config: ModelConfig) -> None:

@@ -29,7 +29,13 @@ from core.errors import ConfigInvalid, ModelLoadFailed
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 """The one setting that every backend has, so that the registry reads it."""
 
+BACKEND_DIRECTORY = "backend-directory"
+"""The setting for all backends that names the folder of backends that are written in Python: NAME/model.py each."""
+
 _MAX_BATCH_SIZE = "4"
+# The backend that runs those, and the file in their folders.
+_PYTHON = "python"
+_PYTHON_FILE = "model.py"
 
 Settings = Mapping[str, str]
 MakeBackend = Callable[[Settings], Backend]
@@ -88,10 +94,11 @@ class BackendRegistry:
         known = f"this server has the backends: {', '.join(sorted(self._makers))}"
         if runtime and not is_plain(runtime):
             raise ConfigInvalid(f"backend library name '{runtime}' escapes backend directory", hint="remove 'runtime'")
-        if runtime and (name not in self._makers or runtime != _library(name)):
-            hint = f"remove 'runtime', or set it to {_library(name)}" if name in self._makers else known
+        runtimes = self._runtimes(name)
+        if runtime and runtime not in runtimes:
+            hint = f"remove 'runtime', or set it to {runtimes[0]}" if runtimes else known
             raise ConfigInvalid(f"unable to find backend library '{runtime}' for model '{config.name}'", hint=hint)
-        if name not in self._makers:
+        if not runtimes:
             raise ConfigInvalid(
                 f"unable to find backend library for backend '{name}', "
                 "try specifying runtime on the model configuration.",
@@ -101,7 +108,7 @@ class BackendRegistry:
 
     def gpu_ids(self, config: ModelConfig) -> GpuIds:
         """The GPUs for the instances of `config`; None if its backend cannot use GPUs."""
-        if config.backend not in self._makers:
+        if not self._runtimes(config.backend):
             return self._gpu_ids or None
         return self._gpu_ids if self._backend(config.backend).supports_gpus else None
 
@@ -109,8 +116,16 @@ class BackendRegistry:
         """The `max_batch_size` of a model that can batch and does not set one. Raises ConfigInvalid."""
         return integer(self._settings_of(config.backend).get(DEFAULT_MAX_BATCH_SIZE, _MAX_BATCH_SIZE))
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The signature of the model in the version directory `path`. Raises a ServerError."""
+    def completes(self, config: ModelConfig) -> bool:
+        """Whether the models of the backend of `config` complete their configurations themselves."""
+        return self.find(config).completes_configs
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Have the model in the version directory `path` complete `config` in place. Raises a ServerError."""
+        self.find(config).complete(path, config)
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """The signature of the model in the version directory `path`, if it has one. Raises a ServerError."""
         return self.find(config).inspect(path, config)
 
     def check(self, config: ModelConfig) -> None:
@@ -120,12 +135,28 @@ class BackendRegistry:
     def _backend(self, name: str) -> Backend:
         with self._making:
             if name not in self._made:
-                self._made[name] = self._makers[name](self._settings_of(name))
+                make = self._makers.get(name) or partial(_make_written_in_python, self._python_file(name))
+                self._made[name] = make(self._settings_of(name))
             return self._made[name]
 
+    def _runtimes(self, name: str) -> tuple[str, ...]:
+        """What a configuration may name as the `runtime` of a backend; () if there is no such backend."""
+        if name in self._makers:
+            return (_library(name),)
+        return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
+
+    def _python_file(self, name: str) -> Path | None:
+        """The file of a backend that is written in Python; None if no name matches."""
+        directory = self._settings.get("", {}).get(BACKEND_DIRECTORY, "")
+        if not directory or not is_plain(name) or _PYTHON not in self._makers:
+            return None
+        file = Path(directory, name, _PYTHON_FILE).absolute()
+        return file if file.is_file() else None
+
     def _settings_of(self, name: str) -> Settings:
-        """The backend's own settings win over those for all."""
-        return {**self._settings.get("", {}), **self._settings.get(name, {})}
+        """The backend's own settings win over those for all; one written in Python has those of `python`, too."""
+        python = {} if name in self._makers else self._settings.get(_PYTHON, {})
+        return {**self._settings.get("", {}), **python, **self._settings.get(name, {})}
 
 
 def _module_of(name: str) -> str:
@@ -142,6 +173,11 @@ def _import_and_make(name: str, settings: Settings) -> Backend:
         ) from error
     make: MakeBackend = module.make_backend
     return make(settings)
+
+
+def _make_written_in_python(file: Path | None, settings: Settings) -> Backend:
+    make: Callable[[Settings, Path | None], Backend] = import_module(_module_of(_PYTHON)).make_backend
+    return make(settings, file)
 
 
 def _library(backend: str) -> str:

@@ -35,24 +35,31 @@ class HoldChange(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark:
     """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
-    `hold`: None if it has nothing to do with holds.
+    `hold`: None if it has nothing to do with holds. `changes_state`: the front ends must know of the new state of the
+    engine before the caller has its answer.
     """
 
     blocks: bool = False
     change: ModelChange | None = None
     hold: HoldChange | None = None
+    changes_state: bool = False
 
 
 def call(
-    *, blocks: bool = False, change: ModelChange | None = None, hold: HoldChange | None = None
+    *,
+    blocks: bool = False,
+    change: ModelChange | None = None,
+    hold: HoldChange | None = None,
+    changes_state: bool = False,
 ) -> Callable[[M], M]:
     """Mark a method of the protocol. All of its parameters and its result need annotations."""
 
-    def mark(method: M) -> M:
-        setattr(method, _ATTRIBUTE, CallMark(blocks=blocks, change=change, hold=hold))
+    def marked(method: M) -> M:
+        mark = CallMark(blocks=blocks, change=change, hold=hold, changes_state=changes_state or change is not None)
+        setattr(method, _ATTRIBUTE, mark)
         return method
 
-    return mark
+    return marked
 
 
 def mark_of(method: object) -> CallMark | None:

@@ -17,6 +17,7 @@ from core.backends.registry import BackendRegistry
 from core.config.model_spec import ModelSpec
 from core.engine.config_message import ConfigMessage
 from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
+from core.engine.model_door import EngineDoor
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest
 from core.lifecycle.lifecycle import Lifecycle
@@ -31,23 +32,35 @@ from core.observability.hardware.cpu_meter import CpuMeter
 from core.observability.hardware.gauges import HardwareGauges
 from core.observability.hardware.gpu_meter import GpuMeter
 from core.observability.hardware.visible_gpus import gpu_uuids
+from core.observability.logging import LogLevels, change_log
+from core.observability.metrics.custom_metrics import CustomMetrics
+from core.observability.metrics.families import is_reserved
 from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
 from core.observability.statistics import VersionStatistics
 from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.response_cache.local_cache import LocalCache
 
 
 class InferenceEngine:
     """Any thread may call any method; those that block say so."""
 
     def __init__(
-        self, options: EngineOptions, lifecycle: Lifecycle, hardware: HardwareGauges, sources: SourceOpener
+        self,
+        options: EngineOptions,
+        lifecycle: Lifecycle,
+        hardware: HardwareGauges,
+        sources: SourceOpener,
+        custom_metrics: CustomMetrics,
+        response_cache: LocalCache | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
         self._models = lifecycle.models
         self._hardware = hardware
         self._sources = sources
+        self._custom_metrics = custom_metrics
+        self._response_cache = response_cache
 
     @property
     def generation(self) -> int:
@@ -120,7 +133,13 @@ class InferenceEngine:
                     f"requested model version is not available for model '{name}'"
                 )
         return [
-            VersionStatistics(name=v.name, version=v.version, statistics=v.statistics.snapshot(v.queued)) for v in ready
+            VersionStatistics(
+                name=v.name,
+                version=v.version,
+                statistics=v.statistics.snapshot(v.queued),
+                memory_bytes=sum(process.resident_bytes for process in v.processes()),
+            )
+            for v in ready
         ]
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
@@ -134,7 +153,7 @@ class InferenceEngine:
         self._lifecycle.load_directory(name, Path(directory))
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        self._lifecycle.unload(name, wait=wait)
+        self._lifecycle.unload(name, unload_dependents, wait=wait)
 
     def is_live(self) -> bool:
         phase = self._lifecycle.phase
@@ -147,12 +166,15 @@ class InferenceEngine:
         return self._options.readiness.is_met(self._models.all())
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        return self._models.find(name, version).is_ready
+        return self._models.find(name, version).answers_ready()
 
     def phase(self) -> ServingPhase:
         phase = self._lifecycle.serving_phase()
         download = DownloadPhase.of(self._sources.progress.snapshot())
         return phase if download is None else replace(phase, download=download)
+
+    def change_log(self, levels: LogLevels) -> None:
+        change_log(levels)
 
     def metrics(self) -> MetricsSnapshot:
         models = [
@@ -166,6 +188,8 @@ class InferenceEngine:
             loads=self._lifecycle.load_counts.metrics(),
             hardware=self._hardware.reading,
             downloads=_download_metrics(self._sources.progress.snapshot()),
+            response_cache=self._response_cache.metrics() if self._response_cache is not None else None,
+            custom=self._custom_metrics.snapshot(),
         )
 
 
@@ -191,6 +215,7 @@ def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
         tags=version.spec.metric_tags,
         gpu_uuid=version.gpu_uuid,
         latencies=version.statistics.latencies(time.monotonic_ns()),
+        processes=tuple(version.processes()),
         namespace=namespace or None,
     )
 
@@ -206,11 +231,15 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
     gpus = gpu_ids(options.min_compute_capability)
+    custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
+    response_cache = LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus),
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
         on_poisoned=partial(_report_poisoned, on_fatal),
+        metrics=custom_metrics,
+        response_cache=response_cache,
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
@@ -226,4 +255,5 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
-    return InferenceEngine(options, lifecycle, hardware, sources)
+    loader.models = EngineDoor(lifecycle)
+    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache)

@@ -20,6 +20,7 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "logging",
 )
 """The protocol extensions that this server has, in Triton's order: clients look for them before they use them."""
 

@@ -17,6 +17,7 @@ from core.engine.metadata import ModelMetadata, ServerMetadata
 from core.engine.served_model import ServedModel
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
+from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import VersionStatistics
 
@@ -110,6 +111,11 @@ class Engine(Protocol):
 
     def phase(self) -> ServingPhase:
         """How far the server's start is."""
+        ...
+
+    @call(changes_state=True)
+    def change_log(self, levels: LogLevels) -> None:
+        """Change the log of all processes that serve."""
         ...
 
     @call()

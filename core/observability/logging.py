@@ -11,7 +11,7 @@ import contextlib
 import io
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TextIO
 
 from core.errors import ConfigInvalid
@@ -24,17 +24,37 @@ _LOWEST_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """`verbose` is the highest verbose level shown, 0 for none. `format` is default, ISO8601 or json. With an empty
-    `file` the log goes to the console: warnings and errors go to stderr, other events to stdout."""
+class LogLevels:
+    """What can be changed while the server runs. `verbose` is the highest verbose level shown, 0 for none. `format` is
+    default, ISO8601 or json."""
 
     verbose: int = 0
     info: bool = True
     warning: bool = True
     error: bool = True
     format: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions(LogLevels):
+    """With an empty `file` the log goes to the console: warnings and errors go to stderr, other events to stdout."""
+
     file: str = ""
     escape: bool = True
+
+
+FORMATS = ("default", "ISO8601", "json")
+_in_force = LogOptions()
+
+
+def log_options() -> LogOptions:
+    """The configuration of this process's log."""
+    return _in_force
+
+
+def log_levels() -> LogLevels:
+    """What of it can be changed."""
+    return LogLevels(**{each.name: getattr(_in_force, each.name) for each in fields(LogLevels)})
 
 
 def verbose_level(level: int) -> int:
@@ -59,19 +79,32 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
         sinks = _file_sinks(options, err) if options.file else _console_sinks(out, err)
     except ConfigInvalid as error:
         sinks, unopened = _console_sinks(out, err), error
-    formatter = _formatter(options)
     root = logging.getLogger()
     close_log()
     for sink in sinks:
-        sink.setFormatter(formatter)
-        sink.addFilter(_Switches(options))
+        sink.addFilter(_is_switched_on)
         root.addHandler(sink)
     # Third-party packages log warnings and errors only: their other messages are not part of our verbose levels.
     root.setLevel(logging.WARNING)
-    shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
-    logging.getLogger(_ROOT_LOGGER).setLevel(shown)
+    _set(options)
     if unopened is not None:
         raise unopened
+
+
+def change_log(levels: LogLevels) -> None:
+    """Change the log of this process from the next event on. Any thread."""
+    _set(replace(_in_force, **{each.name: getattr(levels, each.name) for each in fields(LogLevels)}))
+
+
+def _set(options: LogOptions) -> None:
+    global _in_force
+    _in_force = options
+    formatter = _formatter(options)
+    for sink in logging.getLogger().handlers:
+        if isinstance(sink, _Sink):
+            sink.setFormatter(formatter)
+    shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
+    logging.getLogger(_ROOT_LOGGER).setLevel(shown)
 
 
 def log_failure(reason: str, hint: str | None = None) -> None:
@@ -120,20 +153,14 @@ class _Sink(logging.StreamHandler[TextIO]):
                 console.print_line(f"the log cannot be written: {error}; its events are lost", console.stderr())
 
 
-class _Switches(logging.Filter):
+def _is_switched_on(record: logging.LogRecord) -> bool:
     """The switches log-info, log-warning and log-error. Verbose messages depend on their level alone, and the reason
     for which the server ends is always shown."""
-
-    def __init__(self, options: LogOptions) -> None:
-        super().__init__()
-        self._options = options
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            return self._options.error or record.levelno >= logging.CRITICAL
-        if record.levelno >= logging.WARNING:
-            return self._options.warning
-        return self._options.info or record.levelno < logging.INFO
+    if record.levelno >= logging.ERROR:
+        return _in_force.error or record.levelno >= logging.CRITICAL
+    if record.levelno >= logging.WARNING:
+        return _in_force.warning
+    return _in_force.info or record.levelno < logging.INFO
 
 
 def _formatter(options: LogOptions) -> logging.Formatter:

@@ -15,6 +15,7 @@ from enum import Enum
 from core.inference.pending_request import PendingRequest
 from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
 from core.observability.latencies.sums import LatencySums
+from core.observability.response_statistics import ResponseCounters, ResponseKind, ResponseStatistics
 
 
 class FailureReason(Enum):
@@ -42,7 +43,9 @@ class StatisticsSnapshot:
     """The counters of a model version at one moment.
 
     Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
-    wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size.
+    wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size, `responses`
+    by ascending index. A hit of the response cache takes the time of looking it up, a miss that of looking it up and
+    of keeping the answer.
     """
 
     request_success: int
@@ -59,15 +62,29 @@ class StatisticsSnapshot:
     failure_ns: int = 0
     last_inference_ms: int = 0
     batches: tuple[BatchStatistics, ...] = ()
+    responses: tuple[ResponseStatistics, ...] = ()
+    cache_hit_count: int = 0
+    cache_hit_ns: int = 0
+    cache_miss_count: int = 0
+    cache_miss_ns: int = 0
+
+    @property
+    def executed_count(self) -> int:
+        """The successful requests that were executed, not answered from the response cache."""
+        return self.request_success - self.cache_hit_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatistics:
-    """The statistics of one version of a model, as the statistics call of every protocol reports them."""
+    """The statistics of one version of a model, as the statistics call of every protocol reports them.
+
+    `memory_bytes` is the memory of its own processes, 0 for a model without any.
+    """
 
     name: str
     version: int
     statistics: StatisticsSnapshot
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -102,7 +119,12 @@ class ModelStatistics:
         self._queue_ns = 0
         self._compute = _ComputeCounters()
         self._batches: dict[int, _ComputeCounters] = {}
+        self._responses = ResponseCounters()
         self._latencies: LatencyMeters | None = None
+        self._cache_hit_count = 0
+        self._cache_hit_ns = 0
+        self._cache_miss_count = 0
+        self._cache_miss_ns = 0
 
     def measure(self, latencies: LatencyMeters) -> None:
         """Count the durations of requests in `latencies`, too. Call it before the first request."""
@@ -148,6 +170,73 @@ class ModelStatistics:
                 self._latencies.observe_batch(
                     requests_ok, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns, now_ms
                 )
+
+    def record_request(
+        self, pending: PendingRequest, compute_start_ns: int, input_end_ns: int, first_ns: int, end_ns: int
+    ) -> None:
+        """Count one request that succeeded after its execution was counted: answered from `first_ns` to `end_ns`."""
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            self._inference_count += pending.batch_size or 1
+            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            self._success_count += 1
+            self._success_ns += end_ns - pending.start_ns
+            self._queue_ns += compute_start_ns - pending.enqueue_ns
+            _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
+            if self._latencies is not None:
+                self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, now_ms)
+
+    def record_composed(
+        self, pending: PendingRequest, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        """Count one request that succeeded as a whole for an ensemble; the durations are those of its steps, summed.
+
+        It is one execution and never waits in a queue of its own, as in Triton.
+        """
+        items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
+        with self._lock:
+            self._execution_count += 1
+            self._inference_count += items
+            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            self._success_count += 1
+            self._success_ns += end_ns - pending.start_ns
+            _add(self._compute, 1, input_ns, infer_ns, output_ns)
+            batch = self._batches.get(items)
+            if batch is None:
+                batch = self._batches[items] = _ComputeCounters()
+            _add(batch, 1, input_ns, infer_ns, output_ns)
+            if self._latencies is not None:
+                start_ns = pending.enqueue_ns
+                self._latencies.observe_batch(
+                    (pending,), start_ns, start_ns + input_ns, start_ns + input_ns + infer_ns, end_ns, now_ms
+                )
+
+    def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
+        """Count the response with `index` within its request, which a sender sent."""
+        with self._lock:
+            self._responses.count(index, kind, duration_ns)
+
+    def record_cache_hit(self, lookup_ns: int) -> None:
+        """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            self._success_count += 1
+            self._success_ns += lookup_ns
+            self._cache_hit_count += 1
+            self._cache_hit_ns += lookup_ns
+
+    def record_cache_miss(self, lookup_ns: int) -> None:
+        """Count one request that the response cache has no answer for."""
+        with self._lock:
+            self._cache_miss_count += 1
+            self._cache_miss_ns += lookup_ns
+
+    def record_cache_insertion(self, insertion_ns: int) -> None:
+        """Add the time of keeping the answer of a miss, which came after the request was counted."""
+        with self._lock:
+            self._cache_miss_ns += insertion_ns
+            self._success_ns += insertion_ns
 
     def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
         """Count one failed request; its duration runs from `start_ns`."""
@@ -195,6 +284,10 @@ class ModelStatistics:
                 pending=pending,
                 failure_ns=self._fail_ns,
                 last_inference_ms=self._last_inference_ms,
+                cache_hit_count=self._cache_hit_count,
+                cache_hit_ns=self._cache_hit_ns,
+                cache_miss_count=self._cache_miss_count,
+                cache_miss_ns=self._cache_miss_ns,
                 batches=tuple(
                     BatchStatistics(
                         batch_size=size,
@@ -205,6 +298,7 @@ class ModelStatistics:
                     )
                     for size, batch in sorted(self._batches.items())
                 ),
+                responses=self._responses.snapshot(),
             )
 
 

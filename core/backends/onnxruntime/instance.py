@@ -16,6 +16,7 @@ from core.backends.tensors.splitter import Splitter
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.inference.request import InferenceRequest
+from core.inference.response_sender import ResponseSender
 from core.inference.tensors import Array
 
 # Takes output names, a feed and run options, and returns the outputs in the order of the names.
@@ -42,6 +43,7 @@ class OnnxInstance:
     ) -> None:
         self.placement = placement
         self.may_run_inline = may_run_inline
+        self.answers_later = False
         self.poisoned = False
         self._spec = spec
         self._gatherer = gatherer
@@ -51,7 +53,12 @@ class OnnxInstance:
         self._failures = failures
         self._names = list(spec.outputs)
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         """Execute `requests` as one batch. Raises BackendFailed or OutOfMemory if the whole batch failed."""
         spec = self._spec
         total = batch_total(batch_sizes, spec.max_batch_size, spec.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnxruntime
 
-from core.backends.base import BackendInstance
+from core.backends.base import BackendInstance, OnChange
 from core.backends.devices.pinned_memory import PinnedMemory
 from core.backends.onnxruntime.bounded_graph import has_bounded_graph
 from core.backends.onnxruntime.instance import OnnxInstance, Run
@@ -27,6 +27,7 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.inference.tensors import BYTES
+from core.observability.metrics.snapshot import ModelProcessMetrics
 
 
 class OnnxModel:
@@ -84,6 +85,17 @@ class OnnxModel:
         # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
         run, may_run_inline = self._run(session, on_gpu), not on_gpu and self._is_bounded
         return OnnxInstance(placement, self._spec, gatherer, splitter, run, options, FAILURES, may_run_inline)
+
+    trouble = ""
+
+    def watch(self, on_change: OnChange) -> None:
+        """An instance can always execute."""
+
+    def check_ready(self) -> None:
+        """An ONNX model is always ready."""
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        return []
 
     def retain(self, devices: Iterable[str]) -> None:
         """Release the sessions on all devices except `devices`. Instances that use one keep it until they close."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from core.backends.tensors.batch_inputs import input_named
+from core.backends.tensors.client_shape import client_shape
 from core.config.model_spec import ModelSpec, OutputSpec
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed
@@ -169,17 +170,10 @@ class Splitter:
 
     def _in_client_shape(self, output: OutputSpec, result: Array) -> Array:
         """`result` in the shape that the client sees: the configured reshape, or the dims for a result without any."""
-        batch: Shape = result.shape[:1] if self._batching else ()
-        dims: Shape = result.shape[len(batch) :]
         if not result.shape:
             return result.reshape(tuple(1 for _ in output.dims))
-        model_dims = output.model_dims
-        if model_dims is None or len(dims) != len(model_dims):
-            return result
-        # Variable dimensions are matched by position. A result that contradicts the configuration keeps its shape.
-        variable = iter([dim for dim, configured in zip(dims, model_dims, strict=True) if configured == -1])
-        shape = (*batch, *(next(variable, 1) if dim == -1 else dim for dim in output.dims))
-        return result.reshape(shape) if element_count(shape) == result.size else result
+        shape = client_shape(output, result.shape, self._batching)
+        return result if shape == result.shape else result.reshape(shape)
 
     def _wrong_batch(self, name: str, shape: Shape, total: int) -> BackendFailed:
         return BackendFailed(

@@ -28,9 +28,13 @@ class Histograms:
         # Triton counts whole milliseconds, so 100.9 ms are in the bucket of 100.
         self._first_limits = [int((bound // 1 + 1) * _NS_PER_MS) - 1 for bound in bounds[FIRST_RESPONSE]]
         self._request_limits = _limits(bounds[REQUEST])
-        # The first response of a successful request is the only one, so one search finds its bucket in both.
+        # The first response of these requests is the only one, so one search finds its bucket in both.
         self._requests = Buckets((*self._first_limits, *self._request_limits))
         self._failures = Buckets(self._first_limits)
+        # Those of requests with several responses, and the time from the first one to the last.
+        self._first_of_many = Buckets(self._first_limits)
+        self._many = Buckets(self._request_limits)
+        self._after_first_ns = 0
         self._queue = Buckets(_limits(bounds[QUEUE]))
         self._compute = Buckets(_limits(bounds[COMPUTE]))
 
@@ -59,23 +63,37 @@ class Histograms:
 
     def observe_failure(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
         """Count a request that was answered with an error: that is a first response, too."""
-        failures = self._failures
-        index = bisect_left(failures.limits, duration_ns)
-        failures.counts[index] += 1
-        request_id = pending.request.id
-        if request_id and len(request_id) <= _LONGEST_ID:
-            failures.exemplars[index] = (request_id, duration_ns, now_ms)
+        _count(self._failures, duration_ns, pending, now_ms)
+
+    def observe_many(
+        self, pending: PendingRequest, compute_start_ns: int, first_ns: int, end_ns: int, now_ms: int
+    ) -> None:
+        """Count a successful request whose first response was sent at `first_ns` and the last one at `end_ns`."""
+        _count(self._first_of_many, first_ns - pending.start_ns, pending, now_ms)
+        _count(self._many, end_ns - pending.start_ns, pending, now_ms)
+        _count(self._queue, compute_start_ns - pending.enqueue_ns, pending, now_ms)
+        _count(self._compute, end_ns - compute_start_ns, pending, now_ms)
+        self._after_first_ns += end_ns - first_ns
 
     def metrics(self, sums: LatencySums) -> tuple[HistogramMetrics, ...]:
-        first_response = self._requests.merged_into(self._first_limits).plus(self._failures)
-        request = self._requests.merged_into(self._request_limits)
-        first_ms = (sums.request_ns + sums.failure_ns) // _NS_PER_MS
+        only = self._requests.merged_into(self._first_limits)
+        first_response = only.plus(self._failures).plus(self._first_of_many)
+        request = self._requests.merged_into(self._request_limits).plus(self._many)
+        first_ms = (sums.request_ns + sums.failure_ns - self._after_first_ns) // _NS_PER_MS
         return (
             first_response.metrics(FIRST_RESPONSE, self._bounds[FIRST_RESPONSE], first_ms, _NS_PER_MS),
             request.metrics(REQUEST, self._bounds[REQUEST], sums.request_ns / _NS_PER_S, _NS_PER_S),
             self._queue.metrics(QUEUE, self._bounds[QUEUE], sums.queue_ns / _NS_PER_S, _NS_PER_S),
             self._compute.metrics(COMPUTE, self._bounds[COMPUTE], sums.compute_ns / _NS_PER_S, _NS_PER_S),
         )
+
+
+def _count(buckets: Buckets, duration_ns: int, pending: PendingRequest, now_ms: int) -> None:
+    index = bisect_left(buckets.limits, duration_ns)
+    buckets.counts[index] += 1
+    request_id = pending.request.id
+    if request_id and len(request_id) <= _LONGEST_ID:
+        buckets.exemplars[index] = (request_id, duration_ns, now_ms)
 
 
 def _limits(bounds: Sequence[float]) -> list[int]:

@@ -47,6 +47,21 @@ class LatencyMeters:
         if self._summaries is not None:
             self._summaries.observe(requests, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns)
 
+    def observe_many(
+        self,
+        pending: PendingRequest,
+        compute_start_ns: int,
+        input_end_ns: int,
+        first_ns: int,
+        end_ns: int,
+        now_ms: int,
+    ) -> None:
+        """Count a successful request that was answered from `first_ns` to `end_ns`."""
+        if self._histograms is not None:
+            self._histograms.observe_many(pending, compute_start_ns, first_ns, end_ns, now_ms)
+        if self._summaries is not None:
+            self._summaries.observe((pending,), compute_start_ns, input_end_ns, end_ns, end_ns)
+
     def observe_failure(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
         """Count a request that failed."""
         if self._histograms is not None:

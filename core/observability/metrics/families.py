@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import PinnedMemory
+from core.observability.hardware.gauges import HardwareReading, PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.custom_families import custom_families
 from core.observability.metrics.exposition import MetricFamily, Sample
 from core.observability.metrics.latency_families import latency_families
 from core.observability.metrics.model_labels import model_labels
@@ -22,6 +24,7 @@ from core.observability.metrics.snapshot import (
     LoadMetrics,
     MetricsSnapshot,
     ModelMetrics,
+    ResponseCacheMetrics,
     VersionStateMetrics,
 )
 from core.observability.statistics import FailureReason, StatisticsSnapshot
@@ -40,6 +43,8 @@ _ZERO = StatisticsSnapshot(
     compute_output_ns=0,
     pending=0,
 )
+# The families of HTTP and gRPC requests, and those that carry this server's name.
+_OWN_PREFIXES = ("trident_", "flask_")
 _STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 
 
@@ -93,6 +98,28 @@ _LATENCIES: tuple[_Counter, ...] = (
         lambda statistics: statistics.compute_output_ns,
     ),
 )
+_CACHE_COUNTERS: tuple[_Counter, ...] = (
+    (
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        lambda statistics: statistics.cache_hit_count,
+    ),
+    (
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        lambda statistics: statistics.cache_miss_count,
+    ),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda statistics: statistics.cache_hit_ns // 1000,
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss duration per model, in microseconds",
+        lambda statistics: statistics.cache_miss_ns // 1000,
+    ),
+)
 _GPU_FAMILIES: tuple[tuple[str, str, str, Callable[[GpuReading], int | float | None]], ...] = (
     ("nv_gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization),
     ("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
@@ -116,6 +143,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         for name, text, nanoseconds in _LATENCIES:
             # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
             yield _family(name, "counter", text, ((r.labels, nanoseconds(r.statistics) // 1000) for r in reporters))
+    if snapshot.response_cache is not None:
+        yield from _cache_families(reporters, snapshot.response_cache, counting=options.counter_latencies)
     yield _family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -135,8 +164,27 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     if options.cpu and snapshot.hardware.cpu is not None:
         yield from _cpu_families(snapshot.hardware.cpu)
     yield from _load_families(snapshot.states, snapshot.loads)
+    yield from _process_families(snapshot.models)
     if snapshot.downloads is not None:
         yield from _download_families(snapshot.downloads)
+    yield from custom_families(snapshot.custom)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a metric of the server has that name, or may have it in a later version."""
+    return name in _reserved_names() or name.startswith(_OWN_PREFIXES)
+
+
+@cache
+def _reserved_names() -> frozenset[str]:
+    snapshot = MetricsSnapshot(
+        hardware=HardwareReading(cpu=CpuReading(utilization=0.0, memory_total=0, memory_used=0)),
+    )
+    return frozenset(
+        family.name + suffix
+        for family in metric_families(snapshot, MetricsOptions())
+        for suffix in ("", "_bucket", "_count", "_sum")
+    )
 
 
 def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iterator[MetricFamily]:
@@ -162,6 +210,22 @@ def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iter
         yield _family(name, "counter", text, ((r.labels, count(r.statistics) * unit) for r in reporters))
 
 
+def _cache_families(
+    reporters: Sequence[_Reporter], cache: ResponseCacheMetrics, *, counting: bool
+) -> Iterator[MetricFamily]:
+    """Hits and misses by model, and the memory of the cache."""
+    if counting:
+        for name, text, count in _CACHE_COUNTERS:
+            yield _family(name, "counter", text, ((r.labels, count(r.statistics)) for r in reporters))
+    for name, kind, text, value in (
+        ("size_bytes", "gauge", "Size of the response cache in bytes", cache.size),
+        ("used_bytes", "gauge", "Memory that cached responses take, in bytes", cache.used),
+        ("entries", "gauge", "Responses in the response cache", cache.entries),
+        ("evictions_total", "counter", "Cached responses that made room for others", cache.evictions),
+    ):
+        yield _family(f"trident_response_cache_{name}", kind, text, [({}, value)])
+
+
 def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:
     """Triton does not count the requests that a full queue refuses. Here they are failures, so that alarms see them."""
     return statistics.request_failures.get(reason, 0) + statistics.request_refusals.get(reason, 0)
@@ -183,6 +247,24 @@ def _load_families(states: Iterable[VersionStateMetrics], loads: Iterable[LoadMe
         "counter",
         "Loads of models that have ended",
         (({"cause": each.cause, "result": each.result}, each.count) for each in loads),
+    )
+
+
+def _process_families(models: Iterable[ModelMetrics]) -> Iterator[MetricFamily]:
+    processes = [
+        ({**model_labels(model), "instance": each.instance}, each) for model in models for each in model.processes
+    ]
+    yield _family(
+        "trident_model_process_restarts_total",
+        "counter",
+        "Restarts of the process of a model instance after it died",
+        ((labels, each.restarts) for labels, each in processes),
+    )
+    yield _family(
+        "trident_model_process_resident_memory_bytes",
+        "gauge",
+        "Memory of the process of a model instance, without what it shares with the server",
+        ((labels, each.resident_bytes) for labels, each in processes),
     )
 
 

@@ -11,6 +11,18 @@ from core.observability.statistics import StatisticsSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProcessMetrics:
+    """The process of one model instance, of a framework that runs models in processes of their own.
+
+    `resident_bytes` leaves out what the process shares with the server.
+    """
+
+    instance: str
+    resident_bytes: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetrics:
     """The metrics of one ready model version. `namespace` is set only if model namespacing is on.
 
@@ -26,6 +38,7 @@ class ModelMetrics:
     tags: Mapping[str, str] = field(default_factory=dict)
     gpu_uuid: str | None = None
     latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
+    processes: tuple[ModelProcessMetrics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +73,40 @@ class DownloadMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSeriesMetrics:
+    """One series of a model's metric. A histogram has `bounds`, a count more than bounds, and its sum as `value`."""
+
+    labels: Mapping[str, str]
+    value: float
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomFamilyMetrics:
+    """The series of a metric that models made. `type` is counter, gauge or histogram."""
+
+    name: str
+    type: str
+    description: str
+    series: tuple[CustomSeriesMetrics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCacheMetrics:
+    """The response cache: its size and what is used of it in bytes, its entries, and how many made room for others."""
+
+    size: int
+    used: int
+    entries: int
+    evictions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
-    `downloads` is None if nothing was ever requested from cloud storage.
+    `downloads` is None if nothing was ever requested from cloud storage, `response_cache` if there is none.
     """
 
     models: tuple[ModelMetrics, ...] = ()
@@ -71,3 +114,5 @@ class MetricsSnapshot:
     loads: tuple[LoadMetrics, ...] = ()
     hardware: HardwareReading = field(default_factory=HardwareReading)
     downloads: DownloadMetrics | None = None
+    response_cache: ResponseCacheMetrics | None = None
+    custom: tuple[CustomFamilyMetrics, ...] = ()

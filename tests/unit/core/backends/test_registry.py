@@ -119,6 +119,37 @@ def test_gpus_are_for_the_models_of_backends_that_support_them() -> None:
     assert Made().registry.gpu_ids(config_of("none")) is None
 
 
+def written_in_python(tmp_path: Path, name: str = "mine") -> BackendRegistry:
+    """A registry with one backend that is written in Python."""
+    (tmp_path / "backends" / name).mkdir(parents=True)
+    (tmp_path / "backends" / name / "model.py").touch()
+    return BackendRegistry({"": {"backend-directory": str(tmp_path / "backends")}})
+
+
+def test_a_backend_may_be_written_in_python(tmp_path: Path) -> None:
+    registry = written_in_python(tmp_path)
+    found = registry.find(config_of("mine"))
+    assert found is registry.find(config_of("mine", "model.py"))
+    assert found is not registry.find(config_of("python"))
+    # Its models have any files, or none.
+    registry.check(ModelConfig(name="m", backend="mine", default_model_filename="weights.bin"))
+
+
+@pytest.mark.parametrize("name", ["other", "../backends/mine", "..", "/etc", "mine/.."])
+def test_a_backend_in_python_is_a_folder_of_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigInvalid, match="unable to find backend library for backend"):
+        written_in_python(tmp_path).find(config_of(name))
+
+
+def test_a_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.py").touch()
+    settings = {"": {"backend-directory": str(tmp_path)}, "python": {"stub-timeout-seconds": "0"}}
+    with pytest.raises(ConfigInvalid, match="stub-timeout-seconds"):
+        BackendRegistry(settings).find(config_of("mine"))
+    BackendRegistry({**settings, "mine": {"stub-timeout-seconds": "1"}}).find(config_of("mine"))
+
+
 def test_every_package_of_a_backend_is_installed() -> None:
     folders = {path.parent.name for path in (ROOT / "core" / "backends").glob("*/backend.py")}
     assert set(installed_backends()) == folders

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid
-from core.observability.logging import LogOptions, close_log, configure_logging, log_table, verbose_level
+from core.observability.logging import (
+    LogLevels,
+    LogOptions,
+    change_log,
+    close_log,
+    configure_logging,
+    log_options,
+    log_table,
+    verbose_level,
+)
 
 log = logging.getLogger("trident.test")
 
@@ -19,6 +28,7 @@ def _log_as_before() -> Iterator[None]:
     loggers = [logging.getLogger(), logging.getLogger("trident")]
     levels = [logger.level for logger in loggers]
     yield
+    configure_logging(LogOptions())
     close_log()
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
@@ -148,3 +158,15 @@ def test_a_malformed_message_is_reported_with_its_line(capsys: pytest.CaptureFix
     (quiet, _) = [each for each in logging.getLogger().handlers if each not in before]
     quiet.handle(logging.LogRecord("trident.test", logging.INFO, "test.py", 1, "%d", ("one",), None))
     assert "TypeError" in capsys.readouterr().err
+
+
+def test_the_log_changes_while_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    configure_logging(LogOptions(file=str(file), info=False))
+    log.info("before")
+    change_log(LogLevels(verbose=1, warning=False, format="json"))
+    for level in (logging.INFO, logging.WARNING, verbose_level(1), verbose_level(2)):
+        log.log(level, "at %d", level)
+    close_log()
+    assert [json.loads(line)["message"] for line in file.read_text().splitlines()] == ["at 20", "at 10"]
+    assert log_options() == LogOptions(file=str(file), verbose=1, warning=False, format="json")

@@ -110,3 +110,16 @@ def test_an_execution_without_success_counts_nothing() -> None:
     statistics = measured()
     execute(statistics)
     assert all(each.count == 0 for each in histograms(statistics).values())
+
+
+def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
+    statistics = measured()
+    execute(statistics, request(0), end=100)
+    statistics.record_request(request(0, "many"), 20 * MS, 20 * MS, 90 * MS, 900 * MS)
+    found = histograms(statistics)
+    assert found[FIRST_RESPONSE].counts == (2, 0, 0, 0, 0)
+    assert found[FIRST_RESPONSE].sum == 190
+    assert found[REQUEST].counts == (1, 0, 1)
+    assert found[REQUEST].sum == pytest.approx(1)
+    assert found[QUEUE].count == found[COMPUTE].count == 2
+    assert found[FIRST_RESPONSE].exemplars[0] == Exemplar(request_id="many", value=90, timestamp=1_700_000_000.5)

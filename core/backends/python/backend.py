@@ -1,0 +1,135 @@
+"""The backend `python`: models that are Python code, each instance in a process of its own.
+
+Source: docs/spec/python-backend.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import orjson
+
+from core.backends.base import Backend, LoadContext
+from core.backends.parameter_values import parameters_of
+from core.backends.python.completion import complete, may_complete
+from core.backends.python.environment.preparation import prepare
+from core.backends.python.model import PythonModel
+from core.backends.python.model_limits import ModelLimits
+from core.backends.python.model_process import LaunchPlan, ModelProcess
+from core.backends.python.settings import PythonSettings
+from core.backends.python.watcher import Watcher
+from core.config.config_json import config_json
+from core.config.model_spec import ModelSpec
+from core.config.placement import DeviceKind, Placement
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, ModelLoadFailed
+
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+_FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+# What numerical libraries read when they are imported.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def make_backend(settings: Mapping[str, str], file: Path | None = None) -> Backend:
+    """The backend with the values of --backend-config for it. `file`, if given, is the code of all its models."""
+    return PythonBackend(settings, file)
+
+
+class PythonBackend:
+    """Implements Backend. Loader threads, several at once."""
+
+    # A model puts its own tensors where it wants.
+    supports_gpus = True
+    completes_configs = True
+
+    def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS, file: Path | None = None) -> None:
+        """`file`, if given, is the code of all models, instead of the file in each. Raises ConfigInvalid."""
+        self._settings = PythonSettings.read(settings)
+        self._file = file
+        self._watcher = Watcher()
+
+    def inspect(self, path: Path, config: ModelConfig) -> None:
+        """A model takes what its configuration says."""
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Have the model complete `config`, if it has the method for it. Raises a ServerError."""
+        file = self._file or _model_file(path, config)
+        if may_complete(file):
+            # The model makes no request, so nothing but its name is needed of the specification.
+            spec = ModelSpec(
+                name=config.name,
+                version=int(path.name) if path.name.isdecimal() else 1,
+                platform=config.platform,
+                backend=config.backend,
+                max_batch_size=config.max_batch_size,
+                inputs={},
+                outputs={},
+                batching=None,
+            )
+            plan = self._plan(path, config, spec)
+            placement = Placement(config.name, DeviceKind.CPU)
+            complete(config, lambda: ModelProcess(plan, placement, self._watcher, _nothing))
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError for a file that is not Python code, and for parameters that have no meaning."""
+        if self._file is None:
+            _check_name(config)
+        _check_parameters(config)
+
+    def load(self, context: LoadContext) -> PythonModel:
+        """Start a process for each instance. Raises a ServerError."""
+        self.check(context.config)
+        plan = self._plan(context.path, context.config, context.spec, context.threads)
+        plan = replace(plan, models=context.models, metrics=context.metrics)
+        return PythonModel(plan, context.placements, self._watcher, threads=context.threads)
+
+    def _plan(self, path: Path, config: ModelConfig, spec: ModelSpec, threads: int = 0) -> LaunchPlan:
+        file = self._file or _model_file(path, config)
+        parameters = parameters_of(config)
+        environment = prepare(path.parent, parameters, self._settings.environments)
+        return LaunchPlan(
+            interpreter=environment.interpreter,
+            variables={**dict.fromkeys(_THREAD_VARIABLES if threads else (), str(threads)), **environment.variables},
+            memory_bytes=self._settings.memory_bytes,
+            file=file,
+            directory=path.parent,
+            config=orjson.dumps(config_json(config)).decode(),
+            spec=spec,
+            limits=ModelLimits.read(parameters),
+            finalize_limit_s=self._settings.finalize_limit_s,
+        )
+
+
+def _model_file(path: Path, config: ModelConfig) -> Path:
+    _check_name(config)
+    file: Path = path / config.default_model_filename
+    if not file.is_file():
+        raise ModelLoadFailed(f"Python model file not found in '{file}'", model=config.name)
+    return file
+
+
+def _check_name(config: ModelConfig) -> None:
+    name = config.default_model_filename
+    if not name.endswith(".py"):
+        raise ModelLoadFailed(f"Model name must end with '.py'. Model name provided: '{name}'", model=config.name)
+
+
+def _check_parameters(config: ModelConfig) -> None:
+    parameters = parameters_of(config)
+    ModelLimits.read(parameters)
+    text = parameters.get(_FORCE_CPU, "yes")
+    if text.lower() not in ("yes", "no"):
+        # The quote at the end is Triton's.
+        raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", model=config.name)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,1 @@
+"""The Python environment of a model: which interpreter runs it, and with which variables."""

@@ -1,0 +1,251 @@
+"""One instance of a Python model: its process, which is started again when it dies.
+
+    STARTING -> SERVING       the model is initialized
+             -> DOWN          its initialization failed
+    SERVING  -> DOWN          the process ended, or was killed because it took too long
+    DOWN     -> STARTING      after a pause, which grows
+    any      -> CLOSED        the model is unloaded
+
+Source: docs/spec/python-backend.md sections 4.2 and 4.5.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from core.backends.base import Execution, OnChange
+from core.backends.python.model_process import ModelProcess
+from core.backends.python.stub_channel import StubGone
+from core.backends.tensors.gatherer import batch_total
+from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
+from core.errors import BackendFailed, ServerError
+from core.inference.request import InferenceRequest
+from core.inference.response_sender import ResponseSender
+from core.interprocess.restarts import Restarts
+
+_log = logging.getLogger("trident.backends.python")
+
+# Makes a process for the model; the callable is told, on any thread, that the process is gone.
+Launch = Callable[[Callable[[], None]], ModelProcess]
+
+
+class InstanceState(Enum):
+    """`next` are the states that may follow."""
+
+    next: tuple[InstanceState, ...]
+
+    STARTING = "the model is being initialized"
+    SERVING = "the model serves"
+    DOWN = "its process ended, and is started again after a pause"
+    CLOSED = "the model is unloaded"
+
+
+STARTING, SERVING, DOWN, CLOSED = InstanceState
+
+STARTING.next = (SERVING, DOWN, CLOSED)
+SERVING.next = (DOWN, CLOSED)
+DOWN.next = (STARTING, CLOSED)
+CLOSED.next = ()
+
+
+class PythonInstance:
+    """Implements BackendInstance. Made by `PythonModel`, which calls `begin` before it hands it out."""
+
+    poisoned = False
+    may_run_inline = False
+    answers_later = True
+
+    def __init__(
+        self,
+        placement: Placement,
+        spec: ModelSpec,
+        launch: Launch,
+        limit_s: float | None,
+        finalize_limit_s: float,
+        *,
+        on_change: OnChange = lambda instance, serves: None,
+    ) -> None:
+        """`limit_s` is how many seconds an execution may take, None for any time. `finalize_limit_s` is that of the end
+        of the model. `on_change` is told when it cannot execute for a while, and when it can again.
+        """
+        self._on_change = on_change
+        self.placement = placement
+        self.restarts = 0
+        self._spec = spec
+        self._launch = launch
+        self._limit_s = limit_s
+        self._finalize_limit_s = finalize_limit_s
+        self._changed = threading.Condition()
+        self._state = STARTING
+        self._process: ModelProcess | None = None
+        self._reason = ""
+        self._pauses = Restarts()
+
+    def begin(self) -> None:
+        """Start the process and initialize the model, once. Blocks. Raises a ServerError with the model's reason."""
+        self._pauses.started()
+        process = self._launch(self._process_gone)
+        try:
+            with self._changed:
+                self._process = process
+                self._check_open()
+            process.initialize()
+            with self._changed:
+                self._check_open()
+                self._move(SERVING)
+        except StubGone as gone:
+            raise self._failure(process, str(gone)) from None
+        except BaseException:
+            process.end()
+            raise
+        if process.has_ended:  # before anybody would have noticed
+            self._process_gone()
+
+    def _check_open(self) -> None:
+        """Raises BackendFailed after `close`."""
+        if self._state is CLOSED:
+            raise BackendFailed("the model is unloaded", model=self._spec.name)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._state is CLOSED
+
+    @property
+    def trouble(self) -> str:
+        """Why the instance does not serve; "" if it does. Any thread."""
+        with self._changed:
+            return "" if self._state is SERVING else self._reason or self._state.value
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of the process; 0 while there is none. Any thread."""
+        process = self._process
+        return 0 if process is None else process.resident_bytes
+
+    def check_ready(self) -> None:
+        """Ask the model's `is_ready`. Raises ServerError with the reason if the instance is not ready. Blocks."""
+        process = self._process
+        if process is None or self._state is not SERVING:
+            raise self._unhealthy()
+        process.check_ready()
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        """Execute `requests` as one batch. Raises BackendFailed if the process dies or does not serve."""
+        batch_total(batch_sizes, self._spec.max_batch_size, self._spec.name)
+        process = self._process
+        if process is None or self._state is not SERVING:
+            process = self._serving()
+        try:
+            return process.execute(requests, senders, self._limit_s)
+        except StubGone as gone:
+            raise self._lose(process, str(gone)) from None
+
+    def close(self) -> None:
+        """Let the model finalize, and end the process."""
+        with self._changed:
+            was, process = self._state, self._process
+            if was is CLOSED:
+                return
+            self._move(CLOSED)
+        if process is not None:
+            process.stop(self._finalize_limit_s if was is SERVING else 0)
+
+    def _move(self, state: InstanceState) -> None:
+        if state not in self._state.next:
+            raise RuntimeError(f"instance '{self.placement.name}' cannot go from {self._state} to {state}")
+        self._state = state
+        self._changed.notify_all()
+
+    def _serving(self) -> ModelProcess:
+        """The process, waited for while it is being started again. Raises BackendFailed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not STARTING)
+            if self._state is not SERVING or self._process is None:
+                raise self._unhealthy()
+            return self._process
+
+    def _unhealthy(self) -> BackendFailed:
+        return BackendFailed("Stub process is not healthy.", hint=self._reason or None, model=self._spec.name)
+
+    # --- the death of a process
+
+    def _process_gone(self) -> None:
+        """The process ended between executions. On the watcher's thread, which must not wait."""
+        process = self._process
+        if process is not None and self._state is SERVING:
+            threading.Thread(target=self._lose, args=(process, ""), name="trident-python-end", daemon=True).start()
+
+    def _lose(self, process: ModelProcess, reason: str) -> ServerError:
+        """SERVING -> DOWN, once for each process. Returns the error of the requests in flight."""
+        with self._changed:
+            if self._process is process and self._state is SERVING:
+                self._move(DOWN)
+                is_first = True
+            else:
+                is_first = False
+        error = self._failure(process, reason)
+        if is_first:
+            self._reason = error.hint or ""
+            pause_s = self._pauses.ended()
+            _log.error(
+                "the process of model instance '%s' %s; it is started again in %d s",
+                self.placement.name,
+                error.hint,
+                pause_s,
+                extra={"model": self._spec.name},
+            )
+            name = f"trident-restart-{self.placement.name}"
+            threading.Thread(target=self._restart, args=(pause_s,), name=name, daemon=True).start()
+        return error
+
+    def _failure(self, process: ModelProcess, reason: str) -> BackendFailed:
+        """End the process, and answer what it has open. Returns the error of requests that it had."""
+        text = f"Stub process '{self.placement.name}' is not healthy."
+        how = process.end(lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason)
+        return BackendFailed(text, hint=how, model=self._spec.name)
+
+    def _restart(self, pause_s: float) -> None:
+        """DOWN -> STARTING -> SERVING, with growing pauses, until the model serves or is unloaded."""
+        self._on_change(self, False)
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._state is CLOSED, pause_s):
+                    return
+                self._move(STARTING)
+                self._process = None
+            try:
+                self.begin()
+            except (ServerError, OSError) as error:  # OSError: no memory or no descriptor for a process
+                with self._changed:
+                    if self._state is CLOSED:
+                        return
+                    self._move(DOWN)
+                    self._reason = _reason_of(error)
+                pause_s = self._pauses.ended()
+                _log.error(
+                    "model instance '%s' could not be started again: %s; the next try is in %d s",
+                    self.placement.name,
+                    self._reason,
+                    pause_s,
+                    extra={"model": self._spec.name},
+                )
+            else:
+                self.restarts += 1
+                self._reason = ""
+                self._on_change(self, True)
+                _log.info("model instance '%s' serves again", self.placement.name, extra={"model": self._spec.name})
+                return
+
+
+def _reason_of(error: ServerError | OSError) -> str:
+    hint = error.hint if isinstance(error, ServerError) else None
+    return str(error) if hint is None else f"{error} ({hint})"

@@ -1,0 +1,240 @@
+"""What a model asks of the server while it runs: responses of other models, model control, metrics, and log lines.
+
+Source: docs/spec/python-backend.md sections 4.3 and 4.4.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+
+from core.backends.model_door import ModelDoor
+from core.backends.python.model_log import ModelLog
+from core.backends.python.stub.trident_stub.wire import (
+    ANSWER,
+    CALL,
+    DECOUPLED,
+    DROP,
+    EMPTY,
+    FAILED,
+    FINAL,
+    INFER,
+    LOG,
+    REPLY,
+    TAKEN,
+    LayoutNumbers,
+    Share,
+    frame_of,
+    text_frame,
+    write_failure,
+    write_mark,
+    write_record,
+)
+from core.backends.python.stub_channel import OnFrame, StubChannel
+from core.errors import ErrorCode, ServerError, Unsupported
+from core.inference.deferred import Deferred
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
+from core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
+
+_log = logging.getLogger("trident.backends.python")
+
+Fields = dict[str, Any]
+
+# The numbers of TritonError's codes.
+_CODES = {code: number for number, code in enumerate(ErrorCode)}
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+
+class ModelAsks:
+    """Implements Asked, for one process. Called on the thread that reads its channel, which must not wait."""
+
+    def __init__(self, channel: StubChannel, log: ModelLog, models: ModelDoor | None, metrics: OwnMetrics) -> None:
+        self._channel = channel
+        self._log = log
+        self._models = models
+        self._metrics = metrics
+        # What the model asked other models, by the number of its request.
+        self._pending: dict[int, PendingRequest] = {}
+        self._deferred = Deferred()
+        self.on_frame: Mapping[int, OnFrame] = {
+            LOG: self._logged,
+            CALL: self._called,
+            INFER: self._infer,
+            DROP: self._drop,
+            TAKEN: self._taken,
+        }
+
+    def after_frames(self) -> None:
+        """Run short executions of the models that were asked here, where no other thread has to be woken."""
+        self._deferred.run()
+
+    def _logged(self, flags: int, number: int, content: memoryview) -> None:
+        self._log.logged(*orjson.loads(bytes(content)))
+
+    # --- requests to other models
+
+    def _infer(self, flags: int, number: int, content: memoryview) -> None:
+        record, inputs, requested = self._channel.read_asked(content)
+        fields: Fields = orjson.loads(record.fields)
+        sequence = int(fields.get("flags") or 0)
+        request = InferenceRequest(
+            str(fields["model_name"]),
+            [InputTensor(name, datatype, shape, data) for (name, datatype, shape), data in inputs],
+            model_version=int(fields.get("model_version", -1)),
+            id=str(fields.get("id") or ""),
+            outputs=requested,
+            parameters=fields.get("parameters") or None,
+            timeout_us=int(fields.get("timeout") or 0),
+            correlation_id=fields.get("correlation_id") or 0,
+            sequence_start=bool(sequence & _SEQUENCE_START),
+            sequence_end=bool(sequence & _SEQUENCE_END),
+        )
+        if self._models is None:
+            error = Unsupported("this server has no other models")
+            self._reply(number, InferenceResponse.failed(request, error))
+            return
+        decoupled = bool(record.flags & DECOUPLED)
+        reply = partial(self._reply, number)
+        pending = self._models.infer(request, reply, decoupled=decoupled, defer=self._deferred.add)
+        if decoupled:
+            self._pending[number] = pending
+
+    def _reply(self, number: int, response: InferenceResponse) -> None:
+        """Any thread."""
+        if response.final:
+            self._pending.pop(number, None)
+        self._channel.write_records(partial(_reply_frame, number, response))
+
+    def _drop(self, flags: int, number: int, content: memoryview) -> None:
+        pending = self._pending.get(number)
+        if pending is not None:
+            pending.cancel()
+
+    def _taken(self, flags: int, number: int, content: memoryview) -> None:
+        pending = self._pending.get(number)
+        if isinstance(pending, StreamedRequest):
+            pending.take()
+
+    # --- calls
+
+    def _called(self, flags: int, number: int, content: memoryview) -> None:
+        name, fields = orjson.loads(bytes(content))
+        on_metrics = _METRIC_CALLS.get(name)
+        if on_metrics is not None:
+            self._answer(number, name, partial(on_metrics, self._metrics, fields))
+            return
+        # It may load a model.
+        call = partial(self._control, name, fields)
+        threading.Thread(
+            target=self._answer, args=(number, name, call), name="trident-python-call", daemon=True
+        ).start()
+
+    def _control(self, name: str, fields: Fields) -> Fields:
+        call = _MODEL_CALLS.get(name)
+        if call is None or self._models is None:
+            raise Unsupported(f"this server does not have '{name}' for models")
+        return call(self._models, fields)
+
+    def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:
+        failed = 0
+        try:
+            answer = orjson.dumps(call())
+        except ServerError as error:
+            failed, answer = FAILED, orjson.dumps(error.message)
+        except Exception as error:
+            _log.exception("the call '%s' of a model failed", name)
+            failed, answer = FAILED, orjson.dumps(str(error))
+        self._channel.send(text_frame(ANSWER, number, answer, failed))
+
+
+def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumbers, share: Share) -> bytes:
+    records: list[Any] = []
+    flags = FINAL if response.final else 0
+    if response.error is not None:
+        write_failure(records, number, _CODES[response.error.code], response.error.message, flags)
+    elif not response.outputs and response.final:
+        write_mark(records, number, flags | EMPTY)
+    else:
+        outputs = list(response.outputs)
+        key = tuple([(output.name, output.datatype, output.shape) for output in outputs])
+        layout = numbers.find(key) or numbers.add(key, key)
+        fields = orjson.dumps(response.parameters) if response.parameters else b""
+        write_record(
+            records, number, layout, [output.content() for output in outputs], share, flags=flags, fields=fields
+        )
+    return frame_of(REPLY, number, [numbers.head(1), *records])
+
+
+def _load(models: ModelDoor, fields: Fields) -> Fields:
+    parameters: dict[str, str | bytes] = {"config": fields["config"]} if fields["config"] else {}
+    for path, content in fields["files"].items():
+        parameters[path] = base64.b64decode(content)
+    models.load(fields["model_name"], parameters)
+    return {}
+
+
+def _unload(models: ModelDoor, fields: Fields) -> Fields:
+    models.unload(fields["model_name"], fields["unload_dependents"])
+    return {}
+
+
+def _is_ready(models: ModelDoor, fields: Fields) -> Fields:
+    return {"ready": models.is_ready(fields["model_name"], int(fields["model_version"] or -1))}
+
+
+def _family(metrics: OwnMetrics, fields: Fields) -> Fields:
+    kind = MetricKind[fields["kind"]]
+    return {"family": metrics.create_family(fields["name"], fields["description"], kind)}
+
+
+def _metric(metrics: OwnMetrics, fields: Fields) -> Fields:
+    return {"metric": metrics.create_metric(fields["family"], fields["labels"], fields["buckets"])}
+
+
+def _increment(metrics: OwnMetrics, fields: Fields) -> Fields:
+    metrics.increment(fields["metric"], fields["value"])
+    return {}
+
+
+def _set(metrics: OwnMetrics, fields: Fields) -> Fields:
+    metrics.set(fields["metric"], fields["value"])
+    return {}
+
+
+def _observe(metrics: OwnMetrics, fields: Fields) -> Fields:
+    metrics.observe(fields["metric"], fields["value"])
+    return {}
+
+
+def _value(metrics: OwnMetrics, fields: Fields) -> Fields:
+    return {"value": metrics.value(fields["metric"])}
+
+
+def _delete(metrics: OwnMetrics, fields: Fields) -> Fields:
+    metrics.delete(fields["metric"])
+    return {}
+
+
+_MODEL_CALLS: dict[str, Callable[[ModelDoor, Fields], Fields]] = {
+    "load_model": _load,
+    "unload_model": _unload,
+    "is_model_ready": _is_ready,
+}
+_METRIC_CALLS: dict[str, Callable[[OwnMetrics, Fields], Fields]] = {
+    "metric_family": _family,
+    "metric_create": _metric,
+    "metric_increment": _increment,
+    "metric_set": _set,
+    "metric_observe": _observe,
+    "metric_value": _value,
+    "metric_delete": _delete,
+}

@@ -1,0 +1,181 @@
+"""Responses of a stub as outputs or errors. Source: the module `wire`, which both ends share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import orjson
+
+from core.backends.python.stub.trident_stub.wire import (
+    AGAIN,
+    EMPTY,
+    FAILED,
+    FINAL,
+    LATER,
+    RECORD,
+    WAITS,
+    BadFrame,
+    Description,
+    Layout,
+    LayoutTable,
+    Record,
+    ViewOf,
+    read_record,
+    tensors_of,
+)
+from core.backends.tensors.client_shape import client_shape
+from core.config.model_spec import ModelSpec
+from core.errors import (
+    AlreadyLoaded,
+    BackendFailed,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    RequestCancelled,
+    ServerError,
+    Unsupported,
+)
+from core.inference.layout import TensorLayout, layout_of
+from core.inference.request import Parameter
+from core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from core.inference.tensors import Shape
+
+# By the numbers of TritonError.
+_ERRORS: tuple[type[ServerError], ...] = (
+    ServerError,
+    BackendFailed,
+    ModelNotFound,
+    InvalidRequest,
+    ModelNotReady,
+    Unsupported,
+    AlreadyLoaded,
+    RequestCancelled,
+)
+
+
+class Outcome(NamedTuple):
+    """What a record says of a request: outputs, an error, or neither. `waits`: its sender waits for credit."""
+
+    outputs: Outputs | None
+    error: ServerError | None
+    parameters: dict[str, Parameter] | None
+    is_final: bool
+    waits: bool = False
+
+
+class AskedRequest(NamedTuple):
+    """A request of the model to another one: its record, its inputs, and the outputs that it wants."""
+
+    record: Record
+    inputs: list[tuple[Description, memoryview]]
+    requested: tuple[str, ...]
+
+
+class _Outputs:
+    """A layout of outputs, as the client sees them. `layout` is as the stub sent it.
+
+    `packed` is that of outputs which follow each other in a record; None if some of them are not in the configuration
+    and are dropped.
+    """
+
+    def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...], spec: ModelSpec) -> None:
+        self.layout = layout = Layout(tensors, requested)
+        self.size = layout.size
+        self.sizes = layout.sizes
+        self.tensors: list[tuple[str, str, Shape] | None] = []
+        for name, datatype, shape in tensors:
+            output = spec.outputs.get(name)
+            known = None if output is None else (name, datatype, client_shape(output, shape, spec.max_batch_size > 0))
+            self.tensors.append(known)
+        self.packed: TensorLayout | None = None
+        described = [(*each, size) for each, size in zip(self.tensors, self.sizes, strict=True) if each is not None]
+        if layout.size >= 0 and len(described) == len(tensors):
+            self.packed = layout_of(described)
+
+
+class OutcomeReader:
+    """Reads the records of one stub. One thread at a time."""
+
+    def __init__(self, spec: ModelSpec, view_of: ViewOf) -> None:
+        self._model = spec.name
+        self._view_of = view_of
+        self._table = LayoutTable(lambda tensors, requested: _Outputs(tensors, requested, spec))
+
+    def result(self, content: memoryview, count: int) -> list[Outcome | None]:
+        """The outcome of each of `count` requests of a batch; None if its sender answers it. Raises BadFrame."""
+        records, at = self._table.read_head(content)
+        if records != count:
+            raise BadFrame(f"{records} outcomes for {count} requests")
+        layouts, unpack = self._table.layouts, RECORD.unpack_from
+        found: list[Outcome | None] = []
+        end = len(content)
+        for _ in range(count):
+            if end - at < 32:
+                raise BadFrame("a result that ends too early")
+            _, number, flags, places, text, fields, size = unpack(content, at)
+            if flags == FINAL and not (places or text or fields):
+                layout = layouts.get(number)
+                if layout is not None and layout.packed is not None and layout.size == size:
+                    start = at + 32
+                    at = (start + size + 15) & -16
+                    if at > end:
+                        raise BadFrame("a result that is shorter than its outputs")
+                    found.append(Outcome(PackedOutputs(layout.packed, content[start : start + size]), None, None, True))
+                    continue
+            record, at = read_record(content, at)
+            found.append(None if record.flags & LATER else self.outcome(record))
+        return found
+
+    def response(self, content: memoryview) -> Outcome:
+        """The one record of a frame. Raises BadFrame."""
+        _, at = self._table.read_head(content)
+        return self.outcome(read_record(content, at)[0])
+
+    def asked(self, content: memoryview) -> AskedRequest:
+        """The request of the model to another one. Raises BadFrame."""
+        _, at = self._table.read_head(content)
+        record, _ = read_record(content, at)
+        known = self._known(record)
+        contents = self._contents(record, known)
+        return AskedRequest(record, list(zip(known.layout.tensors, contents, strict=True)), known.layout.requested)
+
+    def outcome(self, record: Record) -> Outcome:
+        is_final, waits = bool(record.flags & FINAL), bool(record.flags & WAITS)
+        if record.flags & FAILED:
+            return Outcome(None, self._error(record), None, is_final, waits)
+        if record.flags & AGAIN:
+            text = "the model gave a request back to be executed again, which only iterative sequences can do"
+            return Outcome(None, Unsupported(text, model=self._model), None, True)
+        if record.flags & EMPTY:
+            return Outcome(None, None, None, is_final)
+        parameters = orjson.loads(record.fields) if record.fields else None
+        return Outcome(self._outputs(record), None, parameters, is_final, waits)
+
+    def _outputs(self, record: Record) -> Outputs:
+        layout = self._known(record)
+        if not record.places and layout.packed is not None and layout.size == len(record.run):
+            return PackedOutputs(layout.packed, record.run)
+        contents = self._contents(record, layout)
+        outputs: list[OutputTensor] = []
+        for described, content in zip(layout.tensors, contents, strict=True):
+            if described is not None:
+                name, datatype, shape = described
+                outputs.append(ReceivedOutput(name, datatype, shape, content))
+        return outputs
+
+    def _known(self, record: Record) -> _Outputs:
+        found: _Outputs | None = self._table.layouts.get(record.layout)
+        if found is None:
+            raise BadFrame(f"the unknown layout {record.layout}")
+        return found
+
+    def _contents(self, record: Record, known: _Outputs) -> list[memoryview]:
+        if record.places:
+            return tensors_of(record, known.sizes, self._view_of)
+        if known.size != len(record.run):
+            raise BadFrame(f"{len(record.run)} bytes of tensors that have {known.size}")
+        return [record.run[start:end] for _, _, _, start, end in known.layout.spans]
+
+    def _error(self, record: Record) -> ServerError:
+        kind = _ERRORS[record.layout] if record.layout < len(_ERRORS) else BackendFailed
+        return kind(record.text, model=self._model)

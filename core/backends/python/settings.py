@@ -1,0 +1,64 @@
+"""The settings of the backend: the values of `--backend-config=python,NAME=VALUE`.
+
+Source: docs/spec/python-backend.md section 4.5.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.backends.parameter_values import integer
+from core.backends.python.environment.environment_settings import EnvironmentSettings
+from core.errors import ConfigInvalid
+from core.interprocess.shared_memory_block import LARGEST
+
+_log = logging.getLogger("trident.backends.python")
+
+_MEMORY = "shared-memory-byte-size"
+_TIMEOUT = "stub-timeout-seconds"
+_SMALLEST_MEMORY = 1 << 20
+_DEFAULT_MEMORY = 1 << 30
+_DEFAULT_TIMEOUT_S = 30
+_NOT_POSITIVE = "can't be smaller than or equal to zero"
+# Triton's settings of its own shared memory and threads, with the least value of each and the error below it. They are
+# checked as in Triton, and have no effect.
+_WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
+    "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),
+    "shm-growth-byte-size": (1, _NOT_POSITIVE),
+    "shm_message_queue_size": (1, _NOT_POSITIVE),
+    "thread-pool-size": (1, "can't be less than 1"),
+}
+_REGION_PREFIX = "shm-region-prefix-name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSettings:
+    """`memory_bytes` is the size of the memory that the server shares with each process: half of it for requests, half
+    for responses. `finalize_limit_s` is how long a model may take to finalize, in seconds. `environments` concerns
+    the Python environments of models.
+    """
+
+    environments: EnvironmentSettings
+    memory_bytes: int = _DEFAULT_MEMORY
+    finalize_limit_s: float = _DEFAULT_TIMEOUT_S
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> PythonSettings:
+        """Raises ConfigInvalid."""
+        for name, (least, text) in _WITHOUT_EFFECT.items():
+            if name in settings and integer(settings[name]) < least:
+                raise ConfigInvalid(f"{name} {text}")
+        ignored = [name for name in (*_WITHOUT_EFFECT, _REGION_PREFIX) if name in settings]
+        if ignored:
+            _log.warning("without effect here: %s", ", ".join(f"--backend-config=python,{name}" for name in ignored))
+        memory = integer(settings.get(_MEMORY, str(_DEFAULT_MEMORY)))
+        if not _SMALLEST_MEMORY <= memory <= LARGEST:
+            raise ConfigInvalid(f"{_MEMORY} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
+        seconds = integer(settings.get(_TIMEOUT, str(_DEFAULT_TIMEOUT_S)))
+        if seconds <= 0:
+            raise ConfigInvalid(f"{_TIMEOUT} {_NOT_POSITIVE}")
+        return cls(
+            environments=EnvironmentSettings.read(settings), memory_bytes=memory, finalize_limit_s=float(seconds)
+        )

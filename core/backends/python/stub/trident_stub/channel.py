@@ -1,0 +1,213 @@
+"""The stub's end of the socket: sends frames, and reads those of the server.
+
+No thread is there only to read. A thread that waits for something, such as the main thread for the next batch, reads
+the socket until it is there, and hands out what it reads on the way. So a batch wakes one thread in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Callable
+
+from .shared_memory import SharedMemory
+from .wire import (
+    HEADER,
+    RELEASE,
+    RELEASED,
+    TO_STUB,
+    BadFrame,
+    LayoutNumbers,
+    LayoutTable,
+    frame_of,
+    release_frame,
+    released_in,
+    text_frame,
+)
+
+_RECEIVE_SIZE = 1 << 18
+
+# Takes the flags, the number and the content of a frame. Must be quick and must not send.
+OnFrame = Callable[[int, int, memoryview], None]
+
+
+class ServerGone(Exception):
+    """The server closed the socket, or does not speak this protocol."""
+
+
+class Channel:
+    """Any thread."""
+
+    def __init__(self, sock: socket.socket, memory: SharedMemory) -> None:
+        """`sock` blocks."""
+        self.memory = memory
+        self.layouts = LayoutTable()
+        self._sock = sock
+        self._numbers = LayoutNumbers()
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._is_reading = False
+        self._is_gone = False
+        self._reason = "the server is gone"
+        self._buffer = bytearray(_RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        self._on_frame: Mapping[int, OnFrame] = {}
+        # What somebody wants to happen who cannot wait for it, and the thread that then waits instead.
+        self._wanted: list[Callable[[], bool]] = []
+        self._reader: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """In a process that the model forked: frames of two processes on one socket would destroy each other."""
+        self._sock.close()
+        self._is_gone = True
+        self._reason = "the model forked this process, which has no server: only the model's own process has one"
+        # Other threads, which are not in this process, may have held them.
+        self._sending, self._changed = threading.Lock(), threading.Condition()
+
+    def listen(self, on_frame: Mapping[int, OnFrame]) -> None:
+        """`on_frame` are what to call for each type of frame, on the thread that reads it."""
+        self._on_frame = on_frame
+
+    # --- to the server
+
+    def send(self, kind: int, number: int, content: bytes = b"", flags: int = 0) -> None:
+        """Send a frame whose content is JSON, or empty. Blocks until the socket has taken it. Raises ServerGone."""
+        with self._sending:
+            self._send_all(text_frame(kind, number, content, flags))
+
+    def send_records(
+        self, kind: int, number: int, count: int, write: Callable[[list[Any], LayoutNumbers], None]
+    ) -> None:
+        """Send a frame of `count` records, which `write` appends. Blocks; raises ServerGone."""
+        with self._sending:
+            records: list[Any] = []
+            write(records, self._numbers)
+            content = frame_of(kind, number, [self._numbers.head(count), *records])
+            released = self.memory.take_released()
+            if released:
+                content = release_frame(RELEASED, released) + content
+            self._send_all(content)
+
+    def _send_all(self, content: bytes) -> None:
+        if self._is_gone:
+            raise ServerGone(self._reason)
+        try:
+            self._sock.sendall(content)
+        except OSError as error:
+            raise ServerGone(str(error)) from None
+
+    # --- from the server
+
+    def wait(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Read frames until `is_over`, or for `timeout_s` seconds. Returns whether it is over. Raises ServerGone."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        changed = self._changed
+        with changed:
+            while not is_over():
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                if self._is_gone:
+                    raise ServerGone(self._reason)
+                if self._is_reading:
+                    changed.wait(left)
+                    continue
+                self._is_reading = True
+                changed.release()
+                try:
+                    self._read(left)
+                finally:
+                    changed.acquire()
+                    self._is_reading = False
+                    changed.notify_all()
+        return True
+
+    def read_until(self, is_over: Callable[[], bool]) -> None:
+        """As `wait`, but return at once and let a thread wait: an event loop, for example, cannot."""
+        with self._changed:
+            self._wanted.append(is_over)
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read_wanted, name="trident reader", daemon=True)
+                self._reader.start()
+            self._changed.notify_all()
+
+    def _read_wanted(self) -> None:
+        with suppress(ServerGone):
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._wanted)
+                self.wait(self._has_all_that_is_wanted)
+
+    def _has_all_that_is_wanted(self) -> bool:
+        self._wanted = [is_over for is_over in self._wanted if not is_over()]
+        return not self._wanted
+
+    def take_in(self) -> None:
+        """Read what has arrived, without waiting for more. Raises ServerGone."""
+        with self._changed:
+            if self._is_reading or self._is_gone:
+                return
+            self._is_reading = True
+        try:
+            self._read(0)
+        finally:
+            with self._changed:
+                self._is_reading = False
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have each thread in `wait` ask again whether it is over, after something that no frame brought."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _read(self, timeout_s: float | None) -> None:
+        if timeout_s is not None and not select.select([self._sock], [], [], timeout_s)[0]:
+            return
+        try:
+            self._receive()
+        except (OSError, BadFrame) as error:
+            self._is_gone = True
+            raise ServerGone(str(error)) from None
+
+    def _receive(self) -> None:
+        """Receive at least one frame, and hand out all that came."""
+        end = self._sock.recv_into(self._buffer)
+        if not end:
+            raise ConnectionResetError("the server closed the socket")
+        # Writable, as are the tensors in it: they belong to the model.
+        chunk, at = memoryview(bytearray(self._view[:end])), 0
+        while at < end:
+            if end - at < HEADER.size:
+                chunk, at, end = self._rest(chunk[at:end], HEADER.size), 0, HEADER.size
+            size, kind, flags, _, number = HEADER.unpack_from(chunk, at)
+            at += HEADER.size
+            if kind not in TO_STUB or size & 15:
+                raise BadFrame(f"a frame of type {kind} and {size} bytes")
+            if end - at < size:
+                content, at, end = self._rest(chunk[at:end], size), 0, 0
+            else:
+                content = chunk[at : at + size]
+                at += size
+            if kind == RELEASE:
+                for offset in released_in(content, number):
+                    self.memory.free(offset)
+            else:
+                self._on_frame[kind](flags, number, content)
+
+    def _rest(self, begun: memoryview, size: int) -> memoryview:
+        """`size` bytes that begin with those of `begun`; the others are received."""
+        whole = memoryview(bytearray(size))
+        have = len(begun)
+        whole[:have] = begun
+        while have < size:
+            received = self._sock.recv_into(whole[have:])
+            if not received:
+                raise ConnectionResetError("the server closed the socket")
+            have += received
+        return whole

@@ -1,0 +1,242 @@
+"""ModelHost: the model of a stub process, from its import to its end.
+
+Source: docs/spec/python-backend.md sections 4.1, 4.2, 4.6, 4.7 and 4.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import metrics, running_model, server
+from .errors import TritonError, TritonModelException
+from .event_loop import EventLoop
+from .exception_text import exception_text
+from .inference_request import RELEASE_RESCHEDULE, InferenceRequest
+from .inference_response import InferenceResponse
+from .logger import LogLevel
+from .model_config import ModelConfig
+from .model_module import ModelFailed, import_model
+from .response_sender import CLOSED_SENDER, InferenceResponseSender
+from .running_model import Phase, RunningModel
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["ModelFailed", "ModelHost"]
+
+Responses = Sequence[Optional[InferenceResponse]]
+
+# What coroutines that still run at the end get to notice that they are cancelled.
+_LAST_SECONDS = 2.0
+
+
+class BrokenContract(Exception):
+    """`execute` returned something that it may not return. Its text is Triton's, and goes to the client as it is."""
+
+
+class ModelHost:
+    """One model and its instance of TritonPythonModel. Made and called by `trident_stub.main`, after it has called
+    `trident_stub.server.connect`.
+
+    All calls but `is_ready` come from the main thread, one at a time.
+    """
+
+    def __init__(self, args: dict[str, str], model_file: str) -> None:
+        """`args` are those of `initialize` (section 4.1); `model_file` is the absolute path of the model's file."""
+        self._args = args
+        self._file = model_file
+        self._instance_name = args["model_instance_name"]
+        policy = json.loads(args["model_config"]).get("model_transaction_policy") or {}
+        self._decoupled = bool(policy.get("decoupled"))
+        self._model = RunningModel(
+            name=args["model_name"],
+            directory=os.path.join(args["model_repository"], args["model_version"]),
+            decoupled=self._decoupled,
+        )
+        running_model.start(self._model)
+        self._loop = EventLoop()
+        self._instance: Any = None
+        self._execute: Callable[[list[InferenceRequest]], Any] | None = None
+
+    def auto_complete(self, config: str) -> str:
+        """The configuration (JSON) as the model completes it. Raises ModelFailed. No instance is made for it."""
+        try:
+            model_class = import_model(self._file, self._model.directory)
+            if not hasattr(model_class, "auto_complete_config"):
+                return config
+            completed = model_class.auto_complete_config(ModelConfig(config))
+            if isinstance(completed, ModelConfig):
+                return json.dumps(completed.as_dict())
+        except BaseException as error:
+            raise _failure(error) from error
+        raise ModelFailed(
+            f"auto_complete_config function in model '{self._model.name}' must return a valid pb.ModelConfig object."
+        )
+
+    def initialize(self) -> None:
+        """Import the file, make the instance and initialize it. Raises ModelFailed."""
+        try:
+            self._instance = import_model(self._file, self._model.directory)()
+            if hasattr(self._instance, "initialize"):
+                self._instance.initialize(self._args)
+            self._execute = getattr(self._instance, "execute", None)
+        except BaseException as error:
+            raise _failure(error) from error
+        self._model.phase = Phase.SERVING
+
+    def execute(self, requests: list[InferenceRequest]) -> Responses:
+        """Execute a batch: for each request its final response, or None if its sender answers it, now or later.
+
+        Never raises: what the model raises is the error of each request that is still open, also of a decoupled model.
+        The server side releases what the requests hold when the model has let go of them.
+        """
+        responses: list[InferenceResponse | None] = []
+        try:
+            if self._execute is None:
+                raise BrokenContract(f"Python model {self._file} does not implement `execute` method.")
+            # Its own list: what it removes from it must be answered nevertheless.
+            returned = self._execute(requests[:])
+            if returned.__class__ is not list:
+                returned = self._awaited(returned, requests)
+            self._check(requests, returned, responses)
+        except BaseException as error:
+            responses = self._failed(requests, error, responses)
+        metrics.drop_unused()
+        return responses
+
+    def is_rescheduled(self, request: InferenceRequest) -> bool:
+        """Whether the model gave the request back, to be queued again (section 4.8), instead of answering it."""
+        return request._release_flags == RELEASE_RESCHEDULE
+
+    def is_ready(self) -> bool:
+        """What the model's `is_ready` says; true if it has none. Any thread. Raises ModelFailed with the reason."""
+        if not hasattr(self._instance, "is_ready"):
+            return True
+        try:
+            ready = self._instance.is_ready()
+            if isinstance(ready, Coroutine):
+                ready = self._loop.run(ready)
+        except BaseException as error:
+            raise _failure(error) from error
+        if not isinstance(ready, bool):
+            raise ModelFailed("is_ready() must return a boolean value")
+        return ready
+
+    def finalize(self) -> None:
+        """Let the model end; what it raises is logged."""
+        was_serving, self._model.phase = self._model.phase is Phase.SERVING, Phase.ENDING
+        self._loop.stop(_LAST_SECONDS)
+        if was_serving and hasattr(self._instance, "finalize"):
+            try:
+                self._instance.finalize()
+            except BaseException as error:
+                self._log(exception_text(error))
+        self._instance = self._execute = None
+
+    def _awaited(self, returned: Any, requests: list[InferenceRequest]) -> Any:
+        """What `execute` returned or, if that is a coroutine, what it returns: None at once for a decoupled model."""
+        if not isinstance(returned, Coroutine):
+            return returned
+        if not self._decoupled:
+            return self._loop.run(returned)
+        self._loop.start(returned).add_done_callback(lambda future: self._end_in_background(future, requests))
+        return None
+
+    def _check(
+        self, requests: list[InferenceRequest], returned: Any, responses: list[InferenceResponse | None]
+    ) -> None:
+        """Put what `execute` returned, with the requested outputs only, into `responses`, and close those requests.
+
+        Raises BrokenContract; `responses` then has those that were closed before.
+        """
+        if returned is None:
+            for request in requests:
+                request.get_response_sender()
+            responses += [None] * len(requests)
+            return
+        if self._decoupled:
+            raise BrokenContract(
+                f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must "
+                "return None."
+            )
+        if not isinstance(returned, list):
+            raise BrokenContract(f"Expected a list in the execute return, found type '{type(returned)}'.")
+        if len(returned) != len(requests):
+            raise BrokenContract(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+            )
+        for request, response in zip(requests, returned):
+            if response is not None:
+                if request._release_flags == RELEASE_RESCHEDULE or response.__class__ is not InferenceResponse:
+                    _check_element(request, response)
+                if request._sender is None:
+                    request._sender = CLOSED_SENDER
+                else:
+                    _answer_through(request._sender)
+                response = response._with_outputs(request._requested)
+            elif request._release_flags != RELEASE_RESCHEDULE:
+                # It notices when nobody can answer any more.
+                request.get_response_sender()
+            responses.append(response)
+
+    def _failed(
+        self, requests: list[InferenceRequest], error: BaseException, responses: Responses
+    ) -> list[InferenceResponse | None]:
+        """The same error for each request that is still open, or was closed for one of `responses`, which drop out."""
+        reason = f"Failed to process the request(s) for model '{self._instance_name}', message: {_reason(error)}"
+        failure = InferenceResponse(error=TritonError(reason))
+        kept = [*responses, *[None] * (len(requests) - len(responses))]
+        return [failure if answer or _close(request) else None for request, answer in zip(requests, kept)]
+
+    def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
+        """On the thread of the event loop."""
+        try:
+            self._check(requests, future.result(), [])
+        except BaseException as error:
+            self._log(_reason(error))
+            for request, failure in zip(requests, self._failed(requests, error, [])):
+                if failure is not None:
+                    server.current().send(request._number, failure, True)
+
+    def _log(self, message: str) -> None:
+        server.current().log(LogLevel.ERROR.value, message, os.path.basename(self._file), 0)
+
+
+def _check_element(request: InferenceRequest, response: object) -> None:
+    if request._release_flags == RELEASE_RESCHEDULE:
+        raise BrokenContract(
+            "Expected a None object in the execute function return list for reschduled request, found type "
+            f"'{type(response)}'."
+        )
+    if not isinstance(response, InferenceResponse):
+        raise BrokenContract(
+            "Expected an 'InferenceResponse' object in the execute function return list, found type "
+            f"'{type(response)}'."
+        )
+
+
+def _answer_through(sender: InferenceResponseSender) -> None:
+    try:
+        sender._advance(True, True)
+    except TritonModelException as error:
+        raise BrokenContract(str(error)) from error
+
+
+def _close(request: InferenceRequest) -> bool:
+    """Close the sender of `request`, whether it exists or not; false if it was closed."""
+    if request._sender is not None:
+        return request._sender._close()
+    request._sender = CLOSED_SENDER
+    return True
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) if isinstance(error, BrokenContract) else exception_text(error)
+
+
+def _failure(error: BaseException) -> ModelFailed:
+    return error if isinstance(error, ModelFailed) else ModelFailed(exception_text(error))

@@ -1,0 +1,64 @@
+"""Logger: lines of the model in the server's log, with the file and line that wrote them.
+
+Source: docs/spec/python-backend.md section 4.3.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+
+from . import server
+
+
+class LogLevel(Enum):
+    """The server side reads the value."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+_Level = LogLevel
+
+
+class Logger:
+    """Called on the class. Any thread. Raises TypeError for other types."""
+
+    LogLevel = LogLevel
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: _Level = _Level.INFO) -> None:
+        _write(message, level)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        _write(message, _Level.INFO)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        _write(message, _Level.WARNING)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        _write(message, _Level.ERROR)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        _write(message, _Level.VERBOSE)
+
+
+def _write(message: str, level: LogLevel) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"Logger: the message must be a str, not {type(message).__name__}")
+    if not isinstance(level, LogLevel):
+        raise TypeError("Logger: the level must be one of Logger.INFO, WARNING, ERROR and VERBOSE")
+    # This function, the method, and who called it.
+    caller = sys._getframe(2)
+    server.current().log(level.value, message, os.path.basename(caller.f_code.co_filename), caller.f_lineno)

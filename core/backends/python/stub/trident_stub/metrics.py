@@ -1,0 +1,147 @@
+"""MetricFamily and Metric: metrics of the model on the server's page.
+
+The server's calls are `metric_family`, `metric_create`, `metric_increment`, `metric_set`, `metric_observe`,
+`metric_value` and `metric_delete`; families and metrics have the numbers that the server answers.
+Source: docs/spec/python-backend.md section 4.3.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from . import server
+from .errors import TritonModelException
+
+
+class MetricKind(Enum):
+    """The server side reads the name."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+_OPERATIONS = {
+    MetricKind.COUNTER: ("Increment", "Value"),
+    MetricKind.GAUGE: ("Increment", "Set", "Value"),
+    MetricKind.HISTOGRAM: ("Observe",),
+}
+
+# The numbers of metrics whose objects are gone. The garbage collector may find that out inside any call, where the
+# server cannot be called.
+_gone: deque[int] = deque()
+
+
+def drop_unused() -> None:
+    """Tell the server which metrics nobody can use any more. Called after each execution, and before other calls."""
+    while _gone:
+        with suppress(TritonModelException):
+            server.current().call("metric_delete", {"metric": _gone.popleft()})
+
+
+class Metric:
+    """One time series. Made by `MetricFamily.Metric`. Any thread."""
+
+    def __init__(self, number: int, kind: MetricKind, family: MetricFamily) -> None:
+        self._number = number
+        self._kind = kind
+        # As long as a metric lives, so does its family.
+        self._family = family
+        weakref.finalize(self, _gone.append, number).atexit = False
+
+    def increment(self, value: float) -> None:
+        """Add `value`, which may be negative for a gauge. Raises TritonModelException."""
+        self._change("increment", "Increment", value)
+
+    def set(self, value: float) -> None:
+        """Raises TritonModelException."""
+        self._change("set", "Set", value)
+
+    def observe(self, value: float) -> None:
+        """Raises TritonModelException."""
+        self._change("observe", "Observe", value)
+
+    def value(self) -> float:
+        """The value at the server. Raises TritonModelException."""
+        answer = self._call("get", "Value", "metric_value", {})
+        return float(answer["value"])
+
+    def _change(self, verb: str, operation: str, value: float) -> None:
+        number = _number(value)
+        if self._kind is MetricKind.COUNTER and operation == "Increment" and number < 0:
+            raise TritonModelException(
+                f"Failed to {verb} metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                "monotonically by non-negative values."
+            )
+        self._call(verb, operation, f"metric_{verb}", {"value": number})
+
+    def _call(self, verb: str, operation: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        prefix = f"Failed to {verb} metric value: "
+        if operation not in _OPERATIONS[self._kind]:
+            raise TritonModelException(
+                f"{prefix}TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}"
+            )
+        try:
+            return server.current().call(name, {"metric": self._number, **fields})
+        except TritonModelException as error:
+            raise TritonModelException(f"{prefix}{error}") from error
+
+
+class MetricFamily:
+    """Metrics of one name, which differ by their labels. Any thread."""
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """The family of that name, which exists once. Raises TritonModelException if it exists with another kind."""
+        if not isinstance(name, str) or not isinstance(description, str):
+            raise TypeError("MetricFamily(): name and description must be str")
+        if not isinstance(kind, MetricKind):
+            raise TypeError("MetricFamily(): the kind must be one of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
+        self._kind = kind
+        drop_unused()
+        answer = server.current().call("metric_family", {"name": name, "description": description, "kind": kind.name})
+        self._number: int = answer["family"]
+
+    def Metric(self, labels: dict[str, str] | None = None, buckets: list[float] | None = None) -> Metric:
+        """The metric with those labels; several may be the same time series. Raises TritonModelException."""
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
+            raise TypeError("MetricFamily.Metric(): names and values of labels must be str")
+        drop_unused()
+        answer = server.current().call(
+            "metric_create",
+            {"family": self._number, "labels": labels or {}, "buckets": self._checked_buckets(buckets)},
+        )
+        return Metric(answer["metric"], self._kind, self)
+
+    def _checked_buckets(self, buckets: list[float] | None) -> list[float] | None:
+        if self._kind is MetricKind.HISTOGRAM:
+            if buckets is None:
+                raise TritonModelException("Failed to create metric. Missing required buckets.")
+            if not isinstance(buckets, list):
+                raise TritonModelException("Failed to create metric. Buckets must be a list.")
+            return [_number(bound) for bound in buckets]
+        if buckets is not None and not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        if buckets:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        return None
+
+
+def _number(value: float) -> float:
+    """`value` as a float: numbers of Python and numpy. Raises TypeError for others, and for what JSON does not have."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"the value of a metric must be a number, not {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise TypeError(f"the value of a metric must be finite, not {number}")
+    return number

@@ -1,0 +1,112 @@
+"""ModelConfig: the configuration that `auto_complete_config` completes.
+
+Source: docs/spec/python-backend.md section 4.6.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_INVALID = "TYPE_INVALID"
+
+
+class ModelConfig:
+    """A configuration to which things may be added, but of which nothing that was configured may change."""
+
+    def __init__(self, model_config: str) -> None:
+        """`model_config` is JSON, as in `args["model_config"]`."""
+        self._model_config: dict[str, Any] = json.loads(model_config)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._model_config
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Set or raise it. Raises ValueError if the configured one is larger."""
+        configured = self._model_config.get("max_batch_size", 0)
+        if configured > max_batch_size:
+            raise ValueError(
+                f"configuration specified max_batch_size {configured}, but in auto-complete-config function for model "
+                f"'{self._name}' specified max_batch_size {max_batch_size}"
+            )
+        self._model_config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self) -> None:
+        """Batch dynamically, as configured if that is configured. Raises ValueError for another scheduler."""
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if other in self._model_config:
+                raise ValueError(
+                    f"Configuration specified scheduling_choice as '{other}', but auto-complete-config function for "
+                    f"model '{self._name}' tries to set scheduling_choice as 'dynamic_batching'"
+                )
+        self._model_config.setdefault("dynamic_batching", {})
+
+    def add_input(self, input: dict[str, Any]) -> None:
+        """Add an input, or complete the configured one of its name. Raises ValueError if it contradicts that."""
+        self._add(
+            "input", input, ("name", "data_type", "dims", "optional"), "'name', 'data_type', 'dims' and 'optional'"
+        )
+
+    def add_output(self, output: dict[str, Any]) -> None:
+        """Add an output, or complete the configured one of its name. Raises ValueError if it contradicts that."""
+        self._add("output", output, ("name", "data_type", "dims"), "'name', 'data_type' and 'dims'")
+
+    def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
+        """Set whether the model is decoupled. Raises ValueError if it is configured otherwise."""
+        if any(key != "decoupled" for key in transaction_policy_dict):
+            raise ValueError(
+                f"model transaction property in auto-complete-config function for model '{self._name}' contains "
+                "property other than 'decoupled'."
+            )
+        policy = self._model_config.setdefault("model_transaction_policy", {})
+        if "decoupled" not in transaction_policy_dict:
+            return
+        decoupled = transaction_policy_dict["decoupled"]
+        if policy.get("decoupled", decoupled) != decoupled:
+            raise ValueError(
+                f"trying to change decoupled property in auto-complete-config for model '{self._name}', which is "
+                f"already set to '{policy['decoupled']}'."
+            )
+        policy["decoupled"] = decoupled
+
+    @property
+    def _name(self) -> str:
+        return str(self._model_config.get("name", ""))
+
+    def _add(self, side: str, tensor: dict[str, Any], allowed: tuple[str, ...], listed: str) -> None:
+        where = f"in auto-complete-config function for model '{self._name}'"
+        name = tensor.get("name")
+        subject = side if name is None else f"{side} '{name}'"
+        if any(key not in allowed for key in tensor):
+            raise ValueError(f"{subject} {where} contains property other than {listed}.")
+        for key in ("name", "data_type", "dims"):
+            if key not in tensor:
+                raise ValueError(f"{subject} {where} is missing '{key}' property.")
+        tensors: list[dict[str, Any]] = self._model_config.setdefault(side, [])
+        for configured in tensors:
+            if configured.get("name") == name:
+                self._complete(side, configured, tensor)
+                return
+        tensors.append(dict(tensor))
+
+    def _complete(self, side: str, configured: dict[str, Any], tensor: dict[str, Any]) -> None:
+        model, name = self._name, tensor["name"]
+        datatype = configured.get("data_type", _INVALID)
+        if datatype not in (_INVALID, tensor["data_type"]):
+            raise ValueError(
+                f"unable to load model '{model}', configuration expects datatype {datatype} for {side} '{name}', model "
+                f"provides {tensor['data_type']}"
+            )
+        dims = configured.get("dims") or []
+        if dims and dims != list(tensor["dims"]):
+            raise ValueError(
+                f"model '{model}', tensor '{name}': the model expects dims {list(tensor['dims'])} but the model "
+                f"configuration specifies dims {dims}"
+            )
+        optional = tensor.get("optional")
+        if optional is not None and configured.get("optional", optional) != optional:
+            raise ValueError(
+                f"model '{model}', tensor '{name}': the model expects optional {optional} but the model configuration "
+                f"specifies optional {configured['optional']}"
+            )
+        configured.update(tensor)

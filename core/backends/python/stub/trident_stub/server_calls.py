@@ -1,0 +1,329 @@
+"""The server, over the channel: what `trident_stub.server.Server` promises to the library.
+
+Source: docs/spec/python-backend.md sections 4.3 and 4.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import deque
+from typing import Any, Callable
+
+from .channel import Channel
+from .errors import TritonError, TritonModelException
+from .inference_request import InferenceRequest
+from .inference_response import InferenceResponse
+from .tensor import Tensor
+from .wire import (
+    ANSWER,
+    CALL,
+    CANCEL,
+    CREDIT,
+    DECOUPLED,
+    DROP,
+    EMPTY,
+    FAILED,
+    FINAL,
+    FIRST_CREDIT,
+    FIRST_CREDIT_BYTES,
+    INFER,
+    LOG,
+    REPLY,
+    RESPONSE,
+    TAKEN,
+    WAITS,
+    WATCH,
+    Layout,
+    LayoutNumbers,
+    Record,
+    read_record,
+    tensors_of,
+    write_failure,
+    write_mark,
+    write_record,
+)
+
+# Takes the size of a response in bytes, and returns flags for its record.
+Count = Callable[[int], int]
+
+
+class OpenRequest:
+    """A request that is not answered. Its sender waits while the server has taken too little of what was sent.
+
+    One thread at a time calls `send`, and the thread that reads calls `take`: each has counters of its own.
+    """
+
+    __slots__ = ("_sent", "_sent_bytes", "_sizes", "_taken", "_taken_bytes", "is_cancelled", "is_watched")
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque()
+        self._sent = self._sent_bytes = 0
+        self._taken = self._taken_bytes = 0
+        self.is_cancelled = False
+        self.is_watched = False
+
+    @property
+    def may_send(self) -> bool:
+        has_credit = self._sent - self._taken < FIRST_CREDIT
+        return (has_credit and self._sent_bytes - self._taken_bytes < FIRST_CREDIT_BYTES) or self.is_cancelled
+
+    def send(self, size: int) -> int:
+        """Count a response of `size` bytes. Returns WAITS if the next one needs credit."""
+        self._sizes.append(size)
+        self._sent += 1
+        self._sent_bytes += size
+        return 0 if self.may_send else WAITS
+
+    def take(self, count: int) -> None:
+        """The server has taken the oldest `count` responses."""
+        for _ in range(count):
+            self._taken += 1
+            self._taken_bytes += self._sizes.popleft()
+
+
+class ServerCalls:
+    """Implements Server. Any thread."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # None: of a request that nobody asked about.
+        self._open: dict[int, OpenRequest | None] = {}
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        self._replies: dict[int, Replies] = {}
+        self._last_fields: tuple[dict[str, Any], bytes] = ({}, b"")
+        self.on_frame = {
+            CANCEL: self._cancelled,
+            CREDIT: self._credited,
+            ANSWER: self._answered,
+            REPLY: self._replied,
+        }
+
+    # --- requests and their responses
+
+    def open(self, number: int) -> None:
+        self._open[number] = None
+
+    def close(self, number: int) -> None:
+        self._open.pop(number, None)
+
+    def send(self, request_number: int, response: InferenceResponse | None, final: bool) -> None:
+        request = self._open_request(request_number)
+        if request is None:  # the server ended it
+            return
+        if final:
+            self.close(request_number)
+        elif not request.may_send:
+            self._channel.wait(lambda: request.may_send)
+        flags = FINAL if final else 0
+        count = None if final else request.send
+
+        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+            self.write(records, numbers, request_number, response, flags, count)
+
+        self._channel.send_records(RESPONSE, request_number, 1, write)
+
+    def write(
+        self,
+        records: list[Any],
+        numbers: LayoutNumbers,
+        number: int,
+        response: InferenceResponse | None,
+        flags: int,
+        count: Count | None = None,
+    ) -> None:
+        """Append the record of a response; None: of the end of the responses. `count` is told its size."""
+        if response is None:
+            write_mark(records, number, flags | EMPTY)
+            return
+        error = response.error()
+        if error is not None:
+            if count is not None:
+                flags |= count(0)
+            write_failure(records, number, error.code(), error.message(), flags)
+            return
+        parameters = response._parameters
+        fields = json.dumps(dict(parameters)).encode() if parameters else b""
+        try:
+            self._write_tensors(records, numbers, number, response.output_tensors(), flags, fields, count=count)
+        except TritonModelException as failure:
+            write_failure(records, number, TritonError.INTERNAL, str(failure), flags)
+
+    def _write_tensors(
+        self,
+        records: list[Any],
+        numbers: LayoutNumbers,
+        number: int,
+        tensors: Any,
+        flags: int,
+        fields: bytes,
+        requested: tuple[str, ...] = (),
+        count: Count | None = None,
+    ) -> None:
+        described = tuple([(tensor._name, tensor._datatype, tuple(tensor._shape)) for tensor in tensors])
+        key = (described, requested)
+        layout = numbers.find(key)
+        if layout is None:
+            layout = numbers.add(key, described, requested)
+        contents = [tensor._contents() for tensor in tensors]
+        if count is not None:
+            flags |= count(sum(map(len, contents)))
+        write_record(
+            records,
+            number,
+            layout,
+            contents,
+            self._channel.memory.share,
+            flags=flags,
+            fields=fields,
+        )
+
+    def is_cancelled(self, request_number: int) -> bool:
+        request = self._open_request(request_number)
+        if request is None:
+            return False
+        if not request.is_watched:
+            request.is_watched = True
+            self._channel.send(WATCH, request_number)
+        self._channel.take_in()
+        return request.is_cancelled
+
+    def _open_request(self, number: int) -> OpenRequest | None:
+        try:
+            request = self._open[number]
+        except KeyError:
+            return None
+        if request is None:
+            # Two threads may ask at once about one request: the first one that puts it there wins.
+            made = OpenRequest()
+            self._open[number] = made
+            return made
+        return request
+
+    def _cancelled(self, flags: int, number: int, content: memoryview) -> None:
+        request = self._open_request(number)
+        if request is not None:
+            request.is_cancelled = True
+
+    def _credited(self, flags: int, number: int, content: memoryview) -> None:
+        request = self._open_request(number)
+        if request is not None:
+            request.take(flags)
+
+    # --- log and calls
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        self._channel.send(LOG, 0, json.dumps([int(level), message, file, line]).encode())
+
+    def call(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._channel.send(CALL, number, json.dumps([name, fields]).encode())
+        self._channel.wait(lambda: number in self._answers)
+        failed, answer = self._answers.pop(number)
+        if failed:
+            raise TritonModelException(answer)
+        return answer  # type: ignore[no-any-return]
+
+    def _answered(self, flags: int, number: int, content: memoryview) -> None:
+        self._answers[number] = (bool(flags & FAILED), json.loads(bytes(content)))
+
+    # --- requests to other models
+
+    def infer(self, request: InferenceRequest, decoupled: bool) -> Replies:
+        number = next(self._numbers)
+        fields = self._encoded(request._description())
+        requested = tuple(request._requested)
+        tensors = request.inputs()
+        flags = DECOUPLED if decoupled else 0
+        replies = self._replies[number] = Replies(self._channel, number)
+
+        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+            self._write_tensors(records, numbers, number, tensors, flags, fields, requested)
+
+        self._channel.send_records(INFER, number, 1, write)
+        return replies
+
+    def _encoded(self, description: dict[str, Any]) -> bytes:
+        """The fields that say something, as JSON. A model asks another one the same way over and over."""
+        fields = {name: value for name, value in description.items() if value or name == "model_version"}
+        if "parameters" in fields:  # true and 1 are equal here, and not in JSON
+            return json.dumps(fields).encode()
+        last, encoded = self._last_fields
+        if fields != last:
+            encoded = json.dumps(fields).encode()
+            self._last_fields = fields, encoded
+        return encoded
+
+    def _replied(self, flags: int, number: int, content: memoryview) -> None:
+        _, at = self._channel.layouts.read_head(content)
+        record, _ = read_record(content, at)
+        replies = self._replies[number]
+        if record.flags & FINAL:
+            del self._replies[number]
+        replies.add(self._response_of(record), bool(record.flags & FINAL))
+
+    def _response_of(self, record: Record) -> InferenceResponse | None:
+        if record.flags & FAILED:
+            return InferenceResponse(error=TritonError(record.text, record.layout))
+        if record.flags & EMPTY:
+            return None
+        parameters = json.loads(record.fields) if record.fields else None
+        layout: Layout = self._channel.layouts.layouts[record.layout]
+        return InferenceResponse(self.tensors(layout, record), parameters=parameters)
+
+    def tensors(self, layout: Layout, record: Record) -> list[Tensor]:
+        """The tensors of a record that was read, as views of what was received."""
+        view = Tensor._view
+        if record.places or layout.size < 0:
+            contents = tensors_of(record, layout.sizes, self._channel.memory.borrow)
+            return [view(*tensor, content) for tensor, content in zip(layout.tensors, contents)]
+        run = record.run
+        return [view(name, datatype, shape, run[start:end]) for name, datatype, shape, start, end in layout.spans]
+
+
+class Replies:
+    """The replies to one request of the model. Implements ResponseStream. Any thread."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel = channel
+        self._number = number
+        self._arrived: deque[InferenceResponse | None] = deque()
+        self._is_over = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def add(self, response: InferenceResponse | None, final: bool) -> None:
+        """On the thread that reads the channel."""
+        if response is not None:
+            self._arrived.append(response)
+        self._is_over = final
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+    def _has_next(self) -> bool:
+        return bool(self._arrived) or self._is_over
+
+    def next(self, timeout: float | None = None) -> InferenceResponse | None:
+        if not self._channel.wait(self._has_next, timeout):
+            raise TimeoutError(f"no response came in {timeout} seconds")
+        try:
+            response = self._arrived.popleft()
+        except IndexError:
+            return None
+        if not self._is_over:
+            self._channel.send(TAKEN, self._number)
+        return response
+
+    def cancel(self) -> None:
+        if not self._is_over:
+            self._channel.send(DROP, self._number)
+
+    def add_listener(self, callback: Callable[[], None]) -> None:
+        self._listeners.append(callback)
+        if not self._has_next():
+            # Who listens does not read, and perhaps nobody else does.
+            self._channel.read_until(self._has_next)
+        elif callback in self._listeners:
+            self._listeners.remove(callback)
+            callback()

@@ -1,0 +1,187 @@
+"""Tensor: a name and an array.
+
+Source: docs/spec/python-backend.md section 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .datatypes import DATATYPES, NUMBERS, NUMPY_DTYPES
+from .device_memory import copy_to_host
+from .dlpack import CPU, Device, DeviceTensor, capsule_of, tensor_of
+from .errors import TritonModelException
+from .strings import deserialize_bytes_tensor, serialize_byte_tensor
+
+Array = np.ndarray[Any, Any]
+
+# Bytes up to which a copy costs less than a view that the encoder joins later.
+_SMALL = 32768
+# Bytes that a frame can have besides those of a tensor are fewer than these.
+_LARGEST = (1 << 32) - (1 << 20)
+
+
+class Tensor:
+    """An input or an output. One that a model makes holds an array; one that arrives makes it when it is asked for.
+
+    `_datatype` is the name of the datatype on the wire, such as "FP32"; `_shape` a sequence of ints. The server side
+    reads both and `_contents()`.
+    """
+
+    __slots__ = ("_array", "_buffer", "_datatype", "_device", "_name", "_shape")
+
+    _name: str
+    _datatype: str
+    _shape: Sequence[int]
+    _array: Array | None
+    # The wire bytes of what arrived, and of BYTES.
+    _buffer: bytes | memoryview | None
+    # Where the elements are, if numpy cannot reach them.
+    _device: DeviceTensor | None
+
+    def __init__(self, name: str, numpy_array: Array) -> None:
+        """Keeps a view of `numpy_array` if it is contiguous and has numbers, else a copy.
+
+        Raises TypeError for other types, and TritonModelException for an empty name and for a dtype without a datatype.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor(): the name must be a str, not {type(name).__name__}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if not isinstance(numpy_array, np.ndarray):
+            raise TypeError(f"Tensor(): the second argument must be a numpy array, not {type(numpy_array).__name__}")
+        if not numpy_array.flags.c_contiguous:
+            numpy_array = np.ascontiguousarray(numpy_array)
+        self._name = name
+        self._buffer = None
+        self._device = None
+        datatype = DATATYPES.get(numpy_array.dtype)
+        if datatype is None:
+            numpy_array, datatype = self._converted(numpy_array)
+        self._array = numpy_array
+        self._datatype = datatype
+        self._shape = numpy_array.shape
+
+    def _converted(self, array: Array) -> tuple[Array, str]:
+        if array.dtype.kind in "OUS":
+            # Now, so that what cannot be encoded fails in the line that makes the tensor.
+            self._buffer = serialize_byte_tensor(array)
+            return array, "BYTES"
+        native = array.dtype.newbyteorder("=")
+        if native not in DATATYPES:
+            raise TritonModelException(
+                f"Tensor '{self._name}' has the numpy dtype '{array.dtype}', which has no Triton datatype."
+            )
+        return array.astype(native), DATATYPES[native]
+
+    @classmethod
+    def _view(cls, name: str, datatype: str, shape: Sequence[int], buffer: memoryview) -> Tensor:
+        """A tensor that arrived: `buffer` holds its wire bytes, and it and its arrays keep the buffer alive.
+
+        Called by the stub's channel for each input of a request and for each output of a model that was asked; it
+        checked that the buffer has the size of the shape. `shape` may be shared by tensors and is never changed. Models
+        write into their inputs: arrays of a read-only buffer are copies.
+        """
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._datatype = datatype
+        tensor._shape = shape
+        tensor._buffer = buffer
+        tensor._array = None
+        tensor._device = None
+        return tensor
+
+    @classmethod
+    def from_dlpack(cls, name: str, tensor: Any) -> Tensor:
+        """A tensor on the memory of a DLPack capsule, or of an object that has one. Raises TritonModelException."""
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor.from_dlpack(): the name must be a str, not {type(name).__name__}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        found = tensor_of(tensor)
+        made = cls._view(name, found.datatype, found.shape, found.memory())
+        if found.device.type != CPU.type:
+            made._buffer = None
+            made._device = found
+        return made
+
+    def name(self) -> str:
+        return self._name
+
+    def triton_dtype(self) -> int:
+        """The number of the datatype, as in `triton_to_numpy_type`."""
+        return NUMBERS[self._datatype]
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def is_cpu(self) -> bool:
+        return self._device is None
+
+    def as_numpy(self) -> Array:
+        """The array; of BYTES an array of `bytes` objects. Raises TritonModelException if numpy cannot have it."""
+        array = self._array
+        if array is None:
+            array = self._array = self._make_array()
+        return array
+
+    def _make_array(self) -> Array:
+        buffer = self._buffer
+        if buffer is None:
+            raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+        dtype = NUMPY_DTYPES.get(self._datatype)
+        if dtype is not None:
+            array: Array = np.ndarray(self._shape, dtype, buffer)
+            return array if array.flags.writeable else array.copy()
+        if self._datatype == "BYTES":
+            return deserialize_bytes_tensor(buffer).reshape(self._shape)
+        raise TritonModelException(
+            "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+        )
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule on the memory of this tensor. Raises TritonModelException for BYTES."""
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._device is not None:
+            return capsule_of(self._device)
+        return capsule_of(DeviceTensor.on_host(self._datatype, self._shape, self._elements()))
+
+    def _elements(self) -> Array:
+        """The elements as numpy can have them: of BF16 their bytes."""
+        if self._datatype == "BF16":
+            return np.frombuffer(self._buffer or b"", np.uint8)
+        return self.as_numpy()
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        """As `to_dlpack`: what is written here is complete, so that no stream has to wait."""
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: Device = CPU if self._device is None else self._device.device
+        return device.type, device.number
+
+    def _contents(self) -> bytes | memoryview:
+        """The wire bytes in C order, `len` of which is their number: of BYTES each element after its length.
+
+        Called by the stub's channel when it encodes a response, or a request to another model. Copies only what is on a
+        device, and what is so small that a copy is cheaper than a view. Raises TritonModelException for what is too
+        large, and for a device that fails.
+        """
+        array = self._array
+        # The buffer of BYTES has the elements of its array; an array of numbers may be a changed copy of its buffer.
+        if array is None or self._datatype == "BYTES":
+            return copy_to_host(self._device) if self._buffer is None and self._device else self._buffer or b""
+        if array.nbytes < _SMALL:
+            return array.tobytes()
+        if array.nbytes > _LARGEST:
+            raise TritonModelException(
+                f"Tensor '{self._name}' has {array.nbytes} bytes, which is more than the {_LARGEST} that can be sent."
+            )
+        return array.data.cast("B")
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._name!r}, {self._datatype}, {list(self._shape)})"

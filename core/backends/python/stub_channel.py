@@ -1,0 +1,393 @@
+"""The server's end of the socket to a stub process, and the memory that they share.
+
+The thread that executes reads the socket while it waits for the outcomes of its batch, so that no other thread is woken
+on the way. Between executions the watcher's thread reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import numpy as np
+
+from core.backends.python.outcome_reader import AskedRequest, Outcome, OutcomeReader
+from core.backends.python.request_writer import RequestWriter
+from core.backends.python.stub.trident_stub.wire import (
+    CANCEL,
+    CREDIT,
+    FAILED,
+    OFFSET,
+    RELEASE,
+    RELEASED,
+    RESPONSE,
+    RESULT,
+    START,
+    STARTED,
+    STOP,
+    TO_SERVER,
+    WATCH,
+    BadFrame,
+    FrameReader,
+    LayoutNumbers,
+    Share,
+    release_frame,
+    released_in,
+    text_frame,
+)
+from core.backends.python.watcher import Watched, Watcher
+from core.config.model_spec import ModelSpec
+from core.errors import BackendFailed, ServerError
+from core.inference.flushing import OneFlush
+from core.inference.request import InferenceRequest
+from core.inference.response import Outputs
+from core.inference.response_sender import LATER, Later, ResponseSender
+from core.inference.tensors import Buffer
+from core.interprocess.descriptors import wait_readable, wait_writable
+from core.interprocess.outbox import Outbox
+from core.interprocess.page_allocator import PageAllocator
+from core.interprocess.shared_memory_block import SharedMemoryBlock
+
+_RECEIVE_SIZE = 1 << 18
+# A sender gets new credit after so many responses, or when its client, who was slow, has room again.
+_CREDIT_PORTION = 64
+_ONE_FLUSH = OneFlush()
+
+OnFrame = Callable[[int, int, memoryview], None]
+
+
+class StubGone(Exception):
+    """The stub process ended, or does not speak this protocol. Its text is the reason."""
+
+
+class StubSilent(StubGone):
+    """The stub did not answer in time."""
+
+
+class Asked(Protocol):
+    """What the model asks of the server."""
+
+    @property
+    def on_frame(self) -> Mapping[int, OnFrame]:
+        """What to call for each type of frame that the channel does not know itself."""
+        ...
+
+    def after_frames(self) -> None:
+        """Called on the reading thread after all frames that came together."""
+        ...
+
+
+class _OpenRequest:
+    """A request whose sender the model uses. `owed` is the credit for responses that were sent."""
+
+    __slots__ = ("owed", "sender")
+
+    def __init__(self, sender: ResponseSender) -> None:
+        self.sender = sender
+        self.owed = 0
+
+
+class StubChannel:
+    """`start` and `execute` on one thread at a time; any thread calls the other methods."""
+
+    def __init__(self, sock: socket.socket, memory: SharedMemoryBlock, spec: ModelSpec, watcher: Watcher) -> None:
+        """Takes ownership of both. `sock` blocks."""
+        self._sock = sock
+        self._memory = memory
+        self._pages = PageAllocator(0, memory.size // 2)
+        self._reader = FrameReader(TO_SERVER)
+        self._buffer = bytearray(_RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        # Frames get their order under this lock, and layouts their numbers.
+        self._writing = threading.Lock()
+        self._numbers = LayoutNumbers()
+        self._writer = RequestWriter(spec, self._numbers, self._share)
+        self._outcomes = OutcomeReader(spec, self._borrow)
+        self._outbox = Outbox(sock, self._blocked)
+        self._to_release: deque[int] = deque()
+        # Held by the thread that reads.
+        self._reading = threading.Lock()
+        self._watched: Watched = watcher.watch(sock.fileno(), self._readable, self._flush)
+        self._next = 1
+        self._requests: Sequence[InferenceRequest] = ()
+        self._senders: Sequence[ResponseSender] = ()
+        self._first = 0
+        self._finished: set[int] = set()
+        self._result: list[Outcome | None] | None = None
+        self._open: dict[int, _OpenRequest] = {}
+        self._started: tuple[bool, Any] | None = None
+        self._on_frame: Mapping[int, OnFrame] = {}
+        self._after_frames: Callable[[], None] = _nothing
+        self._is_lost = False
+        self.sent_ns = 0
+        """Monotonic nanoseconds: when the socket had taken the last batch."""
+        self.on_lost: Callable[[], None] = _nothing
+
+    def answer(self, asked: Asked) -> None:
+        """Let `asked` answer what the model asks."""
+        self._on_frame = asked.on_frame
+        self._after_frames = asked.after_frames
+
+    # --- start, execute, stop
+
+    def start(self, order: dict[str, Any], on_wait: Callable[[], None], wait_s: float) -> Any:
+        """Send the order and wait for its result, a JSON value. `on_wait` is called each `wait_s` seconds meanwhile.
+
+        Raises StubGone, and BackendFailed with the stub's reason.
+        """
+        with self._reading:
+            self._send_now(text_frame(START, 0, json.dumps(order).encode()))
+            while self._started is None:
+                try:
+                    self._read(wait_s)
+                except StubSilent:
+                    on_wait()
+        failed, result = self._started
+        if failed:
+            raise BackendFailed(result)
+        self._watched.arm()
+        return result
+
+    def execute(
+        self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender], limit_s: float | None
+    ) -> list[Outputs | Exception | Later]:
+        """Execute a batch, and block until the outcome of each request is known.
+
+        Raises StubSilent after `limit_s` seconds without it, and StubGone; `lose` must follow.
+        """
+        self._watched.disarm()
+        try:
+            with self._reading:
+                self._first, self._requests, self._senders = self._next, requests, senders
+                self._next += len(requests)
+                self._result = None
+                with self._writing:
+                    self._outbox.append(self._writer.write(self._first, self._first, requests))
+                self._send_now()
+                self.sent_ns = monotonic_ns()
+                while self._result is None:
+                    self._read(limit_s)
+                return self._outcomes_of(self._result)
+        finally:
+            self._requests = self._senders = ()
+            self._finished.clear()
+            self._watched.arm()
+
+    def _outcomes_of(self, result: list[Outcome | None]) -> list[Outputs | Exception | Later]:
+        found: list[Outputs | Exception | Later] = []
+        for index, outcome in enumerate(result):
+            if outcome is None:
+                self._keep_open(index)
+                found.append(LATER)
+            elif outcome.error is not None:
+                found.append(outcome.error)
+            elif outcome.parameters:
+                sender = self._senders[index]
+                sender.send(outcome.outputs, final=True, parameters=outcome.parameters)
+                found.append(LATER)
+            else:
+                found.append(outcome.outputs if outcome.outputs is not None else [])
+            if outcome is not None and self._open:
+                self._open.pop(self._first + index, None)
+        return found
+
+    def stop(self) -> None:
+        """Ask the stub to finalize its model and to end. Does not wait."""
+        self.send(text_frame(STOP, 0))
+
+    # --- open requests
+
+    def _find(self, number: int) -> _OpenRequest | None:
+        """The request of this number; None if it has its final response. On the reading thread."""
+        found = self._open.get(number)
+        if found is None and 0 <= number - self._first < len(self._senders) and number not in self._finished:
+            found = self._open_now(number, self._senders[number - self._first])
+        return found
+
+    def _keep_open(self, index: int) -> None:
+        number = self._first + index
+        if number not in self._open and number not in self._finished:
+            self._open_now(number, self._senders[index])
+
+    def _open_now(self, number: int, sender: ResponseSender) -> _OpenRequest:
+        opened = self._open[number] = _OpenRequest(sender)
+        sender.watch(partial(self._changed, number))
+        return opened
+
+    def _changed(self, number: int) -> None:
+        """The request was cancelled, or its client took responses. Any thread."""
+        opened = self._open.get(number)
+        if opened is None:
+            return
+        if opened.sender.is_cancelled:
+            self.send(text_frame(CANCEL, number))
+        else:
+            self._give_credit(number, opened)
+
+    def _give_credit(self, number: int, opened: _OpenRequest) -> None:
+        with self._writing:
+            owed, opened.owed = opened.owed, 0
+            if not owed:
+                return
+            self._outbox.append(text_frame(CREDIT, number, flags=owed))
+        self._flush()
+
+    def _respond(self, flags: int, number: int, content: memoryview) -> None:
+        outcome = self._outcomes.response(content)
+        opened = self._find(number)
+        if opened is None:
+            return
+        if outcome.is_final:
+            del self._open[number]
+            self._finished.add(number)
+        sender = opened.sender
+        sender.send(outcome.outputs, final=outcome.is_final, error=outcome.error, parameters=outcome.parameters)
+        if not outcome.is_final:
+            with self._writing:
+                opened.owed += 1
+            if (outcome.waits or opened.owed >= _CREDIT_PORTION) and not sender.is_full:
+                self._give_credit(number, opened)
+
+    def read_asked(self, content: memoryview) -> AskedRequest:
+        """The request of the model in a frame. On the thread that reads. Raises BadFrame."""
+        return self._outcomes.asked(content)
+
+    def _watch(self, flags: int, number: int, content: memoryview) -> None:
+        self._find(number)
+
+    # --- memory
+
+    def _share(self, content: Buffer) -> int | None:
+        size = len(content)
+        offset = self._pages.allocate(size)
+        if offset is not None:
+            self._memory.view(offset, size)[:] = np.frombuffer(content, np.uint8)
+        return offset
+
+    def _borrow(self, offset: int, size: int) -> memoryview:
+        try:
+            return self._memory.borrow(offset, size, partial(self._to_release.append, offset)).data
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    def _released(self, number: int, content: memoryview) -> None:
+        for offset in released_in(content, number):
+            try:
+                self._pages.free(offset)
+            except ValueError as error:
+                raise BadFrame(str(error)) from None
+
+    # --- the socket
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, at once or as soon as the socket takes it. Does not block."""
+        self._outbox.append(frame)
+        self._flush()
+
+    def write_records(self, write: Callable[[LayoutNumbers, Share], bytes]) -> None:
+        """Send the frame that `write` makes. Does not block. Any thread."""
+        with self._writing:
+            if self._is_lost:
+                return
+            self._outbox.append(write(self._numbers, self._share))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._to_release:
+            offsets: list[int] = []
+            # Several threads may be here at once: each takes what the others have left.
+            with suppress(IndexError):
+                while True:
+                    offsets.append(self._to_release.popleft())
+            if offsets:
+                self._outbox.append(release_frame(RELEASE, b"".join(map(OFFSET.pack, offsets))))
+        self._outbox.flush()
+
+    def _blocked(self, is_blocked: bool) -> None:
+        self._watched.want_to_write(is_blocked)
+
+    def _send_now(self, frame: bytes = b"") -> None:
+        """Send a frame, and wait until the socket has taken all."""
+        if frame:
+            self._outbox.append(frame)
+        self._flush()
+        while self._outbox.is_blocked and not self._is_lost:
+            wait_writable(self._sock.fileno(), None)
+            self._outbox.flush()
+
+    def _readable(self) -> None:
+        """Read what has come between executions. On the watcher's thread."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            self._take(self._sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            pass
+        except (OSError, BadFrame):
+            self._is_lost = True
+            self.on_lost()
+            return
+        finally:
+            self._reading.release()
+        self._watched.arm()
+
+    def _read(self, timeout_s: float | None) -> None:
+        if self._is_lost:
+            raise StubGone("the stub process ended")
+        try:
+            if timeout_s is not None and not wait_readable(self._sock.fileno(), timeout_s):
+                raise StubSilent(f"it did not answer within {timeout_s:g} s")
+            self._take(self._sock.recv_into(self._buffer))
+        except (OSError, BadFrame) as error:
+            self._is_lost = True
+            raise StubGone(str(error)) from None
+
+    def _take(self, size: int) -> None:
+        if not size:
+            raise ConnectionResetError("the stub process closed its socket")
+        with _ONE_FLUSH:
+            for kind, flags, _, number, content in self._reader.feed(bytes(self._view[:size])):
+                if kind == RESULT:
+                    self._result = self._outcomes.result(content, len(self._requests))
+                elif kind == RESPONSE:
+                    self._respond(flags, number, content)
+                elif kind == RELEASED:
+                    self._released(number, content)
+                elif kind == WATCH:
+                    self._watch(flags, number, content)
+                elif kind == STARTED:
+                    self._started = (bool(flags & FAILED), json.loads(bytes(content)))
+                else:
+                    on_frame = self._on_frame.get(kind)
+                    if on_frame is not None:
+                        on_frame(flags, number, content)
+        self._after_frames()
+
+    # --- the end
+
+    def lose(self, error: ServerError) -> None:
+        """The stub is gone: answer all open requests with `error`, and free socket and memory."""
+        self._is_lost = True
+        self._watched.end()
+        self._outbox.close()
+        with suppress(OSError):
+            # Wakes a thread that reads. A child that the model forked may hold the other end open.
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with self._reading:
+            while self._open:
+                _, opened = self._open.popitem()
+                opened.sender.send(None, final=True, error=error)
+            self._sock.close()
+            # The channel is part of a cycle, so that it may stay for a while.
+            self._buffer, self._view = bytearray(), memoryview(b"")
+        self._memory.close()
+
+
+def _nothing() -> None: ...

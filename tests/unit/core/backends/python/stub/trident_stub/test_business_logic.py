@@ -1,0 +1,145 @@
+"""Requests to other models: waited for, awaited, iterated, cancelled, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from trident_stub import running_model
+from trident_stub.business_logic import ResponseIterator
+from trident_stub.errors import TritonModelException
+from trident_stub.inference_request import InferenceRequest
+from trident_stub.inference_response import InferenceResponse
+from trident_stub.running_model import Phase
+from trident_stub.tensor import Tensor
+
+from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer, MemoryStream
+from tests.waiting import until
+
+ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
+TWO = [InferenceResponse([Tensor("A", np.array([number]))]) for number in range(2)]
+
+
+@pytest.fixture
+def request_() -> InferenceRequest:
+    return InferenceRequest(inputs=[], requested_output_names=["A"], model_name="other")
+
+
+def test_one_response(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    memory_server.streams.append(MemoryStream(TWO[0], None))
+    assert request_.exec() is TWO[0]
+    assert memory_server.asked == [(request_, False)]
+
+
+def test_an_answer_without_a_response_is_an_error(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    memory_server.streams.append(MemoryStream(None))
+    response = request_.exec()
+    assert isinstance(response, InferenceResponse)
+    error = response.error()
+    assert error is not None
+    assert error.message() == "An error occurred while performing BLS request."
+
+
+def test_many_responses_as_often_as_wanted(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    memory_server.streams.append(MemoryStream(*TWO, None))
+    responses = request_.exec(decoupled=True)
+    assert isinstance(responses, ResponseIterator)
+    assert memory_server.asked == [(request_, True)]
+    for _ in range(2):
+        assert list(responses) == TWO
+
+
+def test_an_iteration_goes_on_where_it_stopped(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    memory_server.streams.append(MemoryStream(*TWO, None))
+    responses = request_.exec(decoupled=True)
+    assert isinstance(responses, ResponseIterator)
+    assert next(iter(responses)) is TWO[0]
+    assert list(responses) == TWO[1:]
+
+
+def test_responses_can_be_cancelled(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    stream = MemoryStream(TWO[0])
+    memory_server.streams.append(stream)
+    responses = request_.exec(decoupled=True)
+    assert isinstance(responses, ResponseIterator)
+    responses.cancel()
+    assert stream.cancelled
+
+
+def test_requests_are_sent_before_they_are_awaited(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    streams = [MemoryStream(), MemoryStream()]
+    memory_server.streams += streams
+
+    async def both() -> list[Any]:
+        futures = [request_.async_exec(), request_.async_exec()]
+        assert len(memory_server.asked) == 2
+        # From another thread, as responses come.
+        for stream, response in zip(streams, TWO, strict=True):
+            threading.Thread(target=stream.put, args=(response,)).start()
+        return await asyncio.gather(*futures)
+
+    assert asyncio.run(both()) == TWO
+
+
+def test_many_responses_awaited(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    memory_server.streams.append(MemoryStream(*TWO, None))
+
+    async def iterate() -> list[InferenceResponse]:
+        return list(await request_.async_exec(decoupled=True))
+
+    assert asyncio.run(iterate()) == TWO
+
+
+def test_who_does_not_wait_any_more_cancels(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    stream = MemoryStream()
+    memory_server.streams.append(stream)
+
+    async def give_up() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(request_.async_exec(), 0.01)
+        stream.put(TWO[0])
+
+    asyncio.run(give_up())
+    assert stream.cancelled
+
+
+def test_a_loop_that_ended_cancels(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    stream = MemoryStream()
+    memory_server.streams.append(stream)
+
+    async def forget() -> None:
+        request_.async_exec()
+
+    asyncio.run(forget())
+    stream.put(TWO[0])
+    until(lambda: stream.cancelled, "the cancellation")
+
+
+def test_outside_a_loop_nothing_is_sent(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        request_.async_exec()
+    assert memory_server.asked == []
+
+
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.ENDING])
+def test_only_while_the_model_serves(memory_server: MemoryServer, request_: InferenceRequest, phase: Phase) -> None:
+    running_model.running_model().phase = phase
+    with pytest.raises(TritonModelException) as caught:
+        request_.exec()
+    assert str(caught.value) == ONLY_IN_EXECUTE
+    assert memory_server.asked == []
+
+
+def test_a_request_that_arrived_can_be_sent_again(memory_server: MemoryServer) -> None:
+    memory_server.streams.append(MemoryStream(TWO[0]))
+    request = InferenceRequest._arrived(1, [], ("A",), b'{"id": "r"}')
+    request.exec()
+    assert request._description() == {"id": "r", "model_name": "model"}
+
+
+def test_wrong_types(request_: InferenceRequest) -> None:
+    with pytest.raises(TypeError, match="must be a bool, not int"):
+        request_.exec(1)  # type: ignore[arg-type]

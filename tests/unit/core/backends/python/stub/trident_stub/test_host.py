@@ -1,0 +1,480 @@
+"""ModelHost: a model's life, and every row of what `execute` may return."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trident_stub.errors import TritonError
+from trident_stub.host import ModelFailed
+from trident_stub.inference_request import InferenceRequest
+from trident_stub.inference_response import InferenceResponse
+from trident_stub.tensor import Tensor
+
+from tests.unit.core.backends.python.stub.trident_stub.conftest import MakeHost
+from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer, MemoryStream
+from tests.waiting import until
+
+DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+PREFIX = "Failed to process the request(s) for model 'model_0_0', message: "
+RESPONSE = "pb_utils.InferenceResponse([])"
+
+
+def model(execute: str, kind: str = "def") -> str:
+    """A model whose `execute` has this body; `answers` are as many responses as there are requests."""
+    lines = "".join(f"                    {line}\n" for line in execute.splitlines())
+    return f"""
+        import asyncio, sys, threading, triton_python_backend_utils as pb_utils
+        class TritonPythonModel:
+            {kind} execute(self, requests):
+                answers = [pb_utils.InferenceResponse([]) for _ in requests]
+                if True:
+{lines}
+    """
+
+
+def batch(count: int = 2) -> list[InferenceRequest]:
+    return [InferenceRequest._arrived(number, [], ("A", "B")) for number in range(count)]
+
+
+def error_of(response: InferenceResponse | None) -> tuple[str, int]:
+    assert response is not None
+    error = response.error()
+    assert error is not None
+    return error.message(), error.code()
+
+
+def test_a_life(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
+    host = make_host(
+        """
+        import json, os
+        import triton_python_backend_utils as pb_utils
+        from .beside import scale
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.args = args
+                self.config = json.loads(args["model_config"])
+            def execute(self, requests):
+                responses = []
+                for request in requests:
+                    x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+                    responses.append(pb_utils.InferenceResponse([
+                        pb_utils.Tensor("A", scale(x)), pb_utils.Tensor("not requested", x)]))
+                return responses
+            def is_ready(self):
+                return self.config["name"] == "model"
+            def finalize(self):
+                pb_utils.Logger.log_info(f"over: {__name__} {pb_utils.get_model_dir()} {sorted(self.args)}")
+        """
+    )
+    (tmp_path / "1" / "beside.py").write_text("def scale(x):\n    return x * 2\n")
+    host.initialize()
+    assert host.is_ready()
+    wire = np.arange(3, dtype=np.float32).tobytes()
+    requests = [
+        InferenceRequest._arrived(number, [Tensor._view("X", "FP32", (3,), memoryview(wire))], ("A", "B"))
+        for number in range(2)
+    ]
+    for response in host.execute(requests):
+        assert response is not None
+        (output,) = response.output_tensors()
+        assert (output.name(), output.as_numpy().tolist()) == ("A", [0, 2, 4])
+    host.finalize()
+    ((level, text, file, line),) = memory_server.lines
+    assert (level, file, line) == (0, "model.py", 19)
+    assert text == (
+        f"over: 1.model {tmp_path}/1 ['model_config', 'model_instance_device_id', 'model_instance_kind', "
+        "'model_instance_name', 'model_name', 'model_repository', 'model_version']"
+    )
+
+
+@pytest.mark.parametrize(
+    ("execute", "text"),
+    [
+        (
+            "return answers[1:]",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:2, and InferenceResponse(s) size is:1\n",
+        ),
+        ("return 5", "Expected a list in the execute return, found type '<class 'int'>'."),
+        ("return tuple(answers)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        (
+            "return [answers[0], 'text']",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
+        ),
+        (
+            "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\nreturn answers",
+            "Expected a None object in the execute function return list for reschduled request, found type "
+            "'<class 'trident_stub.inference_response.InferenceResponse'>'.",
+        ),
+        (
+            "requests[1].get_response_sender().send(answers[1])\nreturn answers",
+            "Unable to send response. Non-decoupled model cannot send more than one response.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_wrong_returns_are_the_error_of_every_request(make_host: MakeHost, kind: str, execute: str, text: str) -> None:
+    host = make_host(model(execute, kind))
+    host.initialize()
+    requests = batch()
+    responses = host.execute(requests)
+    assert [error_of(response) for response in responses] == [(PREFIX + text, TritonError.INTERNAL)] * 2
+    for request in requests:
+        with pytest.raises(Exception, match="Unable to send response"):
+            request.get_response_sender().send(InferenceResponse([]), 1)
+
+
+def test_requests_that_the_model_removes_from_its_list_are_answered(make_host: MakeHost) -> None:
+    host = make_host(model("requests.clear()\nreturn answers"))
+    host.initialize()
+    assert all(response is not None for response in host.execute(batch()))
+
+
+def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> None:
+    host = make_host("class TritonPythonModel: pass")
+    host.initialize()
+    assert host.is_ready()
+    text = f"Python model {tmp_path}/1/model.py does not implement `execute` method."
+    assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("raise ValueError('why')", "ValueError: why"),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("pb_utils.Tensor('', None)", "TritonModelException: Tensor name cannot be an empty string."),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_exceptions_name_the_line_of_the_model(
+    make_host: MakeHost, tmp_path: Path, kind: str, line: str, text: str
+) -> None:
+    host = make_host(model(f"def deep():\n    {line}\ndeep()", kind))
+    host.initialize()
+    at = f"\n\nAt:\n  {tmp_path}/1/model.py(8): deep\n  {tmp_path}/1/model.py(9): execute\n"
+    for _ in range(2):
+        assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text + at] * 2
+
+
+def test_one_request_fails_alone(make_host: MakeHost) -> None:
+    host = make_host(
+        model("error = pb_utils.TritonError('no', pb_utils.TritonError.NOT_FOUND)\n"
+              "return [answers[0], pb_utils.InferenceResponse(error=error)]")
+    )  # fmt: skip
+    host.initialize()
+    good, bad = host.execute(batch())
+    assert good is not None
+    assert not good.has_error()
+    assert error_of(bad) == ("no", TritonError.NOT_FOUND)
+
+
+def test_senders_answer_instead(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("requests[1].get_response_sender().send(answers[1], 1)\nreturn [answers[0], None]"))
+    host.initialize()
+    responses = host.execute(batch())
+    assert [response is None for response in responses] == [False, True]
+    assert [(number, final) for number, _, final in memory_server.sent] == [(1, True)]
+
+
+def test_none_leaves_all_to_the_senders(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("for request in requests:\n    request.get_response_sender().send(answers[0], 1)"))
+    host.initialize()
+    assert list(host.execute(batch())) == [None, None]
+    assert [number for number, _, _ in memory_server.sent] == [0, 1]
+
+
+@pytest.mark.parametrize("execute", ["pass", "return [None] * len(requests)"])
+def test_requests_that_nobody_can_answer_fail(make_host: MakeHost, memory_server: MemoryServer, execute: str) -> None:
+    host = make_host(model(execute))
+    host.initialize()
+    assert list(host.execute(batch())) == [None, None]
+    until(lambda: len(memory_server.sent) == 2, "the ends of the requests")
+    text = "the model dropped its response sender before the final response"
+    assert [error_of(response)[0] for _, response, _ in memory_server.sent] == [text] * 2
+
+
+def test_a_request_that_was_answered_is_not_answered_again(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
+    host.initialize()
+    first, second = host.execute(batch())
+    assert first is None
+    assert error_of(second)[0].startswith(f"{PREFIX}ValueError: \n\nAt:\n")
+    assert len(memory_server.sent) == 1
+
+
+def test_a_late_sender_finds_the_request_answered(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("self.sender = requests[0].get_response_sender()\nreturn answers"))
+    host.initialize()
+    host.execute(batch(1))
+    with pytest.raises(Exception, match="Unable to send response"):
+        host._instance.sender.send(InferenceResponse([]), 1)
+    assert memory_server.sent == []
+
+
+def test_a_rescheduled_request_is_not_answered(make_host: MakeHost) -> None:
+    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, answers[1]]"))
+    host.initialize()
+    requests = batch()
+    first, second = host.execute(requests)
+    assert first is None
+    assert second is not None
+    assert [host.is_rescheduled(request) for request in requests] == [True, False]
+
+
+def test_a_decoupled_model_returns_none(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("return answers"), **DECOUPLED)
+    host.initialize()
+    text = "Python model 'model_0_0' is using the decoupled mode and the execute function must return None."
+    assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
+    assert memory_server.sent == []
+
+
+def test_decoupled_coroutines_overlap(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(
+        model(
+            "self.both = getattr(self, 'both', None) or asyncio.Barrier(2)\n"
+            "await self.both.wait()\n"
+            "for request in requests:\n"
+            "    request.get_response_sender().send(answers[0], 1)",
+            "async def",
+        ),
+        **DECOUPLED,
+    )
+    host.initialize()
+    everything = threading.Event()
+    send = memory_server.send
+
+    def count(number: int, response: InferenceResponse | None, final: bool) -> None:
+        send(number, response, final)
+        if len(memory_server.sent) == 2:
+            everything.set()
+
+    memory_server.send = count  # type: ignore[method-assign]
+    assert list(host.execute(batch(1))) == [None]
+    assert memory_server.sent == []
+    assert list(host.execute(batch(1))) == [None]
+    assert everything.wait(10)
+
+
+@pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
+def test_a_decoupled_coroutine_that_fails(make_host: MakeHost, memory_server: MemoryServer, last: str) -> None:
+    host = make_host(model(f"await asyncio.sleep(0)\n{last}", "async def"), **DECOUPLED)
+    host.initialize()
+    for _ in range(2):
+        memory_server.something_was_sent.clear()
+        assert list(host.execute(batch(1))) == [None]
+        assert memory_server.something_was_sent.wait(10)
+    number, response, final = memory_server.sent[0]
+    assert (number, final) == (0, True)
+    assert error_of(response)[0].startswith(PREFIX)
+    assert memory_server.lines[0][:2] == (2, error_of(response)[0].removeprefix(PREFIX))
+
+
+def test_coroutines_end_with_the_model(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("await asyncio.sleep(1000)", "async def"), **DECOUPLED)
+    host.initialize()
+    host.execute(batch(1))
+    host.finalize()
+    assert not any(thread.name == "model event loop" for thread in threading.enumerate())
+    assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: "
+
+
+def test_other_models_are_asked_from_a_coroutine(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(
+        model(
+            "ask = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name='other')\n"
+            "return await asyncio.gather(*[ask.async_exec() for _ in requests])",
+            "async def",
+        )
+    )
+    host.initialize()
+    answers = [InferenceResponse([]), InferenceResponse([])]
+    memory_server.streams += [MemoryStream(answer) for answer in answers]
+    assert list(host.execute(batch())) == answers
+
+
+@pytest.mark.parametrize("where", ["initialize", "finalize"])
+def test_other_models_are_asked_in_execute_only(make_host: MakeHost, memory_server: MemoryServer, where: str) -> None:
+    host = make_host(
+        f"""
+        import triton_python_backend_utils as pb_utils
+        class TritonPythonModel:
+            def {where}(self, *args):
+                pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="other").exec()
+        """
+    )
+    reason = "TritonModelException: BLS is only supported during the 'execute' function.\n\nAt:\n"
+    if where == "initialize":
+        with pytest.raises(ModelFailed, match="^" + re.escape(reason)):
+            host.initialize()
+    else:
+        host.initialize()
+        host.finalize()
+        assert memory_server.lines[0][1].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("x = (", "SyntaxError: '(' was never closed (model.py, line 1)"),
+        (
+            "import no_such_module",
+            "ModuleNotFoundError: No module named 'no_such_module'\n\nAt:\n  {file}(1): <module>\n",
+        ),
+        ("class Other: pass", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        ("raise SystemExit(2)", "SystemExit: 2\n\nAt:\n  {file}(1): <module>\n"),
+        (
+            "class TritonPythonModel:\n    def initialize(self, args):\n        raise OSError('disk')",
+            "OSError: disk\n\nAt:\n  {file}(3): initialize\n",
+        ),
+        (
+            "class TritonPythonModel:\n    def __init__(self):\n        raise OSError('disk')",
+            "OSError: disk\n\nAt:\n  {file}(3): __init__\n",
+        ),
+    ],
+)
+def test_models_that_cannot_be_loaded(make_host: MakeHost, tmp_path: Path, source: str, reason: str) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        make_host(source).initialize()
+    assert str(caught.value) == reason.format(file=tmp_path / "1" / "model.py")
+
+
+def test_files_that_cannot_be_models(make_host: MakeHost, tmp_path: Path) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        make_host("", file="1/model.pyc").initialize()
+    assert str(caught.value) == "Model name must end with '.py'. Model name provided: 'model.pyc'"
+    host = make_host("")
+    os.unlink(tmp_path / "1" / "model.py")
+    with pytest.raises(ModelFailed) as caught:
+        host.initialize()
+    assert str(caught.value) == f"Python model file not found in '{tmp_path}/1/model.py'"
+
+
+def test_a_backend_in_python(make_host: MakeHost, tmp_path: Path) -> None:
+    host = make_host(
+        f"""
+        import triton_python_backend_utils as pb_utils
+        import backend_part
+        class TritonPythonModel:
+            def initialize(self, args):
+                assert __name__ == "backend_file", __name__
+                assert pb_utils.get_model_dir() == "{tmp_path}/1", pb_utils.get_model_dir()
+        """,
+        file="backends/mine/backend_file.py",
+    )
+    (tmp_path / "backends" / "mine" / "backend_part.py").touch()
+    host.initialize()
+
+
+def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_path: Path) -> None:
+    host = make_host("import of_the_version, of_the_model\nclass TritonPythonModel: pass")
+    (tmp_path / "1" / "of_the_version.py").touch()
+    (tmp_path / "of_the_model.py").touch()
+    host.initialize()
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("return True", True),
+        ("return False", False),
+        ("return 1", "is_ready() must return a boolean value"),
+        ("pass", "is_ready() must return a boolean value"),
+        ("raise ValueError('why')", "ValueError: why\n\nAt:\n  {file}(4): is_ready\n"),
+    ],
+)
+def test_readiness(make_host: MakeHost, tmp_path: Path, kind: str, line: str, expected: bool | str) -> None:
+    host = make_host(
+        f"""
+        class TritonPythonModel:
+            {kind} is_ready(self):
+                {line}
+        """
+    )
+    host.initialize()
+    if isinstance(expected, bool):
+        assert host.is_ready() is expected
+    else:
+        with pytest.raises(ModelFailed) as caught:
+            host.is_ready()
+        assert str(caught.value) == expected.format(file=tmp_path / "1" / "model.py")
+
+
+def test_what_finalize_raises_is_logged(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
+    host = make_host("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
+    host.initialize()
+    host.finalize()
+    text = f"ValueError: why\n\nAt:\n  {tmp_path}/1/model.py(3): finalize\n"
+    assert memory_server.lines == [(2, text, "model.py", 0)]
+
+
+def test_a_model_that_failed_is_not_finalized(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                raise ValueError
+            def finalize(self):
+                raise OSError
+        """
+    )
+    with pytest.raises(ModelFailed):
+        host.initialize()
+    host.finalize()
+    assert memory_server.lines == []
+
+
+COMPLETE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        "
+
+
+@pytest.mark.parametrize(
+    ("source", "completed"),
+    [
+        (f"{COMPLETE}config.set_max_batch_size(4)\n        return config", {"name": "model", "max_batch_size": 4}),
+        ("class TritonPythonModel: pass", {"name": "model"}),
+    ],
+)
+def test_auto_completion(make_host: MakeHost, source: str, completed: dict[str, object]) -> None:
+    assert json.loads(make_host(source).auto_complete('{"name": "model"}')) == completed
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (
+            "return None",
+            "auto_complete_config function in model 'model' must return a valid pb.ModelConfig object.",
+        ),
+        (
+            "return config.as_dict()",
+            "auto_complete_config function in model 'model' must return a valid pb.ModelConfig object.",
+        ),
+        (
+            "config.set_max_batch_size(-1)",
+            "ValueError: configuration specified max_batch_size 0, but in auto-complete-config function for model "
+            "'model' specified max_batch_size -1\n\nAt:\n  {file}(4): auto_complete_config\n",
+        ),
+    ],
+)
+def test_auto_completions_that_fail(make_host: MakeHost, tmp_path: Path, last: str, reason: str) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        make_host(COMPLETE + last).auto_complete('{"name": "model"}')
+    assert str(caught.value) == reason.format(file=tmp_path / "1" / "model.py")
+
+
+def test_metrics_that_a_batch_dropped_are_deleted(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    memory_server.answers = {"metric_family": {"family": 3}, "metric_create": {"metric": 4}}
+    host = make_host(model("pb_utils.MetricFamily('f', 'd', pb_utils.MetricFamily.GAUGE).Metric()\nreturn answers"))
+    host.initialize()
+    host.execute(batch())
+    assert memory_server.calls[-1] == ("metric_delete", {"metric": 4})

@@ -1,0 +1,182 @@
+"""The states of an instance, on processes that do what the test says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from core.backends.base import Execution
+from core.backends.python.instance import PythonInstance
+from core.backends.python.stub_channel import StubGone
+from core.config.placement import DeviceKind, Placement
+from core.errors import BackendFailed, ServerError
+from core.inference.request import InferenceRequest
+from tests.unit.core.backends.python.test_wire import spec
+from tests.waiting import until
+
+REQUEST = InferenceRequest("m", [])
+
+
+class FakeProcess:
+    """A process whose model is initialized when `may_start` is set, unless `failure` is."""
+
+    resident_bytes = 1000
+
+    def __init__(self, on_gone: Callable[[], None]) -> None:
+        self.die = on_gone
+        self.may_start = threading.Event()
+        self.may_start.set()
+        self.failure: Exception | None = None
+        self.dies_in_execute = False
+        self.stopped_within: float | None = None
+        self.has_ended = False
+
+    def initialize(self) -> None:
+        assert self.may_start.wait(10)
+        if self.failure is not None:
+            raise self.failure
+
+    def execute(self, requests: Sequence[Any], senders: Sequence[Any], limit_s: float | None) -> Execution:
+        if self.dies_in_execute:
+            raise StubGone("it closed its socket")
+        return Execution([[] for _ in requests], 1, 2)
+
+    def check_ready(self) -> None: ...
+
+    def stop(self, within_s: float) -> None:
+        self.stopped_within = within_s
+
+    def end(self, failure: Callable[[str], ServerError] | None = None, reason: str = "") -> str:
+        self.has_ended = True
+        return "was ended by SIGKILL"
+
+
+class Bench:
+    """An instance and the processes that it has started. `prepare` is applied to each new one."""
+
+    def __init__(self) -> None:
+        self.processes: list[FakeProcess] = []
+        self.prepare: Callable[[FakeProcess], None] = lambda process: None
+        self.instance = PythonInstance(Placement("m_0", DeviceKind.CPU), spec(), self._launch, None, 7.0)  # type: ignore[arg-type]
+
+    def _launch(self, on_gone: Callable[[], None]) -> FakeProcess:
+        process = FakeProcess(on_gone)
+        self.prepare(process)
+        self.processes.append(process)
+        return process
+
+    def execute(self, count: int = 1) -> Execution:
+        return self.instance.execute([REQUEST] * count, [1] * count)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    made.instance.begin()
+    return made
+
+
+def test_it_serves_after_its_model_is_initialized(bench: Bench) -> None:
+    assert bench.instance.trouble == ""
+    assert bench.execute(2).outputs == [[], []]
+    bench.instance.close()
+    assert [process.stopped_within for process in bench.processes] == [7.0]
+
+
+def test_more_items_than_the_model_takes_are_refused(bench: Bench) -> None:
+    with pytest.raises(BackendFailed, match="batch size 9 for 'm', max allowed is 8"):
+        bench.execute(9)
+    bench.instance.close()
+
+
+def test_a_model_that_cannot_be_initialized_has_no_process() -> None:
+    bench = Bench()
+    bench.prepare = lambda process: setattr(process, "failure", BackendFailed("no weights"))
+    with pytest.raises(BackendFailed, match="no weights"):
+        bench.instance.begin()
+    assert bench.processes[0].has_ended
+
+
+def test_a_process_that_dies_while_it_executes_is_replaced(bench: Bench) -> None:
+    bench.processes[0].dies_in_execute = True
+    with pytest.raises(BackendFailed, match=r"Stub process 'm_0' is not healthy\.") as caught:
+        bench.execute()
+    assert caught.value.hint == "was ended by SIGKILL"
+    until(lambda: bench.instance.restarts == 1)
+    assert bench.instance.trouble == ""
+    assert bench.execute().outputs == [[]]
+    assert [process.has_ended for process in bench.processes] == [True, False]
+    bench.instance.close()
+
+
+def test_a_process_that_dies_between_executions_is_replaced(bench: Bench) -> None:
+    bench.processes[0].die()
+    until(lambda: bench.instance.restarts == 1)
+    bench.processes[0].die()  # of a process that is gone already
+    assert len(bench.processes) == 2
+    bench.instance.close()
+
+
+def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> None:
+    bench.prepare = lambda process: process.may_start.clear()
+    bench.processes[0].die()
+    until(lambda: len(bench.processes) == 2)
+    answers: list[Execution] = []
+    waiting = threading.Thread(target=lambda: answers.append(bench.execute()))
+    waiting.start()
+    assert bench.instance.trouble
+    assert answers == []
+    bench.processes[1].may_start.set()
+    waiting.join(10)
+    assert [answer.outputs for answer in answers] == [[[]]]
+    bench.instance.close()
+
+
+def test_executions_fail_at_once_in_the_pause_after_a_failed_start(bench: Bench) -> None:
+    bench.prepare = lambda process: setattr(process, "failure", BackendFailed("no weights"))
+    bench.processes[0].die()
+    until(lambda: "no weights" in bench.instance.trouble)
+    with pytest.raises(BackendFailed, match=r"Stub process is not healthy\.") as caught:
+        bench.execute()
+    assert caught.value.hint == "no weights"
+    with pytest.raises(BackendFailed):
+        bench.instance.check_ready()
+    bench.instance.close()
+    assert bench.instance.is_closed
+
+
+def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
+    refusals = [OSError(12, "Cannot allocate memory")]
+
+    def prepare(process: FakeProcess) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    bench.prepare = prepare
+    bench.processes[0].die()
+    until(lambda: "Cannot allocate memory" in bench.instance.trouble)
+    with pytest.raises(BackendFailed):
+        bench.execute()
+    until(lambda: bench.instance.restarts == 1)
+    assert bench.execute().outputs == [[]]
+
+
+def test_a_closed_instance_is_not_started_again(bench: Bench) -> None:
+    bench.instance.close()
+    bench.processes[0].die()
+    bench.instance.close()
+    assert len(bench.processes) == 1
+
+
+def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
+    bench.prepare = lambda process: process.may_start.clear()
+    bench.processes[0].die()
+    until(lambda: len(bench.processes) == 2)
+    bench.instance.close()
+    assert bench.processes[1].stopped_within == 0
+    bench.processes[1].may_start.set()
+    until(lambda: bench.processes[1].has_ended)
+    assert bench.instance.is_closed

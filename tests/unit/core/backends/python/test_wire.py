@@ -1,0 +1,322 @@
+"""Requests and responses between the server and a stub process, as both ends write and read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.backends.python.outcome_reader import OutcomeReader
+from core.backends.python.request_writer import RequestWriter
+from core.backends.python.stub.trident_stub.wire import (
+    AGAIN,
+    EMPTY,
+    FINAL,
+    LARGE,
+    LATER,
+    WAITS,
+    BadFrame,
+    Layout,
+    LayoutNumbers,
+    LayoutTable,
+    read_record,
+    tensors_of,
+    write_failure,
+    write_mark,
+    write_record,
+)
+from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.errors import InvalidRequest, Unsupported
+from core.inference.layout import layout_of
+from core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from core.inference.tensors import BY_NAME, wire_bytes
+
+FP32 = BY_NAME["FP32"]
+
+
+def spec(**changes: Any) -> ModelSpec:
+    fields: dict[str, Any] = {
+        "name": "m",
+        "version": 1,
+        "platform": "",
+        "backend": "python",
+        "max_batch_size": 8,
+        "inputs": {"A": InputSpec(name="A", datatype=FP32, dims=(-1,))},
+        "outputs": {
+            "X": OutputSpec(name="X", datatype=FP32, dims=(-1,)),
+            "Y": OutputSpec(name="Y", datatype=FP32, dims=(-1,)),
+        },
+        "batching": None,
+    }
+    return ModelSpec(**{**fields, **changes})
+
+
+class Memory:
+    """Shared memory as both ends see it: `share` may be used as often as `room` says."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.block = bytearray(1 << 20)
+        self.end = 0
+
+    def share(self, content: Any) -> int | None:
+        if not self.room:
+            return None
+        self.room -= 1
+        at, self.end = self.end, self.end + len(content)
+        self.block[at : self.end] = content
+        return at
+
+    def view(self, offset: int, size: int) -> memoryview:
+        return memoryview(self.block)[offset : offset + size]
+
+
+def packed(*arrays: np.ndarray[Any, Any]) -> PackedInputs:
+    names = "ABC"
+    layout = layout_of((names[i], "FP32", array.shape, array.nbytes) for i, array in enumerate(arrays))
+    return PackedInputs(layout, memoryview(b"".join(array.tobytes() for array in arrays)))
+
+
+def received(frame: bytes, table: LayoutTable, memory: Memory) -> list[tuple[int, Any, list[Any]]]:
+    """The requests of a frame: number, fields and arrays, as the stub reads them."""
+    content = memoryview(frame)[16:]
+    count, at = table.read_head(content)
+    found = []
+    for _ in range(count):
+        record, at = read_record(content, at)
+        layout: Layout = table.layouts[record.layout]
+        if record.places:
+            contents = tensors_of(record, layout.sizes, memory.view)
+        else:
+            contents = [record.run[start:end] for _, _, _, start, end in layout.spans]
+        arrays = [
+            np.frombuffer(each, "<f4").reshape(shape) if datatype == "FP32" else bytes(each)
+            for (_, datatype, shape), each in zip(layout.tensors, contents, strict=True)
+        ]
+        found.append((record.number, json.loads(record.fields or b"{}"), arrays))
+    return found
+
+
+def test_a_batch_of_requests_arrives_in_their_order() -> None:
+    memory, table = Memory(), LayoutTable()
+    writer = RequestWriter(spec(), LayoutNumbers(), memory.share)
+    arrays = [np.full((1, width), width, np.float32) for width in (4, 5, 4)]
+    requests = [InferenceRequest("m", packed(array)) for array in arrays]
+    requests[1].id = "the second"
+
+    for first in (1, 4):  # the second frame refers to the layouts of the first
+        found = received(writer.write(1, first, requests), table, memory)
+        assert [(number, fields) for number, fields, _ in found] == [
+            (first, {}),
+            (first + 1, {"id": "the second"}),
+            (first + 2, {}),
+        ]
+        for (_, _, (array,)), sent in zip(found, arrays, strict=True):
+            assert np.array_equal(array, sent)
+
+
+def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
+    large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)
+    small = np.ones((1, 3), np.float32)
+    inputs = [InputTensor("A", "FP32", large.shape, large), InputTensor("B", "FP32", small.shape, small)]
+    for room, used in ((1, large.nbytes), (0, 0)):
+        memory = Memory(room)
+        writer = RequestWriter(spec(), LayoutNumbers(), memory.share)
+        frame = writer.write(1, 1, [InferenceRequest("m", inputs)])
+        ((_, _, arrays),) = received(frame, LayoutTable(), memory)
+        assert np.array_equal(arrays[0], large)
+        assert np.array_equal(arrays[1], small)
+        assert memory.end == used
+
+
+def test_strings_arrive_as_their_wire_bytes() -> None:
+    strings = np.array([b"one", b"", "zwölf".encode()], object)
+    request = InferenceRequest("m", [InputTensor("A", "BYTES", (3,), strings)])
+    memory = Memory()
+    frame = RequestWriter(spec(), LayoutNumbers(), memory.share).write(1, 1, [request])
+    ((_, _, (content,)),) = received(frame, LayoutTable(), memory)
+    assert content == bytes(wire_bytes(strings))
+
+
+def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
+    odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
+    inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
+    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, [InferenceRequest("m", inputs)])
+    content, table = memoryview(frame)[16:], LayoutTable()
+    record, _ = read_record(content, table.read_head(content)[1])
+    assert [offset % 8 for offset, _ in record.places] == [0, 0]
+
+
+def test_what_few_requests_have_travels_as_json() -> None:
+    request = InferenceRequest(
+        "m",
+        packed(np.ones((1, 1), np.float32)),
+        id="r\ud800",
+        parameters={"a": 1, "b": True, "c": "x"},
+        timeout_us=7,
+        correlation_id="seq",
+        sequence_start=True,
+        sequence_end=True,
+    )
+    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, [request])
+    ((_, fields, _),) = received(frame, LayoutTable(), Memory())
+    assert fields == {
+        "id": "r\ud800",
+        "parameters": {"a": 1, "b": True, "c": "x"},
+        "timeout": 7,
+        "correlation_id": "seq",
+        "flags": 3,
+    }
+
+
+def test_the_requested_outputs_come_with_the_layout() -> None:
+    requests = [InferenceRequest("m", packed(np.ones((1, 1), np.float32)), outputs=names) for names in ((), ("Y",))]
+    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, requests)
+    table = LayoutTable()
+    table.read_head(memoryview(frame)[16:])
+    assert [layout.requested for layout in table.layouts.values()] == [("X", "Y"), ("Y",)]
+
+
+def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
+    tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
+    tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
+    reshaped = spec(inputs={"A": InputSpec(name="A", datatype=FP32, dims=(4,), model_dims=(2, 2))})
+    frame = RequestWriter(reshaped, LayoutNumbers(), Memory().share).write(1, 1, [InferenceRequest("m", [tensor])])
+    ((_, _, (array,)),) = received(frame, LayoutTable(), Memory())
+    assert array.shape == (1, 2, 2)
+
+
+class Answers:
+    """What a stub writes, and how the server reads it."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.memory = Memory()
+        self.numbers = LayoutNumbers()
+        self.reader = OutcomeReader(spec(**changes), self.memory.view)
+        self.records: list[Any] = []
+        self.count = 0
+
+    def add(self, *outputs: tuple[str, np.ndarray[Any, Any]], flags: int = FINAL, fields: bytes = b"") -> None:
+        described = tuple((name, "FP32", array.shape) for name, array in outputs)
+        found = self.numbers.find(described) or self.numbers.add(described, described)
+        contents = [array.tobytes() for _, array in outputs]
+        write_record(self.records, self.count, found, contents, self.memory.share, flags=flags, fields=fields)
+        self.count += 1
+
+    @property
+    def content(self) -> memoryview:
+        content = b"".join([self.numbers.head(self.count), *self.records])
+        self.records, self.count = [], 0
+        return memoryview(content)
+
+
+def test_the_outcomes_of_a_batch() -> None:
+    answers = Answers()
+    x, y = np.ones((1, 2), np.float32), np.full((1, 2), 2, np.float32)
+    answers.add(("X", x), ("Y", y))
+    write_failure(answers.records, 1, 3, "wrong: ä", FINAL)
+    write_mark(answers.records, 2, LATER)
+    write_mark(answers.records, 3, AGAIN)
+    answers.add(("X", x), fields=b'{"took": 3}')
+    answers.count = 5
+    first, failed, later, again, last = answers.reader.result(answers.content, 5)
+
+    assert first is not None
+    assert first.outputs is not None
+    assert [(output.name, output.array.tolist()) for output in first.outputs] == [("X", [[1, 1]]), ("Y", [[2, 2]])]
+    assert failed is not None
+    assert isinstance(failed.error, InvalidRequest)
+    assert failed.error.message == "wrong: ä"
+    assert later is None
+    assert again is not None
+    assert isinstance(again.error, Unsupported)
+    assert last is not None
+    assert last.parameters == {"took": 3}
+
+
+def test_outputs_that_the_configuration_does_not_have_are_dropped() -> None:
+    answers = Answers()
+    answers.add(("Z", np.ones((1, 2), np.float32)), ("Y", np.zeros((1, 1), np.float32)))
+    (outcome,) = answers.reader.result(answers.content, 1)
+    assert outcome is not None
+    assert outcome.outputs is not None
+    assert [(output.name, output.array.tolist()) for output in outcome.outputs] == [("Y", [[0]])]
+
+
+def test_outputs_get_the_shape_of_the_client() -> None:
+    answers = Answers(outputs={"X": OutputSpec(name="X", datatype=FP32, dims=(4,), model_dims=(2, 2))})
+    answers.add(("X", np.ones((1, 2, 2), np.float32)))
+    (outcome,) = answers.reader.result(answers.content, 1)
+    assert outcome is not None
+    assert outcome.outputs is not None
+    assert [output.shape for output in outcome.outputs] == [(1, 4)]
+
+
+def test_large_outputs_are_read_from_shared_memory() -> None:
+    answers = Answers()
+    large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)
+    answers.add(("X", large), ("Y", np.ones((1, 1), np.float32)))
+    (outcome,) = answers.reader.result(answers.content, 1)
+    assert outcome is not None
+    assert outcome.outputs is not None
+    assert np.array_equal(outcome.outputs[0].array, large)
+    assert outcome.outputs[1].array.tolist() == [[1]]
+
+
+def test_the_responses_of_a_sender() -> None:
+    answers = Answers()
+    for flags in (0, WAITS):
+        answers.add(("X", np.ones((1, 1), np.float32)), flags=flags)
+        outcome = answers.reader.response(answers.content)
+        assert (outcome.is_final, outcome.error, outcome.outputs is not None) == (False, None, True)
+        assert outcome.waits is bool(flags)
+    write_mark(answers.records, 1, FINAL | EMPTY)
+    answers.count = 1
+    assert answers.reader.response(answers.content) == (None, None, None, True, False)
+
+
+@pytest.mark.parametrize("layouts", [b"[1]", b'[[0,[["X","FP33",[1]]],[]]]', b'[[0,[["X","FP32",[-1]]],[]]]', b"{"])
+def test_layouts_that_cannot_be_read_end_the_connection(layouts: bytes) -> None:
+    head = (1).to_bytes(4, "little") + len(layouts).to_bytes(4, "little") + bytes(8)
+    with pytest.raises(BadFrame, match="layouts"):
+        LayoutTable().read_head(memoryview(head + layouts + bytes(-len(layouts) % 16)))
+
+
+def test_records_that_say_more_than_they_have_end_the_connection() -> None:
+    answers = Answers()
+    answers.add(("X", np.ones((1, 2), np.float32)))
+    whole = bytes(answers.content)
+    for size in range(len(whole)):
+        with pytest.raises(BadFrame):
+            Answers().reader.result(memoryview(whole[:size]), 1)
+    with pytest.raises(BadFrame, match="1 outcomes for 2 requests"):
+        Answers().reader.result(memoryview(whole), 2)
+
+
+def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
+    answers = Answers()
+    found = answers.numbers.add("key", [("X", "FP32", (1, LARGE))])
+    write_record(answers.records, 0, found, [bytes(LARGE)], answers.memory.share, flags=FINAL)
+    answers.count = 1
+    with pytest.raises(BadFrame, match=f"a tensor of {LARGE} bytes whose shape has {4 * LARGE}"):
+        answers.reader.result(answers.content, 1)
+
+
+def test_an_unknown_layout_ends_the_connection() -> None:
+    answers = Answers()
+    write_record(answers.records, 0, (9, True), [b""], answers.memory.share, flags=FINAL)
+    answers.count = 1
+    with pytest.raises(BadFrame, match="layout 9"):
+        answers.reader.result(answers.content, 1)
+
+
+def test_a_failure_is_a_flag_of_its_own() -> None:
+    answers = Answers()
+    write_failure(answers.records, 0, 99, "of an unknown code")
+    answers.count = 1
+    outcome = answers.reader.response(answers.content)
+    assert outcome.error is not None
+    assert outcome.error.reason == "Internal: of an unknown code"
+    assert not outcome.is_final

@@ -1,0 +1,214 @@
+"""Models that ask other models: real ONNX models behind the door, and a model that asks them while it executes."""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from core.errors import ErrorCode, ModelLoadFailed, ModelNotFound, ModelNotReady, ServerError, ServerStopping
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
+from core.inference.tensors import Array
+from tests.unit import onnx_models
+from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, weight_of, write
+from tests.waiting import until
+
+CONFIG = "max_batch_size: 8"
+FAILED = "Model {} - Error when running inference: "
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
+    onnx_models.write_version(onnx_models.picky(), tmp_path, "picky", CONFIG)
+    write(tmp_path, "caller", 1)
+    return tmp_path
+
+
+def request(name: str = "simple", *arrays: Array, version: int = -1, **more: object) -> InferenceRequest:
+    arrays = arrays or (np.ones((2, 16), np.int32),) * 2
+    inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n, array in enumerate(arrays)]
+    return InferenceRequest(name, inputs, model_version=version, **more)  # type: ignore[arg-type]
+
+
+def call(bench: Bench, asked: InferenceRequest, *, decoupled: bool = False) -> InferenceResponse:
+    """The one response to `asked`."""
+    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+    bench.door.infer(asked, responses.put, decoupled=decoupled)
+    response = responses.get(timeout=LIMIT_S)
+    assert response.final
+    assert responses.empty()
+    return response
+
+
+def failure(bench: Bench, asked: InferenceRequest) -> ServerError:
+    error = call(bench, asked).error
+    assert error is not None
+    return error
+
+
+def is_refused(bench: Bench) -> bool:
+    """Whether a front end's request finds the server stopping."""
+    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+    bench.engine.model("simple").submit(PendingRequest(request(), responses.put))
+    error = responses.get(timeout=LIMIT_S).error
+    return isinstance(error, ServerStopping)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_model_answers_as_it_answers_a_front_end(repository: Path, decoupled: bool) -> None:
+    with living(repository) as bench:
+        response = call(bench, request(id="7", outputs=("OUTPUT0",)), decoupled=decoupled)
+        assert response.error is None
+        assert response.id == "7"
+        assert [(output.name, output.shape) for output in response.outputs] == [("OUTPUT0", (2, 16))]
+        assert (response.outputs[0].array == 2).all()
+        assert bench.door.spec("simple").max_batch_size == 8
+        assert bench.version("simple").statistics.snapshot(0).inference_count == 2
+
+
+def test_an_unknown_model_is_an_error_response(repository: Path) -> None:
+    with living(repository) as bench:
+        error = failure(bench, request("ghost"))
+        assert error.message == (
+            FAILED.format("ghost") + "Failed for execute the inference request. Model 'ghost' is not ready. "
+            "Request for unknown model: 'ghost' is not found"
+        )
+        assert error.code is ErrorCode.INTERNAL
+        assert "'simple' version 3 is not found" in failure(bench, request(version=3)).message
+        with pytest.raises(ModelNotFound):
+            bench.door.spec("ghost")
+
+
+def test_an_invalid_request_is_an_error_response(repository: Path) -> None:
+    with living(repository) as bench:
+        error = failure(bench, request("simple", np.ones((2, 5), np.int32), np.ones((2, 16), np.int32)))
+        assert error.message.startswith(
+            FAILED.format("simple")
+            + "[request id: <id_unknown>] unexpected shape for input 'INPUT0' for model 'simple'"
+        )
+        assert error.code is ErrorCode.INTERNAL
+
+
+def test_the_error_of_the_called_model_keeps_its_text_and_code(repository: Path) -> None:
+    with living(repository) as bench:
+        index = InputTensor("INDEX", "INT64", (1, 1), np.array([[99]], np.int64))
+        error = failure(bench, InferenceRequest("picky", [index]))
+        assert "Error when running inference" not in error.message
+        assert "indices element out of data bounds" in error.message
+
+
+def test_a_decoupled_model_needs_a_caller_that_takes_many_responses(repository: Path) -> None:
+    decoupled = 'backend: "fake"\nmodel_transaction_policy { decoupled: true }\n'
+    tensors = "".join(
+        f'{side} {{ name: "{name}" data_type: TYPE_INT32 dims: [ 1 ] }}\n'
+        for side, name in [("input", "INPUT0"), ("output", "OUTPUT0")]
+    )
+    write(repository, "many", 5, config=decoupled + tensors)
+    with living(repository) as bench:
+        asked = request("many", np.zeros(1, np.int32))
+        message = failure(bench, asked).message
+        assert message.startswith(FAILED.format("many") + "Model many is using the decoupled. The current BLS request ")
+        assert message.endswith("calls for decoupled models.'")
+        assert int(call(bench, asked, decoupled=True).outputs[0].array[0]) == 5
+
+
+def test_a_cancelled_call_leaves_the_queue_unrun(repository: Path) -> None:
+    with living(repository) as bench, bench.running("caller"):
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        pending = bench.door.infer(request("caller", np.zeros(1, np.int32)), responses.put)
+        pending.cancel()
+        bench.backend.models[-1].gate.set()
+        error = responses.get(timeout=LIMIT_S).error
+        assert error is not None
+        assert error.code is ErrorCode.CANCELLED
+
+
+def test_a_call_waits_no_longer_than_its_timeout(repository: Path) -> None:
+    policy = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true }"
+    config = (repository / "caller" / "config.pbtxt").read_text() + f"dynamic_batching {{ {policy} }}"
+    write(repository, "queued", 1, config=config)
+    with living(repository, control_mode="explicit", load_models=("queued",)) as bench, bench.running("queued"):
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        bench.door.infer(request("queued", np.zeros(1, np.int32), timeout_us=1), responses.put)
+        bench.backend.models[-1].gate.set()
+        error = responses.get(timeout=LIMIT_S).error
+        assert error is not None
+        assert error.message == "Request timeout expired"
+
+
+def test_a_model_calls_itself_on_its_other_instance(repository: Path) -> None:
+    config = (repository / "caller" / "config.pbtxt").read_text() + "instance_group [ { count: 2 kind: KIND_CPU } ]"
+    write(repository, "caller", 3, config=config)
+    answers: list[int] = []
+
+    with living(repository) as bench:
+        model = bench.backend.models[-1]
+
+        def ask_once() -> None:
+            model.while_executing = lambda: None
+            answers.append(int(call(bench, request("caller", np.zeros(1, np.int32))).outputs[0].array[0]))
+
+        model.while_executing = ask_once
+        assert bench.ask("caller") == 3
+        assert answers == [3]
+
+
+def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(repository: Path) -> None:
+    answers: list[InferenceResponse] = []
+    with living(repository) as bench, ThreadPoolExecutor(1) as pool:
+        bench.backend.models[-1].while_executing = lambda: answers.append(call(bench, request()))
+        with bench.running("caller") as responses:
+            bench.engine.begin_exit()
+            finishing = pool.submit(bench.engine.finish, LIMIT_S)
+            until(lambda: is_refused(bench))
+        assert weight_of(responses) == 1
+        assert finishing.result(LIMIT_S)
+    assert answers[0].error is None
+
+
+def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: Path) -> None:
+    with living(repository, control_mode="explicit", load_models=("*",)) as bench:
+        bench.door.unload("simple")
+        assert "'simple' is not ready" in failure(bench, request()).message
+        assert not bench.door.is_ready("simple")
+
+
+def test_models_load_and_unload_in_explicit_mode(repository: Path) -> None:
+    with living(repository, control_mode="explicit") as bench:
+        assert not bench.door.is_ready("simple")
+        bench.door.load("simple", {})
+        assert bench.door.is_ready("simple")
+        assert bench.door.is_ready("simple", 1)
+        assert not bench.door.is_ready("simple", 2)
+        config = '{"backend": "onnxruntime", "max_batch_size": 2}'
+        bench.door.load("simple", {"config": config})
+        assert bench.door.spec("simple").max_batch_size == 2
+        bench.door.unload("simple")
+        assert not bench.door.is_ready("simple")
+        with pytest.raises(ModelLoadFailed, match="failed to load 'ghost', failed to poll from model repository"):
+            bench.door.load("ghost", {})
+
+
+def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:
+    with living(repository) as bench:
+        for change in (lambda: bench.door.load("simple", {}), lambda: bench.door.unload("simple")):
+            with pytest.raises(
+                ModelNotReady, match="explicit model load / unload is not allowed if polling is enabled"
+            ):
+                change()
+        assert bench.door.is_ready("simple")
+
+
+def test_many_responses_have_a_window(repository: Path) -> None:
+    with living(repository) as bench:
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        pending = bench.door.infer(request(), responses.put, decoupled=True)
+        assert isinstance(pending, StreamedRequest)
+        assert responses.get(timeout=LIMIT_S).final

@@ -1,0 +1,211 @@
+"""The metrics that models make: their store, and how the page shows them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import orjson
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
+
+from core.errors import InvalidRequest, ServerError, Unsupported
+from core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
+from core.observability.metrics.exposition import render
+from core.observability.metrics.families import is_reserved, metric_families
+from core.observability.metrics.options import MetricsOptions
+from core.observability.metrics.snapshot import MetricsSnapshot
+from core.remote.calls.serialization import from_plain, to_plain
+
+COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+
+def page(metrics: CustomMetrics, *, openmetrics: bool = False) -> str:
+    """The custom part of the page of a front end in another process."""
+    snapshot = MetricsSnapshot(custom=metrics.snapshot())
+    arrived = from_plain(orjson.loads(orjson.dumps(to_plain(snapshot))), MetricsSnapshot)
+    families = metric_families(arrived, MetricsOptions(gpu=False, cpu=False))
+    own = [family for family in families if not is_reserved(family.name)]
+    return render(own, openmetrics=openmetrics).decode()
+
+
+@pytest.fixture
+def metrics() -> CustomMetrics:
+    return CustomMetrics(is_reserved)
+
+
+@pytest.fixture
+def own(metrics: CustomMetrics) -> OwnMetrics:
+    return metrics.owner()
+
+
+def test_the_page_has_counters_gauges_and_histograms(metrics: CustomMetrics, own: OwnMetrics) -> None:
+    words = own.create_metric(own.create_family("words_total", "Words read", COUNTER), {"model": "m", "lang": 'e"n'})
+    own.increment(words, 3)
+    own.increment(words, 0.5)
+    free = own.create_metric(own.create_family("free", "Free\nslots", GAUGE), {})
+    own.set(free, 7)
+    own.increment(free, -2)
+    sizes = own.create_metric(own.create_family("sizes", "Sizes", HISTOGRAM), {"model": "m"}, [1.0, 2.5])
+    for size in (0.5, 1.0, 2.0, 9.0):
+        own.observe(sizes, size)
+    assert own.value(words) == 3.5
+    assert own.value(free) == 5
+    assert page(metrics) == (
+        "# HELP free Free\\nslots\n# TYPE free gauge\nfree 5\n"
+        "# HELP sizes Sizes\n# TYPE sizes histogram\n"
+        'sizes_bucket{model="m",le="1"} 2\nsizes_bucket{model="m",le="2.5"} 3\nsizes_bucket{model="m",le="+Inf"} 4\n'
+        'sizes_count{model="m"} 4\nsizes_sum{model="m"} 12.5\n'
+        '# HELP words_total Words read\n# TYPE words_total counter\nwords_total{lang="e\\"n",model="m"} 3.5\n'
+    )
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_readers_understand_the_page(metrics: CustomMetrics, own: OwnMetrics, openmetrics: bool) -> None:
+    for name, kind in [("a_total", COUNTER), ("b", COUNTER), ("c", GAUGE), ("d", HISTOGRAM)]:
+        family = own.create_family(name, 'Text \ud800 "é"\\', kind)
+        own.create_metric(family, {"l": "\ud800\n"}, [1.0] if kind is HISTOGRAM else None)
+    text = page(metrics, openmetrics=openmetrics)
+    parsed = list((parse_openmetrics if openmetrics else parse_prometheus)(text + "# EOF\n" * openmetrics))
+    assert [family.name for family in parsed] == ["a", "b", "c", "d"]
+    assert {sample.labels["l"] for family in parsed for sample in family.samples} == {"?\n"}
+
+
+def test_new_metrics_are_zero(metrics: CustomMetrics, own: OwnMetrics) -> None:
+    own.create_metric(own.create_family("c", "", COUNTER), {})
+    own.create_metric(own.create_family("h", "", HISTOGRAM), {}, [])
+    assert [line for line in page(metrics).splitlines() if line[0] != "#"] == [
+        "c 0",
+        'h_bucket{le="+Inf"} 0',
+        "h_count 0",
+        "h_sum 0",
+    ]
+
+
+def test_metrics_with_the_same_labels_are_one_series_of_all_owners(metrics: CustomMetrics, own: OwnMetrics) -> None:
+    other = metrics.owner()
+    mine = own.create_metric(own.create_family("c", "first", COUNTER), {"a": "1", "b": "2"})
+    theirs = other.create_metric(other.create_family("c", "second", COUNTER), {"b": "2", "a": "1"})
+    own.increment(mine, 1)
+    other.increment(theirs, 2)
+    assert own.value(mine) == 3
+    assert page(metrics) == '# HELP c first\n# TYPE c counter\nc{a="1",b="2"} 3\n'
+
+
+def test_a_series_leaves_with_its_last_metric(metrics: CustomMetrics, own: OwnMetrics) -> None:
+    family = own.create_family("c", "", COUNTER)
+    first, second = (own.create_metric(family, {"a": "1"}) for _ in range(2))
+    own.increment(first, 5)
+    own.delete(first)
+    own.delete(first)
+    assert own.value(second) == 5
+    own.delete(second)
+    assert page(metrics) == ""
+    with pytest.raises(InvalidRequest, match="there is no metric"):
+        own.value(second)
+    assert own.value(own.create_metric(family, {"a": "1"})) == 0
+
+
+def test_an_owner_that_ends_takes_its_metrics_away(metrics: CustomMetrics, own: OwnMetrics) -> None:
+    other = metrics.owner()
+    for owner in (own, other):
+        owner.create_metric(owner.create_family("shared", "", GAUGE), {})
+    own.create_metric(own.create_family("single", "", GAUGE), {})
+    own.close()
+    assert "single" not in page(metrics)
+    assert "shared 0" in page(metrics)
+    other.close()
+    assert page(metrics) == ""
+    # The name is free again, for another kind, too.
+    metrics.owner().create_family("shared", "", COUNTER)
+
+
+def test_a_family_is_made_once(own: OwnMetrics) -> None:
+    assert own.create_family("c", "", COUNTER) == own.create_family("c", "other", COUNTER)
+    with pytest.raises(InvalidRequest, match="Family name already exists with different type"):
+        own.create_family("c", "", GAUGE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nv_inference_count", "nv_gpu_utilization", "nv_cpu_utilization", "trident_x", "flask_http_request_total"],
+)
+def test_the_names_of_the_server_are_refused(own: OwnMetrics, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="is a metric of the server"):
+        own.create_family(name, "", COUNTER)
+
+
+def test_a_name_that_the_page_has_in_another_family_is_refused(own: OwnMetrics) -> None:
+    own.create_family("sizes", "", HISTOGRAM)
+    own.create_family("words_total", "", COUNTER)
+    for name in ("sizes_count", "words"):
+        with pytest.raises(InvalidRequest, match="would have a series of"):
+            own.create_family(name, "", GAUGE)
+    own.create_family("nv_llm_tokens", "", COUNTER)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a-b", "a b", "é", "__a", 'a"} 1\nb'])
+def test_names_that_readers_reject_are_refused(own: OwnMetrics, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="Invalid metric name"):
+        own.create_family(name, "", COUNTER)
+    with pytest.raises(InvalidRequest, match="Invalid label name"):
+        own.create_metric(own.create_family("c", "", COUNTER), {name: "x"})
+
+
+@pytest.mark.parametrize("buckets", [[1.0, 1.0], [2.0, 1.0], [1.0, float("nan")], [float("inf")]])
+def test_buckets_ascend(own: OwnMetrics, buckets: list[float]) -> None:
+    with pytest.raises(InvalidRequest, match="Bucket Boundaries must be strictly sorted"):
+        own.create_metric(own.create_family("h", "", HISTOGRAM), {}, buckets)
+
+
+def test_buckets_belong_to_histograms(own: OwnMetrics) -> None:
+    family = own.create_family("h", "", HISTOGRAM)
+    with pytest.raises(InvalidRequest, match="Missing required buckets"):
+        own.create_metric(family, {})
+    with pytest.raises(InvalidRequest, match="Invalid label name 'le'"):
+        own.create_metric(family, {"le": "1"}, [1.0])
+    with pytest.raises(InvalidRequest, match="Unexpected buckets found"):
+        own.create_metric(own.create_family("c", "", COUNTER), {}, [1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "text"),
+    [
+        (COUNTER, "set", "TRITONSERVER_METRIC_KIND_COUNTER does not support Set"),
+        (COUNTER, "observe", "TRITONSERVER_METRIC_KIND_COUNTER does not support Observe"),
+        (GAUGE, "observe", "TRITONSERVER_METRIC_KIND_GAUGE does not support Observe"),
+        (HISTOGRAM, "increment", "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"),
+        (HISTOGRAM, "set", "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set"),
+        (HISTOGRAM, "value", "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value"),
+    ],
+)
+def test_each_kind_has_its_operations(own: OwnMetrics, kind: MetricKind, operation: str, text: str) -> None:
+    buckets = [1.0] if kind is HISTOGRAM else None
+    metric = own.create_metric(own.create_family("m", "", kind), {}, buckets)
+    with pytest.raises(ServerError) as raised:
+        getattr(own, operation)(metric, *([] if operation == "value" else [1.0]))
+    assert raised.value.message == text
+
+
+def test_a_counter_never_falls(own: OwnMetrics) -> None:
+    metric = own.create_metric(own.create_family("c", "", COUNTER), {})
+    with pytest.raises(InvalidRequest, match="can only be incremented monotonically by non-negative values"):
+        own.increment(metric, -1)
+    assert own.value(metric) == 0
+
+
+def test_no_metric_can_be_made_where_no_page_shows_it() -> None:
+    with pytest.raises(Unsupported, match="metrics are disabled"):
+        CustomMetrics(enabled=False).owner().create_family("c", "", COUNTER)
+
+
+def test_owners_on_several_threads_lose_nothing(metrics: CustomMetrics) -> None:
+    def count(times: int) -> None:
+        own = metrics.owner()
+        metric = own.create_metric(own.create_family("c", "", COUNTER), {})
+        for _ in range(times):
+            own.increment(metric, 1)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, [500] * 8))
+    assert "\nc 4000\n" in page(metrics)
