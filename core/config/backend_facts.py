@@ -21,8 +21,16 @@ class BackendFacts(Protocol):
         """The `max_batch_size` of a model that can batch and does not set one; 0 for none."""
         ...
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The inputs and outputs of the model in the version directory `path`."""
+    def completes(self, config: ModelConfig) -> bool:
+        """Whether the model completes its configuration itself, and wants to do so with a complete one, too."""
+        ...
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Have the model in the version directory `path` complete `config` in place. Only called if it `completes`."""
+        ...
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """The inputs and outputs of the model in the version directory `path`; None if it has none of its own."""
         ...
 
     def check(self, config: ModelConfig) -> None:

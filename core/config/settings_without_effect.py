@@ -82,12 +82,6 @@ def _services(config: ModelConfig) -> Iterator[Problem]:
     if config.model_repository_agents.agents:
         message = "There are no repository agents: the files are loaded as they are, without check or decryption."
         yield Problem("model_repository_agents", message)
-    if config.model_transaction_policy.decoupled:
-        path = "model_transaction_policy.decoupled"
-        message = "Requests for a decoupled model are refused, because the server has no streaming."
-        yield Problem(path, message, "remove it: an ONNX model has one response for each request")
-    if config.response_cache.enable:
-        yield Problem("response_cache", "There is no response cache: every request is executed.")
 
 
 def _is_cpu_only(config: ModelConfig) -> bool:

@@ -29,6 +29,7 @@ from core.lifecycle.load_counts import LoadCause, LoadCounts
 from core.lifecycle.load_request import LoadRequest, check_model_name
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader
+from core.lifecycle.loads import Loads
 from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
@@ -36,6 +37,7 @@ from core.lifecycle.poller import Poller
 from core.lifecycle.retirement import Retirement, log_in_flight
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.start_progress import StartProgress
+from core.lifecycle.steps import find_steps
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories
 from core.repository.sources.folder_shape import FolderShape, folder_shape
@@ -64,13 +66,20 @@ class Lifecycle:
         self._open_source = open_source
         self._retirement = Retirement()
         self.models = Models(
-            lambda key, models: Model(key, loader, self._retirement, models.publish, models.find),
+            lambda key, models: Model(
+                key,
+                loader,
+                self._retirement,
+                models.publish,
+                models.find,
+                partial(find_steps, models, key.namespace),
+            ),
             namespacing=options.namespacing,
         )
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
         self._progress = StartProgress()
-        self.load_counts = LoadCounts()
+        self._loads = Loads(self.models, loader, self._locate)
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
@@ -115,13 +124,13 @@ class Lifecycle:
                 _log.error("failed to poll model repository for model '%s': %s", name, error.message)
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
             for one in located:
-                with self.load_counts.counting(LoadCause.REQUEST):
-                    self.models.add(one.key).load(one, LoadCause.REQUEST.value, request.config)
+                self._loads.load(one, LoadCause.REQUEST, request.config)
 
     def load_directory(self, name: str, directory: Path) -> None:
         """Load the model in `directory`, outside all repositories, under `name`. Blocks until it serves.
 
-        The directory may also hold the files of one version directly. A server that is asked for this loads nothing at
+        The directory may also hold the files of one version directly. The steps of an ensemble may be beside it; then
+        they belong to it alone, and no client can ask for them. A server that is asked for this loads nothing at
         its start, so this waits for the end of the start. Raises a ServerError as `load` does; then nothing is left of
         a model that did not exist before.
         """
@@ -137,23 +146,24 @@ class Lifecycle:
         model = self.models.add(ModelKey(name))
         model.origin = f" from {directory}"
         try:
-            with self.load_counts.counting(LoadCause.REQUEST):
-                located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
-                model.load(located, LoadCause.REQUEST.value)
+            located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
+            self._loads.load(located, LoadCause.REQUEST, beside=parent)
         except ServerError:
             if not model.serving and not model.required:
+                self._loads.unload(model, "the load of its ensemble failed", unload_dependents=True)
                 model.forget()
             raise
 
-    def unload(self, name: str, *, wait: bool = False) -> None:
+    def unload(self, name: str, unload_dependents: bool = False, *, wait: bool = False) -> None:
         """Begin to unload a model; with `wait` return when all of its memory is free.
 
-        It is no error if the model is unknown or not loaded.
+        The ensembles that use it are unloaded as well. With `unload_dependents` so are the models of its own steps, see
+        `Loads.unload`. It is no error if the model is unknown or not loaded.
         """
         self._refuse_unless_explicit()
-        leaving = [version for model in self.models.named(name) for version in model.serving.values()]
+        leaving: list[ModelVersion] = []
         for model in self.models.named(name):
-            model.unload("unload request")
+            leaving += self._loads.unload(model, "unload request", unload_dependents=unload_dependents)
         for version in leaving if wait else ():
             version.gone.wait()
 
@@ -172,11 +182,21 @@ class Lifecycle:
         deadline = time.monotonic() + timeout_s
         self._exiting.set()
         _log.info("Waiting for in-flight requests to complete.")
-        for version in self._serving():
-            version.stop()
+        serving = self._serving()
+        for version in serving:
+            version.stop(accept_nested=True)
+        self._retirement.drain(serving, timeout_s)
         for model in self.models.all():
             model.leave("server exit")
         return self._retirement.wait(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def load_counts(self) -> LoadCounts:
+        return self._loads.counts
+
+    def _locate(self, name: str) -> list[Located]:
+        """Where `name` is, in the repositories of now."""
+        return self._repositories.find(name)
 
     def _serving(self) -> list[ModelVersion]:
         return [version for model in self.models.all() for version in model.serving.values()]
@@ -219,7 +239,13 @@ class Lifecycle:
             self._fail_start(f"Internal: {error}")
             return
         self._has_repositories = True
-        self._poller = Poller(self._repositories, self.models, self._threads, partial(self._load, cause=LoadCause.POLL))
+        self._poller = Poller(
+            self._repositories,
+            self.models,
+            self._threads,
+            partial(self._load, cause=LoadCause.POLL),
+            self._loads.unload,
+        )
         self._load_all(located)
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._options.poll_secs):
@@ -285,8 +311,7 @@ class Lifecycle:
         """Load a model; returns why it failed, or "". Does not raise: everything is logged."""
         model = self.models.add(located.key)
         try:
-            with self.load_counts.counting(cause):
-                model.load(located, cause.value)
+            self._loads.load(located, cause)
         except ServerError as error:
             return model.problem or error.message.strip()
         except Exception as exc:  # a bug that one model triggers must not end the thread that loads the others

@@ -13,22 +13,29 @@ from dataclasses import dataclass
 
 from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
+from core.backends.model_door import ModelDoor
 from core.backends.registry import BackendRegistry
+from core.config.ensemble.graph import EnsembleStep, ensemble_steps
 from core.config.golden.reader import golden_requests
 from core.config.histogram_buckets import histogram_buckets
 from core.config.instance_groups import instance_group_problems
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
 from core.config.placement import DeviceKind, Placement, placement_changes, placements
+from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig, copy_of
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
+from core.lifecycle.composed_model import compose_model, compose_scheduler
+from core.lifecycle.ensemble_probe import EnsembleProbe
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.options import EngineOptions
+from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import ModelVersion
 from core.observability.latencies.meters import LatencyMeters
+from core.observability.metrics.custom_metrics import CustomMetrics
 from core.repository.config_completion import check_config, load_config
 from core.repository.config_file import read_config
 from core.repository.labels import read_labels
@@ -36,9 +43,12 @@ from core.repository.layout import ModelDirectory
 from core.repository.repositories import Located
 from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
-from core.repository.versions import version_directories, version_path
+from core.repository.versions import available_versions, version_path
+from core.response_cache.local_cache import LocalCache
+from core.scheduling.caching_scheduler import CachingScheduler
 from core.scheduling.execution import run_once
 from core.scheduling.factory import make_scheduler
+from core.scheduling.protocol import Scheduler
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -55,7 +65,9 @@ class Prepared:
 class ModelLoader:
     """Loads versions of models; any number of loader threads at once.
 
-    `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more.
+    `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more. `models`
+    is what the loaded models ask other models through; it is set before the first load. `metrics` are those that they
+    make. `response_cache` is None if the server has none.
     """
 
     def __init__(
@@ -65,6 +77,8 @@ class ModelLoader:
         *,
         gpu_uuids: Sequence[str] = (),
         on_poisoned: Callable[[BackendInstance], None] | None = None,
+        metrics: CustomMetrics | None = None,
+        response_cache: LocalCache | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
@@ -72,6 +86,9 @@ class ModelLoader:
         self._threads = 0
         self._slots = threading.BoundedSemaphore(max(1, options.load_threads))
         self._on_poisoned = on_poisoned
+        self.models: ModelDoor | None = None
+        self._metrics = metrics or CustomMetrics()
+        self._response_cache = response_cache
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""
@@ -96,16 +113,34 @@ class ModelLoader:
             if isinstance(located.source, SingleModelSource):  # it is served under the name that it was given
                 config.name = name
             check_config(directory, config, self._backends, auto_complete=auto_complete)
-            return Prepared(located, config, tuple(version_directories(directory)))
+            return Prepared(located, config, tuple(available_versions(config, directory)))
         except OSError as error:
             raise RepositoryUnavailable(f"failed to read model '{name}': {error}", model=name) from error
         finally:
             fetched.release()
 
-    def load(self, prepared: Prepared, version: ModelVersion) -> None:
+    def steps(self, located: Located, override: str | None) -> tuple[EnsembleStep, ...]:
+        """The steps of an ensemble; empty for any other model, and for one that cannot be read: `prepare` says why."""
+        try:
+            config = self._written(located, override)
+        except ServerError:
+            return ()
+        return ensemble_steps(config) if is_ensemble(config) else ()
+
+    def _written(self, located: Located, override: str | None) -> ModelConfig:
+        if override is not None:
+            return parse_config_override(override)
+        fetched = located.source.fetch(located.key.name, located.files, None)
+        try:
+            return read_config(fetched.directory, config_name=self._options.config_name)
+        finally:
+            fetched.release()
+
+    def load(self, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
         """LOADING -> READY, or UNAVAILABLE with the reason after as many retries as the options allow.
 
-        Waits for its turn: the options limit how many versions load at the same time.
+        `find_steps` finds the versions that the steps of an ensemble run on. Waits for its turn: the options limit how
+        many versions load at the same time.
         """
         with self._slots:
             for attempt in range(self._options.load_retries + 1):
@@ -113,7 +148,7 @@ class ModelLoader:
                 # No variable keeps the error: with its traceback it would be a cycle around the session, which would
                 # hold weights and threads until the garbage collector runs.
                 try:
-                    self._load_once(prepared, version)
+                    self._load_once(prepared, version, find_steps)
                 except ServerError as error:
                     self._note_failure(version, attempt, error)
                 except Exception as exc:  # a bug of a backend is a failure of this version and must not end the server
@@ -162,18 +197,33 @@ class ModelLoader:
             raise
         version.change_instances(added, removed, config)
 
-    def _load_once(self, prepared: Prepared, version: ModelVersion) -> None:
+    def _load_once(self, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
         located = prepared.located
         fetched = located.source.fetch(version.name, located.files, version.version)
         try:
-            self._serve(prepared, fetched, version)
+            self._configure(fetched.directory, prepared.config, version)
+            if is_ensemble(version.config):
+                self._serve_ensemble(fetched, version, find_steps)
+            else:
+                self._serve(fetched, version)
         except BaseException:
             fetched.release()
             raise
 
-    def _serve(self, prepared: Prepared, fetched: Fetched, version: ModelVersion) -> None:
+    def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
+        model = compose_model(version, find_steps)
+        scheduler = compose_scheduler(version, model, self._options.times_for)
+        try:
+            golden = golden_requests(fetched.directory.path, version.spec, version.version)
+            if golden:
+                check_golden(EnsembleProbe(version.name, scheduler), version.spec, version.check, golden)
+        except BaseException:
+            model.close()
+            raise
+        version.serve(model, [], self._with_cache(scheduler, version), fetched)
+
+    def _serve(self, fetched: Fetched, version: ModelVersion) -> None:
         directory = fetched.directory
-        self._configure(directory, prepared.config, version)
         backend = self._backends.find(version.config)
         placed = placements(version.config)
         context = LoadContext(
@@ -182,6 +232,8 @@ class ModelLoader:
             spec=version.spec,
             placements=placed,
             threads=self._threads,
+            models=self.models,
+            metrics=self._metrics,
         )
         samples = warmup_samples(version.config, directory.path)
         golden = golden_requests(directory.path, version.spec, version.version)
@@ -204,9 +256,24 @@ class ModelLoader:
             delay_until=self._options.delay_scheduler,
             on_poisoned=self._on_poisoned,
             times_for=self._options.times_for,
+            window=self._options.response_window,
         )
         version.gpu_uuid = self._gpu_uuid(placed)
-        version.serve(model, instances, scheduler, fetched)
+        version.serve(model, instances, self._with_cache(scheduler, version), fetched)
+
+    def _with_cache(self, scheduler: Scheduler, version: ModelVersion) -> Scheduler:
+        """`scheduler`, behind the response cache if the model wants it."""
+        # An ensemble is decoupled if one of its steps is, whatever its configuration says.
+        if not version.config.response_cache.enable or version.spec.decoupled:
+            return scheduler
+        if self._response_cache is None:
+            _log.warning(
+                "model '%s' enables the response cache, but the server has none: start it with "
+                "--cache-config=local,size=<bytes>",
+                version.name,
+            )
+            return scheduler
+        return CachingScheduler(scheduler, self._response_cache, version.spec, version.statistics, version.submit)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""

@@ -16,6 +16,7 @@ from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.reload_plan import Content, Plan, plan_reload
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
+from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import Find, ModelVersion
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey
 from core.repository.sources.source import SourceFile
@@ -32,18 +33,25 @@ class Model:
 
     `versions` are those in the index, `serving` those that requests find; both are replaced, never changed. `problem`
     is why the last load ended before any version was built. `required`: the start has to load it. `is_awaited`: a load
-    of it runs or waits for its turn. `location` is the repository that it was last loaded from, `origin` as in
-    `ModelVersion`.
+    of it runs or waits for its turn. `is_requested`: it was loaded for itself, not only as a step of an ensemble.
+    `location` is the repository that it was last loaded from, `origin` as in `ModelVersion`.
     """
 
     def __init__(
-        self, key: ModelKey, loader: ModelLoader, retirement: Retirement, publish: Callable[[], None], find: Find
+        self,
+        key: ModelKey,
+        loader: ModelLoader,
+        retirement: Retirement,
+        publish: Callable[[], None],
+        find: Find,
+        find_steps: FindSteps,
     ) -> None:
         self.key = key
         self.problem = ""
         self._problem_hint = ""
         self.required = False
         self.is_awaited = False
+        self.is_requested = False
         self.location = ""
         self.origin = ""
         self.versions: Mapping[int, ModelVersion] = {}
@@ -55,6 +63,9 @@ class Model:
         self._retirement = retirement
         self._publish = publish
         self._find = find
+        self._find_steps = find_steps
+        # What the last load was given, for `reload`.
+        self._loaded: tuple[Located, str | None] | None = None
         self._operation = threading.Lock()
         # Held only while `serving` changes: the exit of the server must not wait for a load.
         self._changing = threading.Lock()
@@ -74,6 +85,11 @@ class Model:
         if not self.versions:
             return not self.required
         return all(v.is_ready or _was_told_to_leave(v) for v in self.versions.values())
+
+    @property
+    def trouble(self) -> str:
+        """Why a version that serves cannot at the moment; "" if all can."""
+        return next((version.trouble for version in self.serving.values() if version.trouble), "")
 
     @property
     def loading(self) -> list[int]:
@@ -108,11 +124,12 @@ class Model:
             return True
         return poll % (1 << min(self._failures, _SELDOM)) == 0
 
-    def load(self, located: Located, cause: str, override: str | None = None) -> None:
+    def load(self, located: Located, cause: str, override: str | None = None, *, again: bool = True) -> None:
         """Load what the repository has now; does nothing if nothing has changed.
 
-        `override`, JSON, replaces the configuration file until the files change. Raises ModelLoadFailed, InvalidRequest
-        or OutOfMemory with Triton's text; then the versions that served continue to serve.
+        `override`, JSON, replaces the configuration file until the files change. Without `again` files that have failed
+        fail with the same reason. Raises ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; then the
+        versions that served continue to serve.
         """
         with self._operation:
             self.is_awaited = True
@@ -120,15 +137,26 @@ class Model:
                 if override is None and self.is_made_of(located.files):
                     self._forget_failure()
                     return
+                if not again and self.has_failed and self._failed_files == located.files:
+                    reason = self.problem or "; ".join(v.state.reason for v in self.versions.values() if v.has_failed)
+                    raise ModelLoadFailed(reason, hint=self.hint or None, model=self.key.name)
                 self.location = located.source.location
                 self._failures = self._failures + 1 if self._failed_files == located.files else 1
                 self._failed_files = located.files
+                self._loaded = located, override
                 self._load(located, cause, override)
                 self._failed_files = None
             finally:
                 self.is_awaited = False
 
-    def _load(self, located: Located, cause: str, override: str | None) -> None:
+    def reload(self, cause: str) -> None:
+        """Load again what was loaded last, because the models of its steps have changed. Raises as `load` does."""
+        with self._operation:
+            if self._loaded is not None:
+                located, override = self._loaded
+                self._load(located, cause, override, force=True)
+
+    def _load(self, located: Located, cause: str, override: str | None, force: bool = False) -> None:
         try:
             prepared = self._loader.prepare(located, override)
         except ServerError as error:
@@ -138,19 +166,26 @@ class Model:
         except ConfigInvalid as error:
             raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
         content = Content(located.files, prepared.config)
-        plan = plan_reload(self._content, content, wanted, self.serving, force=override is not None)
+        plan = plan_reload(self._content, content, wanted, self.serving, force=force or override is not None)
         self._carry_out(plan, prepared, cause)
         self._content = content
         if not plan.changes_nothing:
             _log.info("successfully loaded '%s'%s", self.key.name, self.origin)
 
-    def unload(self, cause: str) -> None:
-        """Begin to unload every version; requests in flight are still answered."""
+    def unload(self, cause: str, problem: str = "") -> None:
+        """Begin to unload every version; requests in flight are still answered.
+
+        With a `problem` the model failed: it is what the server should serve and cannot.
+        """
         with self._operation:
             self._content = None
-            self.problem = ""
-            self.required = False
+            self.problem, self._problem_hint = problem, ""
+            if not problem:
+                self.required = self.is_requested = False
+                self._loaded = None
             with self._changing:
+                for version in self.serving.values():
+                    version.unloaded_because = problem or UNLOADED
                 self._replace({}, dict.fromkeys(self.serving.values(), cause))
 
     def leave(self, cause: str) -> None:
@@ -228,14 +263,17 @@ class Model:
         """Load all of them at the same time and wait for the last."""
         threads = [
             threading.Thread(
-                target=self._loader.load, args=(prepared, version), name=f"trident-load-{version.name}", daemon=True
+                target=self._loader.load,
+                args=(prepared, version, self._find_steps),
+                name=f"trident-load-{version.name}",
+                daemon=True,
             )
             for version in versions[1:]
         ]
         for thread in threads:
             thread.start()
         for version in versions[:1]:
-            self._loader.load(prepared, version)
+            self._loader.load(prepared, version, self._find_steps)
         for thread in threads:
             thread.join()
 

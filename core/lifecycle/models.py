@@ -9,9 +9,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from core.config.ensemble.graph import EnsembleStep
 from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.model import Model
 from core.lifecycle.state import ModelState
+from core.lifecycle.steps import step_key
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
@@ -33,6 +35,10 @@ class Models:
         self.are_listed = False
         self._lock = threading.Lock()
         self._models: dict[ModelKey, Model] = {}
+        # The steps of the ensembles among them.
+        self._ensembles: dict[ModelKey, tuple[EnsembleStep, ...]] = {}
+        # The namespaces in which the ensembles among them look for their steps first.
+        self._homes: dict[ModelKey, str] = {}
         # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
         # The versions that callers hold, by name and number. Changed under the lock, read without it.
@@ -52,12 +58,62 @@ class Models:
         with self._lock:
             return [model for key, model in self._models.items() if key.name == name]
 
+    def note_steps(self, key: ModelKey, steps: tuple[EnsembleStep, ...], home: str) -> None:
+        """The model is an ensemble of these steps, or without any of them none. Those of an ensemble that was unloaded
+        because of one of its steps stay: it serves again when it can. `home` is the namespace of its steps.
+        """
+        with self._lock:
+            self._ensembles.pop(key, None)
+            self._homes.pop(key, None)
+            if steps:
+                self._ensembles[key] = steps
+                self._homes[key] = home
+
+    def home(self, key: ModelKey) -> str:
+        """The namespace in which an ensemble looks for its steps first."""
+        return self._homes.get(key, key.namespace)
+
+    def steps_of(self, key: ModelKey) -> tuple[EnsembleStep, ...]:
+        """The steps of an ensemble; empty for another model."""
+        return self._ensembles.get(key, ())
+
+    def step(self, step: EnsembleStep, namespace: str) -> Model | None:
+        """The model of a step of an ensemble in `namespace`: there, or else the only one of its name; None without."""
+        with self._lock:
+            own = self._models.get(step_key(step, namespace))
+        if own is not None and own.is_known:
+            return own
+        known = [model for model in self.named(step.model) if model.is_known and not self._is_private(model.key)]
+        return known[0] if len(known) == 1 and not step.namespace else None
+
+    def _is_private(self, key: ModelKey) -> bool:
+        """Whether it came with an ensemble, outside the repositories: no client and no other ensemble knows it."""
+        return bool(key.namespace) and not self._namespacing
+
+    def dependents(self, key: ModelKey) -> list[Model]:
+        """The ensembles that have the model as a step."""
+        with self._lock:
+            ensembles = list(self._ensembles.items())
+        found = []
+        for ensemble, steps in ensembles:
+            same = [step for step in steps if step.model == key.name]
+            if any(self._means(step, self.home(ensemble), key) for step in same):
+                found.append(self.add(ensemble))
+        return found
+
+    def _means(self, step: EnsembleStep, namespace: str, key: ModelKey) -> bool:
+        """Whether a step of an ensemble in `namespace` runs on the model `key`, known or not."""
+        model = self.step(step, namespace)
+        return key in (model.key if model is not None else None, step_key(step, namespace))
+
     def publish(self) -> None:
         """Let `find` see the versions that serve now. It does not find an ambiguous name."""
         with self._lock:
             models = list(self._models.values())
             ready: dict[tuple[str, int], ModelVersion] = {}
             for model in models:
+                if self._is_private(model.key):
+                    continue
                 for number in sorted(model.serving):
                     ready[model.key.name, number] = ready[model.key.name, -1] = model.serving[number]
             if self._namespacing:
@@ -148,7 +204,7 @@ class Models:
         return None
 
     def _lookup_error(self, name: str, version: int) -> ServerError:
-        models = self.named(name)
+        models = [model for model in self.named(name) if not self._is_private(model.key)]
         models = [model for model in models if model.is_known] or models[:1]
         if len(models) > 1:
             return InvalidRequest(

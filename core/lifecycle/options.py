@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.inference.times import TimesFor
+from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.lifecycle.readiness import Readiness
 from core.observability.latencies.options import LatencyOptions
 
@@ -19,8 +20,10 @@ class EngineOptions:
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
-    that is for test suites. `times_for` says for whom responses carry the times of their executions.
-    that is for test suites. `latencies` are the distributions of durations that every version keeps.
+    that is for test suites. `response_cache_bytes` is the size of the response cache, 0 for none. `times_for` says for
+    whom responses carry the times of their executions. `latencies` are the distributions of durations that every
+    version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
+    send to a request before the client has taken it.
     """
 
     repositories: tuple[str, ...]
@@ -47,5 +50,8 @@ class EngineOptions:
     metrics_interval_ms: float = 2000.0
     gpu_metrics: bool = True
     cpu_metrics: bool = True
+    custom_metrics: bool = True
+    response_cache_bytes: int = 0
     times_for: TimesFor = TimesFor.NOBODY
+    response_window: WindowLimits = DEFAULT_WINDOW
     latencies: LatencyOptions = field(default_factory=LatencyOptions)

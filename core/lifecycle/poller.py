@@ -20,7 +20,9 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class Poller:
-    """`poll` is called on one thread. `load` loads a model; it runs on `threads` and does not raise."""
+    """`poll` is called on one thread. `load` loads a model; it runs on `threads` and does not raise. `unload` begins to
+    unload one, for a cause.
+    """
 
     def __init__(
         self,
@@ -28,11 +30,13 @@ class Poller:
         models: Models,
         threads: LoadThreads,
         load: Callable[[Located], object],
+        unload: Callable[[Model, str], object],
     ) -> None:
         self._repositories = repositories
         self._models = models
         self._threads = threads
         self._load = load
+        self._unload = unload
         self._lock = threading.Lock()
         # The models that wait for a thread, as the last poll found them.
         self._queued: dict[ModelKey, Located] = {}
@@ -77,5 +81,5 @@ class Poller:
             if is_missing and not model.is_busy and model.location not in scan.failures:
                 if model.serving:
                     _log.info("'%s' is no longer in its repository", model.key.name)
-                    model.unload(LoadCause.POLL.value)
+                    self._unload(model, LoadCause.POLL.value)
                 model.forget()

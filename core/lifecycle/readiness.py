@@ -8,13 +8,18 @@ from typing import Protocol
 
 
 class JudgedModel(Protocol):
-    """The state of a model that the rules look at: the versions that serve, and whether the start had to load it."""
+    """The state of a model that the rules look at: the versions that serve, why they cannot at the moment, and whether
+    the start had to load it.
+    """
 
     @property
     def is_ready(self) -> bool: ...
 
     @property
     def serving(self) -> Sized: ...
+
+    @property
+    def trouble(self) -> str: ...
 
     @property
     def required(self) -> bool: ...
@@ -37,5 +42,5 @@ class Readiness(Enum):
         if self is Readiness.STARTED:
             return True
         if self is Readiness.STRICT:
-            return all(model.is_ready for model in models)
-        return all(model.serving or not model.required for model in models)
+            return all(model.is_ready and not model.trouble for model in models)
+        return all(not model.required or (model.serving and not model.trouble) for model in models)

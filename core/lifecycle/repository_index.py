@@ -55,5 +55,5 @@ def _without_version(key: ModelKey, problem: str) -> IndexEntry:
 
 def _reason(model: Model, version: ModelVersion) -> str:
     """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
-    own = version.state.reason or version.reload_failure
+    own = version.state.reason or version.reload_failure or version.trouble
     return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own

@@ -17,7 +17,7 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class Retirement:
-    """Called on loader threads. `wait` logs what it waits for every `report_s` seconds."""
+    """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds."""
 
     def __init__(self, report_s: float = 1.0) -> None:
         self._report_s = report_s
@@ -33,6 +33,20 @@ class Retirement:
         with self._lock:
             self._leaving[thread] = version
         thread.start()
+
+    def drain(self, serving: Iterable[ModelVersion], timeout_s: float) -> None:
+        """Block until no version, serving or leaving, has requests in flight, at most `timeout_s` seconds.
+
+        A request may ask other models while it is executed, so none of them can leave before all are answered.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            versions = [*serving, *self._leaving.values()]
+        while any(version.in_flight for version in versions) and (left := deadline - time.monotonic()) > 0:
+            log_in_flight(versions, left)
+            until = time.monotonic() + min(left, self._report_s)
+            for version in versions:
+                version.drain(max(0.0, until - time.monotonic()))
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -15,12 +16,15 @@ from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
+from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
 from core.scheduling.protocol import Scheduler
+
+_log = logging.getLogger("trident.lifecycle")
 
 # The version that serves now for a name and a number, -1 for the latest. Raises the ServerErrors of a lookup.
 Find = Callable[[str, int], "ModelVersion"]
@@ -34,7 +38,9 @@ class ModelVersion:
     `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it. `gone`
     is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
-    model whose name is only a hash, otherwise empty.
+    model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
+    with which it failed.
+    `unloaded_because` is the reason that the index shows at the end.
     """
 
     config: ModelConfig
@@ -56,11 +62,14 @@ class ModelVersion:
         self.hint = ""
         self.ran_out_of_memory = False
         self.gone = threading.Event()
+        self.steps: tuple[ModelVersion, ...] = ()
+        self.unloaded_because = UNLOADED
         self._find = find
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
+        self._resting: RestingInstances | None = None
         self._fetched: Fetched | None = None
         # Notified when the last hold is released, and when the wait for it is abandoned.
         self._released = threading.Condition()
@@ -72,6 +81,29 @@ class ModelVersion:
     @property
     def is_ready(self) -> bool:
         return self.state.current is ModelState.READY
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot serve at the moment although it is ready; "" if it can."""
+        model = self._model  # read once: the unload sets it to None
+        return model.trouble if model is not None else ""
+
+    def answers_ready(self) -> bool:
+        """Whether it is ready and its model, asked, says so too. Blocks while the model thinks; logs its reason."""
+        model = self._model
+        if not self.is_ready or model is None:
+            return self.is_ready
+        try:
+            model.check_ready()
+        except ServerError as error:
+            _log.error("Model '%s' version %d is not ready: %s", self.name, self.version, error.message)
+            return False
+        return True
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        """The processes of its instances, if they have processes of their own."""
+        model = self._model
+        return model.processes() if model is not None else []
 
     @property
     def queued(self) -> int:
@@ -116,7 +148,9 @@ class ModelVersion:
         self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
+        self._resting = RestingInstances(scheduler)
         scheduler.start()
+        model.watch(self._resting.change)
         self.state.move(ModelState.READY)
 
     def fail(self, error: ServerError) -> None:
@@ -150,8 +184,9 @@ class ModelVersion:
             self._scheduler.add(instance)
         self._instances = [instance for instance in self._instances if instance not in leaving] + list(added)
         self.config = config
+        assert self._resting is not None
         for instance in leaving:
-            self._scheduler.remove(instance)
+            self._resting.remove(instance)
         self.discard(leaving)
         self.description = self._model.describe()
 
@@ -173,9 +208,9 @@ class ModelVersion:
             self._pass_on(pending, error.with_traceback(None))
         except QueueFull as error:
             self.statistics.record_refusal(FailureReason.REJECTED)
-            pending.on_response(InferenceResponse.failed(pending.request, error))
+            pending.refuse(error)
         except ServerError as error:
-            pending.on_response(InferenceResponse.failed(pending.request, error))
+            pending.refuse(error)
 
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
         """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""
@@ -187,12 +222,17 @@ class ModelVersion:
             refusal = error.with_traceback(None)
         if successor is self:
             self.statistics.record_refusal(FailureReason.OTHER)
-            pending.on_response(InferenceResponse.failed(request, refusal))
+            pending.refuse(refusal)
         else:
             successor.submit(pending)
 
     def _not_ready(self) -> ModelNotReady:
         return ModelNotReady(f"Request for unknown model: '{self.name}' version {self.version} is not at ready state")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its load failed."""
+        return self.state.current is ModelState.UNAVAILABLE and self.state.reason != UNLOADED
 
     def hold(self) -> None:
         """Accept requests until `release`, also after an unload has begun. Raises ModelNotReady if one has begun."""
@@ -209,10 +249,16 @@ class ModelVersion:
                 self.stop()
                 self._released.notify_all()
 
-    def stop(self) -> None:
-        """Accept no more requests; accepted ones are still answered."""
+    def stop(self, *, accept_nested: bool = False) -> None:
+        """Accept no more requests, except nested ones with `accept_nested`; accepted ones are still answered."""
         if self._scheduler is not None:
-            self._scheduler.stop()
+            self._scheduler.stop(accept_nested=accept_nested)
+
+    def drain(self, timeout_s: float) -> None:
+        """Block until no request is in flight, at most `timeout_s` seconds."""
+        scheduler = self._scheduler
+        if scheduler is not None:
+            scheduler.drain(timeout_s)
 
     def begin_unload(self, cause: str) -> None:
         """READY -> UNLOADING: accept no more requests, except from those who hold it."""
@@ -239,7 +285,8 @@ class ModelVersion:
         self._scheduler = None
         self._model = None
         self._instances = []
-        self.state.move(ModelState.UNAVAILABLE, UNLOADED)
+        self._resting = None
+        self.state.move(ModelState.UNAVAILABLE, self.unloaded_because)
         self.gone.set()
 
     def abandon(self) -> None:

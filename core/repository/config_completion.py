@@ -21,7 +21,7 @@ from core.config.signature import ModelSignature
 from core.config.validation.model_config import validate_model_config
 from core.errors import ConfigInvalid, ServerError
 from core.repository.layout import ModelDirectory, detection_files
-from core.repository.versions import select_versions, version_directories, version_path
+from core.repository.versions import available_versions, select_versions, version_path
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Completion:
 
     `failure` is the error that stopped it, other than a problem of the text; `path` is the file or directory that it
     concerns. `validated` tells whether inputs and outputs were checked. `signature` is that of the graph that the
-    configuration was completed from; None if nothing was missing.
+    configuration was completed from; None if nothing was missing. `is_by_model`: the model completed it itself.
     """
 
     config: ModelConfig
@@ -40,11 +40,12 @@ class Completion:
     failure: ServerError | None = None
     validated: bool = False
     signature: ModelSignature | None = None
+    is_by_model: bool = False
 
     @property
     def is_of_one_version(self) -> bool:
-        """Whether the graph of a version was inspected, so that the configuration holds only for that version."""
-        return self.signature is not None or self.failure is not None
+        """Whether a version was asked, so that the configuration holds only for that version."""
+        return self.signature is not None or self.is_by_model or self.failure is not None
 
 
 def load_config(
@@ -110,18 +111,27 @@ def complete(
     done = Completion(config, directory.path)
     missing_version: list[Problem] = []
     try:
-        done.versions = select_versions(config, version_directories(directory), directory.name)
+        done.versions = select_versions(config, available_versions(config, directory), directory.name)
     except ConfigInvalid as error:
         missing_version = [Problem.of("version_policy", error)]
-    if auto_complete and not is_ensemble(config) and needs_signature(config):
+    try:
+        done.is_by_model = auto_complete and not is_ensemble(config) and backends.completes(config)
+    except ServerError as error:
+        done.failure = error
+        return done
+    if done.is_by_model or (auto_complete and not is_ensemble(config) and needs_signature(config)):
         done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False, files=files)
         done.problems += missing_version
         if done.problems:
             return done
         done.path = version_path(directory, done.versions[-1] if version is None else version)
         try:
-            done.signature = backends.inspect(done.path, config)
-            complete_config(config, done.signature, backends.default_max_batch_size(config))
+            if done.is_by_model:
+                backends.complete(done.path, config)
+            else:
+                done.signature = backends.inspect(done.path, config)
+            if done.signature is not None:
+                complete_config(config, done.signature, backends.default_max_batch_size(config))
         except ServerError as error:
             done.failure = error
             return done

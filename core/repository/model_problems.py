@@ -13,6 +13,7 @@ from core.config.backend_facts import BackendFacts
 from core.config.golden.reader import golden_requests
 from core.config.golden.request import GoldenRequest
 from core.config.model_spec import ModelSpec
+from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
@@ -29,6 +30,7 @@ from core.repository.versions import version_path
 
 # Loads the version in a directory and runs its golden requests, of which there is at least one.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
+NoteValid = Callable[[ModelConfig, ModelSpec], None]
 
 
 def problems_of(
@@ -38,19 +40,25 @@ def problems_of(
     config_name: str = "",
     auto_complete: bool = True,
     run_golden: RunGolden | None = None,
+    note_valid: NoteValid = lambda config, spec: None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
 
     Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
     reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
-    runs none. `backends` check each version's complete configuration.
+    runs none. `backends` check each version's complete configuration. `note_valid` is called with each version of a
+    model without problems.
     """
+    valid: dict[int, Completion] = {}
     try:
-        return _problems_of(directory, backends, config_name, auto_complete, run_golden)
+        problems = _problems_of(directory, backends, config_name, auto_complete, run_golden, valid)
     except OSError as error:
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
         return [Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)]
+    for version, each in valid.items() if not problems else ():
+        note_valid(each.config, resolve_model_spec(each.config, version, {}))
+    return problems
 
 
 def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
@@ -67,8 +75,12 @@ def _problems_of(
     config_name: str,
     auto_complete: bool,
     run_golden: RunGolden | None,
+    valid: dict[int, Completion],
 ) -> list[Problem]:
-    """As `problems_of`. Raises OSError for a file or folder that cannot be read."""
+    """As `problems_of`. Raises OSError for a file or folder that cannot be read.
+
+    Puts the versions whose configuration is valid into `valid`.
+    """
     try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
     except InvalidModelConfig as error:
@@ -89,12 +101,13 @@ def _problems_of(
     problems: list[Problem] = []
     for each in by_version.values():
         problems += _config_problems(each)
-    valid = {version: each for version, each in by_version.items() if not _config_problems(each)}
+    valid |= {version: each for version, each in by_version.items() if not _config_problems(each)}
     for version, each in valid.items():
         problems += _version_problems(directory, version, each, backends)
     run = None if problems else run_golden
     for version, each in valid.items():
-        problems += _golden_problems(directory, version, each, run)
+        # Those of an ensemble need the models of its steps.
+        problems += _golden_problems(directory, version, each, None if is_ensemble(each.config) else run)
     # A problem that concerns several versions is listed once.
     return list(dict.fromkeys(problems))
 
@@ -119,12 +132,15 @@ def _version_problems(
         read_labels(directory, config)
     except ServerError as error:
         problems.append(Problem.of("output.label_filename", error))
+    if is_ensemble(config):
+        return problems
     problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
         signature = done.signature or backends.inspect(path, config)
     except ServerError as error:
         return [*problems, Problem.of(str(path), error)]
-    problems += validate_against_signature(config, signature, directory.name)
+    if signature is not None:
+        problems += validate_against_signature(config, signature, directory.name)
     try:
         backends.check(config)
     except ServerError as error:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from core.config.platforms import is_ensemble
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 from core.repository.layout import GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
@@ -36,6 +37,14 @@ def version_directories(directory: ModelDirectory) -> list[int]:
         else:
             versions.append(int(name))
     return sorted(versions)
+
+
+def available_versions(config: ModelConfig, directory: ModelDirectory) -> list[int]:
+    """The versions that a policy may select. An ensemble without a version folder has version 1.
+
+    Triton refuses it. But git and most object stores keep no empty folder, and an ensemble has nothing to put into one.
+    """
+    return version_directories(directory) or ([1] if is_ensemble(config) else [])
 
 
 def version_number(name: str) -> int | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.config.platforms import is_ensemble
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+from core.config.validation.ensemble import ensemble_problems
 
 
 def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
@@ -24,7 +24,7 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
     if config.HasField("sequence_batching"):
         text = f"sequence batching is not supported yet for {model_name}"
         problems.append(Problem("sequence_batching", text, "remove 'sequence_batching' from config.pbtxt"))
-    problems += _ensemble_problems(config, model_name)
+    problems += ensemble_problems(config, model_name)
     problems += _cache_problems(config, model_name)
     return problems
 
@@ -68,30 +68,6 @@ def _ordering_problems(batching: ModelDynamicBatching, model_name: str) -> list[
         if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds != 0:
             text = "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
             problems.append(Problem(f"dynamic_batching.{name}.timeout_action", text + model_name))
-    return problems
-
-
-def _ensemble_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    scheduled = config.HasField("ensemble_scheduling")
-    if not is_ensemble(config):
-        if not scheduled:
-            return []
-        text = f"ensemble scheduling cannot be set for model '{model_name}' whose platform is not ensemble"
-        return [Problem("ensemble_scheduling", text, 'set platform: "ensemble"')]
-    problems: list[Problem] = []
-    if not scheduled:
-        text = f"ensemble scheduling must be set for ensemble {model_name} whose platform is ensemble"
-        problems.append(Problem("ensemble_scheduling", text))
-    if config.instance_group:
-        text = f"instance group should not be specified for ensemble '{model_name}'"
-        problems.append(Problem("instance_group", text))
-    if config.HasField("optimization"):
-        text = f"optimization should not be specified for ensemble '{model_name}'"
-        problems.append(Problem("optimization", text))
-    if config.model_warmup:
-        text = f"model_warmup can not be specified for ensemble '{model_name}'"
-        problems.append(Problem("model_warmup", text))
-    problems.append(Problem("platform", f"ensembles are not supported yet for {model_name}"))
     return problems
 
 

@@ -38,6 +38,13 @@ def lock_shared(path: Path) -> FileLock:
     return lock
 
 
+def lock_exclusive(path: Path) -> FileLock:
+    """Wait for an exclusive lock on the file at `path`, which is made if missing. Raises OSError."""
+    lock = _lock(path, fcntl.LOCK_EX)
+    assert lock is not None
+    return lock
+
+
 def try_lock_exclusive(path: Path) -> FileLock | None:
     """Lock the file at `path`, made if missing, exclusively; None if another lock is held on it. Raises OSError."""
     return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,6 +25,7 @@ from core.errors import RepositoryUnavailable
 from core.repository.cache.cache_contents import PART_SUFFIX, CacheContents
 from core.repository.cache.disk_space import disk_failure, free_bytes, no_space
 from core.repository.cache.file_lock import try_lock_exclusive
+from core.repository.cache.private_folder import make_private
 from core.repository.cache.snapshot import Snapshot, snapshot_id
 from core.repository.download.content_hash import digest_checksum
 from core.repository.download.partial_file import PartialFile
@@ -63,9 +64,9 @@ class ModelCache:
         self._used = 0
         self._looked_at = float("-inf")
         self._warned = False
-        _make_private(directory)
+        make_private(directory)
         for folder in (self._blobs, self._parts, self._models):
-            _make_private(folder)
+            make_private(folder)
 
     def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
         """The snapshot for a model's files, by path. It may have them already; otherwise the caller stages them."""
@@ -197,25 +198,3 @@ def _names(location: str, stored: StoredObject) -> list[str]:
     if digest_checksum(stored.digest):
         names.insert(0, ["digest", stored.digest.lower(), stored.size])
     return [hashlib.sha256(json.dumps(name).encode()).hexdigest() for name in names]
-
-
-def _make_private(directory: Path) -> None:
-    """Make a folder that no other user can write to, or check that an existing one is such a folder."""
-    cure = "name a folder that the server's user owns and nobody else can write to; it is made if missing"
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = directory.stat()
-    except FileExistsError as error:
-        raise RepositoryUnavailable(f"the model cache {directory} is not a directory", hint=cure) from error
-    except OSError as error:
-        raise disk_failure(error, directory.parent, 0) from error
-    if status.st_uid != os.geteuid():
-        raise RepositoryUnavailable(
-            f"the model cache {directory} belongs to user {status.st_uid}, the server runs as {os.geteuid()}", hint=cure
-        )
-    if status.st_mode & 0o022:
-        raise RepositoryUnavailable(
-            f"others can write to the model cache {directory} (mode {status.st_mode & 0o7777:o})", hint=cure
-        )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise RepositoryUnavailable(f"the model cache {directory} cannot be written to", hint=cure)

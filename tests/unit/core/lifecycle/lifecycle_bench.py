@@ -14,23 +14,27 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.base import Backend, Execution, LoadContext
+from core.backends.base import Backend, Execution, LoadContext, OnChange
 from core.backends.registry import BackendRegistry, installed_backends
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.engine.in_process import InferenceEngine
+from core.engine.model_door import EngineDoor
 from core.engine.served_model import ServedModel
 from core.errors import BackendFailed
 from core.http.v2.repository_index import repository_index_json
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response_sender import ResponseSender
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
 from core.observability.hardware.gauges import HardwareGauges
+from core.observability.metrics.custom_metrics import CustomMetrics
+from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.repository.sources.local import LocalSource
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.repository.sources.source import Source
@@ -52,15 +56,22 @@ BROKEN = "broken"
 class FakeInstance:
     poisoned = False
     may_run_inline = True
+    answers_later = False
 
     def __init__(self, placement: Placement, model: FakeModel) -> None:
         self.placement = placement
         self.is_closed = False
         self._model = model
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         self._model.begun.release()
         assert self._model.gate.wait(LIMIT_S)
+        self._model.while_executing()
         output = OutputTensor("OUTPUT0", "INT32", (1,), np.array([self._model.weight], np.int32))
         now_ns = time.monotonic_ns()
         return Execution([[output] for _ in requests], now_ns, now_ns)
@@ -70,9 +81,13 @@ class FakeInstance:
 
 
 class FakeModel:
-    """While `gate` is clear, executions begin but do not end. It makes at most `limit` instances."""
+    """While `gate` is clear, executions begin but do not end. Then they call `while_executing`.
+
+    It makes at most `limit` instances.
+    """
 
     def __init__(self, weight: int) -> None:
+        self.while_executing: Callable[[], object] = lambda: None
         self.instances: list[FakeInstance] = []
         self.begun = threading.Semaphore(0)
         self.gate = threading.Event()
@@ -82,8 +97,18 @@ class FakeModel:
         self.weight = weight
         self.labels: dict[str, tuple[str, ...]] = {}
 
+    trouble = ""
+
+    def watch(self, on_change: OnChange) -> None:
+        self.on_change = on_change
+
     def describe(self) -> dict[str, str]:
         return {"device": "cpu", "execution provider": "none"}
+
+    def check_ready(self) -> None: ...
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        return []
 
     def instance(self, placement: Placement) -> FakeInstance:
         if len(self.instances) == self.limit:
@@ -102,6 +127,9 @@ class FakeBackend:
     """`loads` lists the loads that began, as `model:version=content`; `models` those that succeeded."""
 
     supports_gpus = False
+    completes_configs = False
+
+    def complete(self, path: Path, config: ModelConfig) -> None: ...
 
     def __init__(self) -> None:
         self.loads: list[str] = []
@@ -151,11 +179,13 @@ class Bench:
     def __init__(self, repositories: Sequence[Path], open_source: OpenSource, **options: object) -> None:
         self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
         self.backend = FakeBackend()
-        loader = ModelLoader(self.options, registry_of(self.backend))
+        self.metrics = CustomMetrics()
+        loader = ModelLoader(self.options, registry_of(self.backend), metrics=self.metrics)
         self.lifecycle = Lifecycle(self.options, loader, open_source)
+        self.door = loader.models = EngineDoor(self.lifecycle)
         hardware = HardwareGauges(interval_ms=1000)
         clouds = SourceOpener(SourceOptions(cache_directory=Path("unused"), cache_bytes=0))
-        self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds)
+        self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds, self.metrics)
 
     def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         """Load as a client does, perhaps with a configuration as JSON and with files."""

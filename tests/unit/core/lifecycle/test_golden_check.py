@@ -17,6 +17,7 @@ from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
 from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
+from core.inference.response_sender import ResponseSender
 from core.inference.tensors import BY_NAME, Array
 from core.lifecycle.golden_check import check_golden
 from tests.unit import onnx_models
@@ -219,12 +220,18 @@ class Echo:
     placement = ON_CPU
     poisoned = False
     may_run_inline = True
+    answers_later = False
 
     def __init__(self, error: BackendFailed | None = None) -> None:
         self.batches: list[list[str]] = []
         self._error = error
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         self.batches.append([request.id for request in requests])
         outputs: list[list[OutputTensor] | Exception] = [
             self._error or [OutputTensor("OUTPUT0", "FP32", self.array(request).shape, self.array(request))]

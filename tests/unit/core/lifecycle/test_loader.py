@@ -96,7 +96,7 @@ def no_version(name: str, version: int) -> ModelVersion:
 def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
     """The version after the load; it is unloaded again if it was ready."""
     version = ModelVersion("m", 1, "a test", no_version)
-    loader.load(prepared, version)
+    loader.load(prepared, version, lambda name, steps: [])
     if version.is_ready:
         version.begin_unload("the test is over")
         version.finish_unload()

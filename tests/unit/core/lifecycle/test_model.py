@@ -46,7 +46,7 @@ class Repository:
         loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend))
         self.retirement = Retirement()
         self.published: list[list[int]] = []
-        self.model = Model(ModelKey("m"), loader, self.retirement, self._publish, self._find)
+        self.model = Model(ModelKey("m"), loader, self.retirement, self._publish, self._find, lambda name, steps: [])
 
     def _publish(self) -> None:
         self.published.append(sorted(self.model.serving))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from core.backends.registry import BackendRegistry
@@ -10,6 +12,7 @@ from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
+from core.lifecycle.steps import find_steps
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
@@ -17,7 +20,10 @@ from core.repository.repositories import ModelKey
 def empty(*, namespacing: bool = False) -> Models:
     loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}))
     known = Models(
-        lambda key, models: Model(key, loader, Retirement(), models.publish, models.find), namespacing=namespacing
+        lambda key, models: Model(
+            key, loader, Retirement(), models.publish, models.find, partial(find_steps, models, key.namespace)
+        ),
+        namespacing=namespacing,
     )
     known.are_listed = True
     return known

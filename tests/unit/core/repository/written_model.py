@@ -34,6 +34,9 @@ class Graphs:
 
     def check(self, config: ModelConfig) -> None: ...
 
+    def completes(self, config: ModelConfig) -> bool:
+        return False
+
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         self.inspected.append(path.name)
         if not (path / config.default_model_filename).exists():

@@ -11,6 +11,7 @@ from core.config.placement import DeviceKind, Placement
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
+from core.inference.response_sender import ResponseSender
 
 
 class EchoInstance:
@@ -26,9 +27,15 @@ class EchoInstance:
         self.poison = poison
         self.poisoned = False
         self.may_run_inline = True
+        self.answers_later = False
         self.batches: list[str] = []
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         self.batches.append("".join(request.id for request in requests))
         if any(request.id == "x" for request in requests):
             self.poisoned = self.poison

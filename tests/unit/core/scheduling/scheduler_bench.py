@@ -15,6 +15,7 @@ from core.config.placement import DeviceKind, Placement
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
+from core.inference.response_sender import ResponseSender
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
 from tests.waiting import until
@@ -31,6 +32,7 @@ class Stub:
 
     poisoned = False
     may_run_inline = True
+    answers_later = False
 
     def __init__(self, number: int = 0) -> None:
         self.placement = Placement(f"m_0_{number}", DeviceKind.CPU)
@@ -39,7 +41,12 @@ class Stub:
         self.begun = threading.Semaphore(0)
         self.batches: list[list[str]] = []
 
-    def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
         self.batches.append([request.id for request in requests])
         self.begun.release()
         assert self.gate.wait(LIMIT_S)

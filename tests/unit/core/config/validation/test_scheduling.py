@@ -51,20 +51,10 @@ def test_preferred_size_is_checked_after_auto_complete() -> None:
 
 def test_unsupported_scheduler_is_a_problem() -> None:
     assert messages("sequence_batching {}") == ["sequence batching is not supported yet for m"]
-    assert messages('platform: "ensemble" ensemble_scheduling {}') == ["ensembles are not supported yet for m"]
 
 
-def test_ensemble_problems_have_their_texts() -> None:
-    assert messages("ensemble_scheduling {}") == [
-        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
-    ]
-    assert messages('platform: "ensemble" instance_group {} optimization {} model_warmup {}') == [
-        "ensemble scheduling must be set for ensemble m whose platform is ensemble",
-        "instance group should not be specified for ensemble 'm'",
-        "optimization should not be specified for ensemble 'm'",
-        "model_warmup can not be specified for ensemble 'm'",
-        "ensembles are not supported yet for m",
-    ]
+def test_an_ensembles_own_problems_are_among_them() -> None:
+    assert messages('platform: "ensemble" ensemble_scheduling {}') == ["must specify 'step' for ensemble 'm'"]
 
 
 def test_response_cache_excludes_some_models() -> None:

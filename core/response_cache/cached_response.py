@@ -1,0 +1,65 @@
+"""A response as the cache keeps it.
+
+Source: docs/spec/schedulers.md section 3.7 ("stored", "hit response").
+"""
+
+from __future__ import annotations
+
+from sys import getsizeof
+
+from core.inference.layout import TensorLayout, layout_of
+from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import InferenceResponse, PackedOutputs
+from core.inference.times import InferenceTimes, asks_for_times
+
+_TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0).parameters())
+
+
+class CachedResponse:
+    """A copy of a response's outputs and of its parameters. It never changes, so any thread may read it.
+
+    `nbytes` is the memory that it takes, in bytes, without that of `layout`, which similar responses share.
+    """
+
+    __slots__ = ("_content", "_parameters", "layout", "nbytes")
+
+    def __init__(self, response: InferenceResponse) -> None:
+        """Copies the outputs, in one run of bytes."""
+        outputs = response.outputs
+        if type(outputs) is PackedOutputs:
+            self.layout = outputs.layout
+            self._content = bytes(outputs.content)
+        else:
+            contents = [output.content() for output in outputs]
+            named = zip(outputs, contents, strict=True)
+            self.layout = layout_of([(out.name, out.datatype, tuple(out.shape), len(each)) for out, each in named])
+            self._content = b"".join(contents)
+        # The times of the execution are not those of a later answer.
+        kept = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
+        self._parameters: dict[str, Parameter] | None = kept or None
+        self.nbytes = getsizeof(self) + getsizeof(self._content) + _parameters_size(self._parameters)
+
+    def answer(self, request: InferenceRequest, name: str, version: int, times: InferenceTimes) -> InferenceResponse:
+        """The response to `request`, which `name` and `version` of a model gave before. `times` are those of now."""
+        parameters = None if self._parameters is None else self._parameters.copy()
+        if asks_for_times(request):
+            parameters = {**(parameters or {}), **times.parameters()}
+        outputs = PackedOutputs(self.layout, memoryview(self._content))
+        response = InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
+        response.times = times
+        return response
+
+
+def layout_size(layout: TensorLayout) -> int:
+    """The memory of a layout in bytes."""
+    size = getsizeof(layout) + getsizeof(layout.entries)
+    for entry in layout.entries:
+        _, _, shape, start, end = entry
+        size += getsizeof(entry) + getsizeof(shape) + sum(map(getsizeof, (*shape, start, end)))
+    return size
+
+
+def _parameters_size(parameters: dict[str, Parameter] | None) -> int:
+    if parameters is None:
+        return 0
+    return getsizeof(parameters) + sum(getsizeof(each) for pair in parameters.items() for each in pair)

@@ -1,0 +1,259 @@
+"""A scheduler that answers requests from the response cache, and has the others executed once.
+
+Requests with the same key that arrive while the first of them is executed wait for its answer (a single flight).
+Source: docs/spec/schedulers.md section 3.7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from struct import Struct
+
+from core.backends.base import BackendInstance
+from core.config.model_spec import ModelSpec
+from core.errors import RequestCancelled, ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.times import InferenceTimes
+from core.observability.statistics import FailureReason, ModelStatistics
+from core.response_cache.cached_response import CachedResponse
+from core.response_cache.local_cache import LocalCache
+from core.response_cache.request_key import request_key
+from core.scheduling.delivery import deliver, flush
+from core.scheduling.execution import Clock
+from core.scheduling.protocol import Scheduler
+from core.scheduling.single_flight import SingleFlight
+
+LARGE = 1 << 20
+"""From this many bytes of inputs on the key is made on another thread: a digest of 16 MB takes about 20 ms."""
+
+_SCOPE = Struct("<Q")
+_scopes = itertools.count(1)
+
+
+class CachingScheduler:
+    """Implements Scheduler around another one, for models that answer each request once and the same way each time.
+
+    Answers from the cache are delivered on the submitting thread, those of a flight on the thread that executed its
+    first request. `resubmit` is the version's own `submit`. Each load of a model has its own part of the cache, which
+    `close` empties.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: LocalCache,
+        spec: ModelSpec,
+        statistics: ModelStatistics,
+        resubmit: Callable[[PendingRequest], None],
+        *,
+        clock: Clock = time.monotonic_ns,
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._spec = spec
+        self._statistics = statistics
+        self._resubmit = resubmit
+        self._clock = clock
+        self._scope = _SCOPE.pack(next(_scopes))
+        self._lock = threading.Lock()
+        # --- guarded by the lock
+        self._flights: dict[bytes, SingleFlight] = {}
+        self._keys: dict[PendingRequest, bytes] = {}
+        self._waiting = 0
+        self._threads: ThreadPoolExecutor | None = None
+        # ---
+        self._stopped = False
+
+    @property
+    def queued(self) -> int:
+        return self._scheduler.queued + self._waiting
+
+    @property
+    def in_flight(self) -> int:
+        return self._scheduler.in_flight
+
+    def start(self) -> None:
+        self._scheduler.start()
+
+    def add(self, instance: BackendInstance) -> None:
+        self._scheduler.add(instance)
+
+    def remove(self, instance: BackendInstance) -> None:
+        self._scheduler.remove(instance)
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
+        if self._stopped:
+            self._scheduler.submit(pending)  # which refuses it, or accepts it because another request waits for it
+            return
+        start_ns = self._clock()
+        key = self._keys.pop(pending, None) if self._keys else None
+        if key is None:
+            if pending.request.nbytes >= LARGE:
+                if not self._make_key_elsewhere(pending):
+                    self._scheduler.submit(pending)
+                return
+            key = request_key(self._scope, pending.request)
+        with self._lock:
+            found = self._cache.get(key)
+            flight = None
+            if found is None:
+                flight = self._flights.get(key)
+                if flight is None:
+                    flight = self._flights[key] = SingleFlight(self, key, pending)
+                elif not pending.request.timeout_us:
+                    self._join(flight, pending)
+                    return
+                else:
+                    # It may expire sooner than the one that is executed.
+                    flight = None
+        if found is not None:
+            self._answer(pending, found, start_ns)
+            if pending.flush is not None:
+                if pending.defer is None:
+                    pending.flush()
+                else:
+                    pending.defer(pending.flush)
+            return
+        self._statistics.record_cache_miss(self._clock() - start_ns)
+        if flight is None:
+            self._scheduler.submit(pending)
+        else:
+            self._execute(flight, pending)
+
+    def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        pending.on_response = flight.respond
+        try:
+            self._scheduler.submit(pending)
+        except BaseException:
+            pending.on_response = flight.on_response
+            self._resubmit_all(self._land(flight))
+            raise
+
+    # --- keys of large requests
+
+    def _make_key_elsewhere(self, pending: PendingRequest) -> bool:
+        """Submit `pending` again when its key is made. False if the scheduler was stopped meanwhile."""
+        with self._lock:
+            if self._stopped:
+                return False
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(1, f"trident-cache-{self._spec.name}")
+            self._waiting += 1
+            self._threads.submit(self._make_key, pending)
+            return True
+
+    def _make_key(self, pending: PendingRequest) -> None:
+        try:
+            self._keys[pending] = request_key(self._scope, pending.request)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        pending.defer = None  # it belongs to the thread that submitted
+        self._resubmit(pending)
+        self._keys.pop(pending, None)  # another version took it
+
+    # --- flights
+
+    def _join(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        """Under the lock."""
+        pending.enqueue_ns = self._clock()
+        flight.followers[pending] = None
+        self._waiting += 1
+        pending.on_cancel = flight.leave
+
+    def _land(self, flight: SingleFlight) -> list[PendingRequest]:
+        """End a flight; returns the requests that waited for it."""
+        with self._lock:
+            del self._flights[flight.key]
+            followers = list(flight.followers)
+            flight.followers.clear()
+            self._waiting -= len(followers)
+        for pending in followers:
+            pending.on_cancel = None
+        return followers
+
+    def leave(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        """A request that waits for a flight was cancelled. Any thread."""
+        with self._lock:
+            if pending not in flight.followers:
+                return
+            del flight.followers[pending]
+            self._waiting -= 1
+        pending.on_cancel = None
+        self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock())
+        deliver(pending, InferenceResponse.failed(pending.request, RequestCancelled("the client went away")))
+        flush((pending,))
+
+    def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
+        """The request of the flight was answered: with `answer`, or (None) in a way that is not for others."""
+        if answer is None:
+            self._resubmit_all(self._land(flight))
+            return
+        if answer.error is not None:
+            followers = self._land(flight)
+            if flight.is_own_failure(answer.error):
+                self._resubmit_all(followers)
+            else:
+                self._fail(followers, answer.error)
+            return
+        start_ns = self._clock()
+        cached = None
+        if flight.followers or self._cache.holds(answer.nbytes):
+            cached = CachedResponse(answer)
+            if not self._stopped:
+                self._cache.put(flight.key, cached)
+        followers = self._land(flight)
+        self._statistics.record_cache_insertion(self._clock() - start_ns)
+        if cached is None:
+            self._resubmit_all(followers)
+            return
+        for pending in followers:
+            self._answer(pending, cached, pending.enqueue_ns)
+        flush(followers)
+
+    def _answer(self, pending: PendingRequest, cached: CachedResponse, start_ns: int) -> None:
+        if pending.cancelled:
+            self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock())
+            error = RequestCancelled("the client went away")
+            deliver(pending, InferenceResponse.failed(pending.request, error))
+            return
+        lookup_ns = self._clock() - start_ns
+        self._statistics.record_cache_hit(lookup_ns)
+        times = InferenceTimes(lookup_ns, 0, 0, 0, pending.batch_size or 1)
+        deliver(pending, cached.answer(pending.request, self._spec.name, self._spec.version, times))
+
+    def _fail(self, followers: list[PendingRequest], error: ServerError) -> None:
+        for pending in followers:
+            self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock())
+            deliver(pending, InferenceResponse.failed(pending.request, error))
+        flush(followers)
+
+    def _resubmit_all(self, followers: list[PendingRequest]) -> None:
+        for pending in followers:
+            pending.defer = None
+            self._resubmit(pending)
+
+    # --- the end
+
+    def stop(self, *, accept_nested: bool = False) -> None:
+        with self._lock:
+            self._stopped = True
+        self._scheduler.stop(accept_nested=accept_nested)
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        return self._scheduler.drain(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        with self._lock:
+            self._stopped = True
+        ended = self._scheduler.close(timeout_s)
+        if self._threads is not None:
+            self._threads.shutdown(wait=timeout_s is None)
+        self._cache.forget(self._scope)
+        return ended

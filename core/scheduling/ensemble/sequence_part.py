@@ -1,0 +1,44 @@
+"""The place in a sequence that a step's response gives to the steps after it.
+
+Source: docs/spec/schedulers.md section 3.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from core.errors import InvalidRequest
+from core.inference.request import InferenceRequest, Parameter
+
+_NAMES = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class SequencePart(NamedTuple):
+    """As in a request."""
+
+    correlation_id: int | str
+    start: bool
+    end: bool
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The place as parameters of a response."""
+        return dict(zip(_NAMES, self, strict=True))
+
+
+def sequence_part(parameters: Mapping[str, Parameter], request: InferenceRequest) -> SequencePart | None:
+    """The place that the parameters of a response to `request` give; None if they give none. Raises InvalidRequest."""
+    if not any(name in parameters for name in _NAMES):
+        return None
+    correlation_id = parameters.get("sequence_id", request.correlation_id)
+    if type(correlation_id) not in (int, str):
+        raise InvalidRequest(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = []
+    for name in _NAMES[1:]:
+        flag = parameters.get(name, False)
+        if type(flag) is not bool:
+            raise InvalidRequest(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+        flags.append(flag)
+    return SequencePart(correlation_id, *flags)  # type: ignore[arg-type]

@@ -1,0 +1,395 @@
+"""Ensembles and the models of their steps: loaded together, reloaded, unloaded and back again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from core.errors import ServerError
+from core.lifecycle.serving_phase import Phase
+from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, Bench, living, put, weight_of, write
+from tests.waiting import until
+
+explicit = partial(living, control_mode="explicit")
+TENSOR = "data_type: TYPE_INT32 dims: [ 1 ]"
+
+
+def step(model: str, source: str, result: str, version: int = -1) -> str:
+    return (
+        f'step {{ model_name: "{model}" model_version: {version} input_map {{ key: "INPUT0" value: "{source}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "{result}" }} }}'
+    )
+
+
+def ensemble(repository: Path, name: str, *steps: str, config: str = "") -> None:
+    """An ensemble from INPUT0 to OUTPUT0 with an empty version folder."""
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    put(
+        repository / name / "config.pbtxt",
+        f'platform: "ensemble" input {{ name: "INPUT0" {TENSOR} }} output {{ name: "OUTPUT0" {TENSOR} }} {config} '
+        f"ensemble_scheduling {{ {' '.join(steps)} }}",
+    )
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """A repository with `e`, which runs `a` and then `b`; the answer is the weight of `b`."""
+    write(tmp_path, "a", 1)
+    write(tmp_path, "b", 2)
+    ensemble(tmp_path, "e", step("a", "INPUT0", "T"), step("b", "T", "OUTPUT0"))
+    return tmp_path
+
+
+def failure(bench: Bench, name: str) -> str:
+    with pytest.raises(ServerError) as caught:
+        bench.load(name)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_an_ensemble_is_loaded_with_all_models(chain: Path, mode: str) -> None:
+    ensemble(chain, "0_outer", step("e", "INPUT0", "T"), step("a", "T", "OUTPUT0"))
+    with living(chain, control_mode=mode) as bench:
+        assert bench.engine.is_ready()
+        assert bench.index() == ["0_outer 1 READY", "a 1 READY", "b 1 READY", "e 1 READY"]
+        assert sorted(bench.backend.loads) == ["a:1=1", "b:1=2"], "each step is loaded once"
+        assert bench.ask("e") == 2
+        assert bench.ask("0_outer") == 1
+
+
+def test_an_ensemble_brings_its_steps(chain: Path) -> None:
+    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
+    with explicit(chain) as bench:
+        bench.load("outer")
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY"]
+        assert bench.ask("outer") == 2
+    with explicit(chain, load_models=("e",)) as bench:
+        assert bench.engine.is_ready()
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer"]
+
+
+def test_loading_an_ensemble_takes_up_changed_steps(chain: Path) -> None:
+    with explicit(chain, load_models=("e",)) as bench:
+        put(chain / "b" / "1" / "model.fake", "20")
+        bench.load("e")
+        assert bench.ask("e") == 20
+        assert bench.backend.loads.count("a:1=1") == 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "config", "reason"),
+    [
+        ((), "", "ensemble e contains models that are not available or ambiguous: b"),
+        (
+            (BROKEN,),
+            CONFIG,
+            "ensemble 'e' depends on 'b' which has no loaded version. Model 'b' loading failed with error: "
+            "Internal: the weights are broken",
+        ),
+        (
+            (2,),
+            CONFIG + "max_batch_size: -1",
+            "ensemble 'e' depends on 'b' which is not valid. Model 'b' failed with error: "
+            "Invalid argument: 'max_batch_size' must be non-negative value for b",
+        ),
+    ],
+)
+def test_an_ensemble_fails_with_its_step(
+    tmp_path: Path, weights: tuple[int | str, ...], config: str, reason: str
+) -> None:
+    write(tmp_path, "a", 1)
+    if weights:
+        write(tmp_path, "b", *weights, config=config)
+    ensemble(tmp_path, "e", step("a", "INPUT0", "T"), step("b", "T", "OUTPUT0"))
+    with living(tmp_path) as bench:
+        assert bench.engine.phase().name is Phase.FAILED
+        assert f"e 1 UNAVAILABLE Invalid argument: {reason}" in bench.index()
+        assert len([load for load in bench.backend.loads if load.startswith("b")]) <= 1, "it is not tried twice"
+    with explicit(tmp_path) as bench:
+        assert failure(bench, "e") == (
+            f"load failed for model 'e': version 1 is at UNAVAILABLE state: Invalid argument: {reason};\n"
+        )
+        assert bench.ask("a") == 1
+
+
+def test_every_problem_of_the_steps_is_reported_at_once(chain: Path) -> None:
+    ensemble(
+        chain,
+        "e",
+        step("a", "INPUT0", "T", version=7),
+        step("none", "T", "U"),
+        step("b", "U", "OUTPUT0", version=3),
+    )
+    with explicit(chain) as bench:
+        assert failure(bench, "e").endswith(
+            "Invalid argument: ensemble e contains models that are not available or ambiguous: none; "
+            "ensemble 'e' depends on 'a' whose required version 7 is not loaded.; "
+            "ensemble 'e' depends on 'b' whose required version 3 is not loaded.;\n"
+        )
+
+
+def test_tensors_that_do_not_fit_are_reported_at_once(chain: Path) -> None:
+    put(chain / "b" / "config.pbtxt", CONFIG.replace("TYPE_INT32 dims: [ 1 ]", "TYPE_FP32 dims: [ 2 ]"))
+    with explicit(chain) as bench:
+        assert failure(bench, "e").endswith(
+            "Invalid argument: in ensemble e, ensemble tensor T: inconsistent data type: TYPE_INT32 is inferred from "
+            "model a while TYPE_FP32 is inferred from model b; in ensemble e, ensemble tensor OUTPUT0: inconsistent "
+            "data type: TYPE_INT32 is inferred from model e while TYPE_FP32 is inferred from model b;\n"
+        )
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_ensembles_cannot_run_in_a_circle(tmp_path: Path, mode: str) -> None:
+    ensemble(tmp_path, "e", step("f", "INPUT0", "OUTPUT0"))
+    ensemble(tmp_path, "f", step("g", "INPUT0", "OUTPUT0"))
+    ensemble(tmp_path, "g", step("e", "INPUT0", "OUTPUT0"))
+    with living(tmp_path, control_mode=mode, load_models=("e",) if mode == "explicit" else ()) as bench:
+        circle = "Invalid argument: circular dependency between ensembles: "
+        assert f"e 1 UNAVAILABLE {circle}e -> f -> g -> e" in bench.index()
+
+
+def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> None:
+    golden = (
+        '{"request": {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [7]}]}, '
+        '"response": {"outputs": [{"name": "OUTPUT0", "shape": [1], "datatype": "INT32", "data": [WEIGHT]}]}}'
+    )
+    put(chain / "e" / "golden" / "g.json", golden.replace("WEIGHT", "2"))
+    with explicit(chain, load_models=("e",)) as bench:
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
+        put(chain / "e" / "golden" / "g.json", golden.replace("WEIGHT", "3"))
+        assert "output 'OUTPUT0' at [0] is 2, expected 3" in failure(bench, "e")
+        assert bench.ask("e") == 2
+
+
+def test_the_version_folder_may_be_missing(chain: Path) -> None:
+    (chain / "e" / "1").rmdir()
+    with living(chain) as bench:
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
+    (chain / "e" / "4").mkdir()
+    with living(chain) as bench:
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 4 READY"]
+
+
+def test_the_start_waits_for_slow_steps(chain: Path) -> None:
+    for threads in (1, 4):
+        with living(chain, load_threads=threads) as bench:
+            assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
+
+
+def test_a_step_of_a_fixed_version_stays_with_it(tmp_path: Path) -> None:
+    write(tmp_path, "a", 1, 2, config=CONFIG + "version_policy { all {} }")
+    ensemble(tmp_path, "latest", step("a", "INPUT0", "OUTPUT0"))
+    ensemble(tmp_path, "first", step("a", "INPUT0", "OUTPUT0", version=1))
+    with explicit(tmp_path, load_models=("latest", "first")) as bench:
+        assert (bench.ask("latest"), bench.ask("first")) == (2, 1)
+        put(tmp_path / "a" / "3" / "model.fake", "3")
+        bench.load("a")
+        assert (bench.ask("latest"), bench.ask("first")) == (3, 1)
+
+
+def test_a_reloaded_step_serves_the_ensemble(chain: Path) -> None:
+    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
+    with explicit(chain, load_models=("outer",)) as bench:
+        old = bench.version("b")
+        put(chain / "b" / "1" / "model.fake", "20")
+        bench.load("b")
+        assert bench.ask("outer") == 20
+        assert old.gone.wait(LIMIT_S), "nobody holds the replaced version any longer"
+        bench.until_index("a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY")
+
+
+def test_a_request_ends_on_the_versions_on_which_it_began(chain: Path) -> None:
+    with explicit(chain, load_models=("e",)) as bench:
+        a = next(model for model in bench.backend.models if model.weight == 1)
+        a.gate.clear()
+        responses = bench.submit("e")
+        assert a.begun.acquire(timeout=LIMIT_S)
+        old = bench.version("b")
+        put(chain / "b" / "1" / "model.fake", "20")
+        bench.load("b")
+        assert not old.gone.is_set()
+        a.gate.set()
+        assert weight_of(responses) == 2
+        assert old.gone.wait(LIMIT_S)
+        assert bench.ask("e") == 20
+
+
+def test_a_step_that_no_longer_fits_does_not_take_the_ensemble_down(chain: Path) -> None:
+    with explicit(chain, load_models=("e",)) as bench:
+        put(chain / "b" / "config.pbtxt", CONFIG.replace("OUTPUT0", "OTHER"))
+        bench.load("b")
+        text = "Invalid argument: in ensemble e, ensemble tensor OUTPUT0 is mapped from non-existing output OUTPUT0"
+        assert f"e 1 READY {text} in model b" in bench.index()
+        assert bench.ask("e") == 2, "by the version of the step that it holds"
+        put(chain / "b" / "config.pbtxt", CONFIG)
+        bench.load("b")
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
+
+
+def test_no_answer_is_wrong_while_steps_are_reloaded(chain: Path) -> None:
+    """Both steps have the same weight at any time, which the answer then has."""
+    with explicit(chain, load_models=("e",)) as bench:
+        ended = threading.Event()
+        wrong: list[object] = []
+
+        def ask() -> None:
+            last = 2
+            while not ended.is_set():
+                try:
+                    answer = bench.ask("e")
+                except ServerError as error:
+                    wrong.append(error.message)
+                    return
+                if answer < last:
+                    wrong.append((last, answer))
+                last = answer
+
+        clients = [threading.Thread(target=ask) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for weight in range(3, 13):
+                put(chain / "b" / "1" / "model.fake", str(weight))
+                bench.load("b")
+        finally:
+            ended.set()
+            for client in clients:
+                client.join(LIMIT_S)
+        assert wrong == []
+        assert bench.ask("e") == 12
+
+
+def test_an_ensemble_leaves_with_its_step_and_comes_back_with_it(chain: Path) -> None:
+    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
+    with explicit(chain, load_models=("outer",)) as bench:
+        bench.engine.unload_model("b", False)
+        reason = "Invalid argument: ensemble '{}' depends on 'b' which has no loaded version."
+        bench.until_index(
+            "a 1 READY",
+            "b 1 UNAVAILABLE unloaded",
+            f"e 1 UNAVAILABLE {reason.format('e')}",
+            f"outer 1 UNAVAILABLE {reason.format('outer')}",
+        )
+        bench.load("b")
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY"]
+        assert bench.ask("outer") == 2
+
+
+def test_an_ensemble_that_was_unloaded_stays_so(chain: Path) -> None:
+    with explicit(chain, load_models=("e",)) as bench:
+        bench.engine.unload_model("e", False)
+        bench.until_index("a 1 READY", "b 1 READY", "e 1 UNAVAILABLE unloaded")
+        put(chain / "b" / "1" / "model.fake", "20")
+        bench.load("b")
+        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 UNAVAILABLE unloaded"]
+
+
+def test_requests_in_flight_are_answered_before_a_step_is_unloaded(chain: Path) -> None:
+    with explicit(chain, load_models=("e",)) as bench:
+        a = next(model for model in bench.backend.models if model.weight == 1)
+        a.gate.clear()
+        responses = bench.submit("e")
+        assert a.begun.acquire(timeout=LIMIT_S)
+        for name in ("b", "e", "a"):
+            bench.engine.unload_model(name, True)
+        assert not bench.backend.models[-1].is_closed
+        a.gate.set()
+        assert weight_of(responses) == 2
+        until(lambda: all(model.is_closed for model in bench.backend.models))
+
+
+def test_unload_dependents_unloads_the_steps_that_nobody_else_wants(chain: Path) -> None:
+    write(chain, "c", 3)
+    ensemble(chain, "outer", step("e", "INPUT0", "T"), step("c", "T", "OUTPUT0"))
+    ensemble(chain, "other", step("c", "INPUT0", "OUTPUT0"))
+    with explicit(chain, load_models=("outer", "other", "a")) as bench:
+        bench.engine.unload_model("outer", True)
+        bench.until_index(
+            "a 1 READY",
+            "b 1 UNAVAILABLE unloaded",
+            "c 1 READY",
+            "e 1 UNAVAILABLE unloaded",
+            "other 1 READY",
+            "outer 1 UNAVAILABLE unloaded",
+        )
+
+
+def test_polls_follow_the_steps(chain: Path) -> None:
+    with living(chain, control_mode="poll") as bench:
+        put(chain / "b" / "1" / "model.fake", "20")
+        bench.poll()
+        assert bench.ask("e") == 20
+        (chain / "b").rename(chain.parent / "away")
+        bench.poll()
+        reason = "Invalid argument: ensemble 'e' depends on 'b' which has no loaded version."
+        bench.until_index("a 1 READY", "b 1 UNAVAILABLE unloaded", f"e 1 UNAVAILABLE {reason}")
+        (chain.parent / "away").rename(chain / "b")
+        bench.poll()
+        bench.until_index("a 1 READY", "b 1 READY", "e 1 READY")
+        assert bench.ask("e") == 20
+
+
+def test_a_step_that_comes_later_completes_the_ensemble(chain: Path) -> None:
+    (chain / "b").rename(chain.parent / "away")
+    with living(chain, control_mode="poll") as bench:
+        assert not bench.engine.is_ready()
+        (chain.parent / "away").rename(chain / "b")
+        bench.poll()
+        bench.until_index("a 1 READY", "b 1 READY", "e 1 READY")
+        assert bench.engine.is_ready()
+
+
+def archive(folder: Path, weight: int | str) -> Path:
+    """An ensemble with the model of its step beside it. Returns the ensemble's folder."""
+    write(folder, "a", weight)
+    ensemble(folder, "inner", step("a", "INPUT0", "OUTPUT0"))
+    ensemble(folder, "e", step("inner", "INPUT0", "OUTPUT0"))
+    return folder / "e"
+
+
+def test_an_ensemble_outside_the_repositories_brings_its_own_models(tmp_path: Path) -> None:
+    """Those of two archives have the same names and are different models."""
+    (tmp_path / "repository").mkdir()
+    with explicit(tmp_path / "repository") as bench:
+        for name, weight in (("cat", 1), ("dog", 2)):
+            bench.engine.load_directory(name, str(archive(tmp_path / name, weight)))
+        assert (bench.ask("cat"), bench.ask("dog")) == (1, 2)
+        with pytest.raises(ServerError, match="Request for unknown model"):
+            bench.engine.model("a")
+        bench.engine.unload_model("cat", True, wait=True)
+        assert [model.is_closed for model in bench.backend.models] == [True, False]
+        assert bench.ask("dog") == 2
+        bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"))
+        assert bench.ask("cat") == 1
+
+
+def test_an_archive_whose_step_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    archive(tmp_path / "cat", 1)
+    write(tmp_path / "cat", "b", BROKEN)
+    ensemble(tmp_path / "cat", "e", step("inner", "INPUT0", "T"), step("b", "T", "OUTPUT0"))
+    with explicit(tmp_path / "repository") as bench:
+        with pytest.raises(ServerError, match=r"depends on 'b' which has no loaded version\."):
+            bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"))
+        until(lambda: all(model.is_closed for model in bench.backend.models))
+        assert bench.engine.is_ready()
+
+
+def test_a_repositorys_own_model_is_the_step(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for repository, weight in ((one, 1), (other, 2)):
+        write(repository, "a", weight)
+        ensemble(repository, f"e{weight}", step("a", "INPUT0", "OUTPUT0"))
+    with living(one, other, namespacing=True) as bench:
+        assert (bench.ask("e1"), bench.ask("e2")) == (1, 2)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    until(lambda: threading.active_count() <= before)

@@ -1,0 +1,469 @@
+"""Which steps of an ensemble run, when, with what, and what the client gets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from core.errors import (
+    BackendFailed,
+    InvalidRequest,
+    QueueFull,
+    RequestCancelled,
+    ServerError,
+    ServerStopping,
+)
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, ReceivedOutput
+from core.inference.times import InferenceTimes, TimesFor
+from core.observability.statistics import FailureReason
+from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
+from tests.waiting import until
+
+CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
+
+
+def failure(bench: Bench) -> ServerError:
+    error = bench.responses[-1].error
+    assert error is not None
+    return error
+
+
+def test_a_step_runs_when_its_tensors_are_there() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=[1, 2])
+    assert bench.a.inputs() == {"X": [1, 2]}
+    assert not bench.b.pending
+    assert bench.scheduler.in_flight == 1
+    bench.a.answer(Y=[3, 4])
+    assert bench.b.inputs() == {"X": [3, 4]}
+    assert not bench.responses
+    bench.b.answer(Y=[5])
+    assert bench.outputs == {"o": [5]}
+    assert [(r.model_name, r.model_version, r.id, r.final) for r in bench.responses] == [("e", 1, "7", True)]
+    assert bench.scheduler.in_flight == 0
+
+
+def test_steps_run_at_the_same_time_where_the_graph_allows() -> None:
+    bench = Bench("i", "op", "a(X=i:Y=t)", "b(X=i:Y=u)", "c(X=t,Z=u:Y=o)", "d(X=i:Y=p)")
+    bench.submit(i=1)
+    assert [len(model.pending) for model in bench.models.values()] == [1, 1, 0, 1]
+    bench.b.answer(Y=2)
+    assert not bench.c.pending
+    bench.a.answer(Y=3)
+    assert bench.c.inputs() == {"X": [3], "Z": [2]}
+    bench.c.answer(Y=4)
+    assert not bench.responses, "d is still running"
+    bench.d.answer(Y=5)
+    assert bench.outputs == {"o": [4], "p": [5]}
+
+
+def test_one_tensor_may_be_two_inputs_and_one_model_two_steps() -> None:
+    bench = Bench("i", "o", "a(X=i,Z=i:Y=t)", "a(X=t,Z=t:Y=o)")
+    bench.submit(i=1)
+    assert bench.a.inputs() == {"X": [1], "Z": [1]}
+    bench.a.answer(Y=2)
+    assert bench.a.inputs() == {"X": [2], "Z": [2]}
+    bench.a.answer(Y=3)
+    assert bench.outputs == {"o": [3]}
+
+
+def test_only_what_the_requested_outputs_need_runs() -> None:
+    bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t:Y=o)")
+    bench.submit(("p",), i=1)
+    bench.a.answer(Y=2, Z=3)
+    assert bench.outputs == {"p": [3]}
+    assert not bench.b.pending
+    bench.submit(("o",), i=1)
+    bench.a.answer(Y=2, Z=3)
+    bench.b.answer(Y=4)
+    assert bench.outputs == {"o": [4]}
+
+
+def test_a_step_asks_only_for_the_outputs_that_are_mapped() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t,W=u)", "b(X=t,Z=u:Y=o)")
+    bench.submit(i=1)
+    assert bench.a.requests[-1].outputs == (), "all that the model has"
+    bench.a.answer(Y=2, W=3)
+    assert bench.b.requests[-1].outputs == ("Y",)
+
+
+def test_the_request_is_passed_on_to_each_step() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    request = InferenceRequest(
+        "e",
+        [],
+        id="x",
+        parameters={"p": 1},
+        priority=2,
+        timeout_us=3,
+        correlation_id=4,
+        sequence_start=True,
+        sequence_end=True,
+    )
+    bench.submit(request=request, i=1)
+    bench.a.answer(Y=2)
+    for step in (bench.a, bench.b):
+        (found,) = step.requests
+        assert (found.model_name, found.model_version, found.id, found.parameters) == (step.name, -1, "x", {"p": 1})
+        assert (found.priority, found.timeout_us, found.correlation_id) == (2, 3, 4)
+        assert (found.sequence_start, found.sequence_end) == (True, True)
+
+
+def test_a_response_may_give_the_steps_after_it_another_place_in_a_sequence() -> None:
+    bench = Bench("i", "op", *CHAIN, "c(X=i:Y=p)")
+    bench.submit(i=1)
+    bench.a.answer(Y=2, parameters={"sequence_id": "s", "sequence_start": True})
+    found = bench.b.requests[-1]
+    assert (found.correlation_id, found.sequence_start, found.sequence_end) == ("s", True, False)
+    assert bench.c.requests[-1].correlation_id == 0
+    bench.c.answer(Y=1)
+    bench.b.answer(Y=3, parameters={"sequence_end": True})
+    assert bench.responses[-1].parameters == {"sequence_id": "s", "sequence_start": False, "sequence_end": True}
+
+
+@pytest.mark.parametrize("parameters", [{"sequence_id": 1.5}, {"sequence_id": True}, {"sequence_end": 1}])
+def test_a_wrong_place_in_a_sequence_fails_the_request(parameters: dict[str, int | float]) -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(Y=2, parameters=dict(parameters))
+    assert isinstance(failure(bench), InvalidRequest)
+    assert not bench.b.pending
+
+
+def test_the_first_error_is_the_answer_after_all_steps_have_ended() -> None:
+    bench = Bench("i", "op", "a(X=i:Y=t)", "b(X=i:Y=p)", "c(X=t:Y=o)")
+    bench.submit(i=1)
+    bench.a.answer(error=QueueFull("Exceeds maximum queue size", hint="wait", model="a"))
+    assert not bench.responses, "b still uses the tensors of the request"
+    bench.b.answer(error=BackendFailed("later"))
+    error = failure(bench)
+    assert type(error) is QueueFull
+    assert (error.message, error.hint, error.model) == ("in ensemble 'e', Exceeds maximum queue size", "wait", "a")
+    assert len(bench.responses) == 1
+    assert not bench.c.pending
+    assert bench.counted.request_failures[FailureReason.OTHER] == 1
+
+
+def test_a_step_that_answers_at_once_needs_no_flush() -> None:
+    bench = Bench("i", "o", *CHAIN)
+
+    def answer(step: Step) -> None:
+        pending = step.pending[-1]
+        pending.flush = None
+        step.answer(Y=5)
+
+    bench.a.at_once = bench.b.at_once = answer
+    bench.submit(i=1)
+    assert bench.outputs == {"o": [5]}
+    bench.b.at_once = lambda step: step.answer(error=BackendFailed("no"))
+    bench.submit(i=1)
+    assert failure(bench).message == "in ensemble 'e', no"
+
+
+def test_a_second_answer_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(Y=2)
+    bench.a.answer(Y=3)
+    assert len(bench.b.pending) == 1
+    assert "model 'a' answered a request of an ensemble again after its last response" in caplog.text
+
+
+def test_a_step_with_one_response_must_not_have_two() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(Y=2, final=False)
+    assert bench.b.inputs() == {"X": [2]}
+    bench.a.answer(Y=3, final=False)
+    bench.a.answer()
+    bench.b.answer(Y=1)
+    assert failure(bench).message == "in ensemble 'e', expected a single response, got 2"
+
+
+def test_a_response_may_be_followed_by_an_empty_one() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(Y=2, final=False)
+    bench.b.answer(Y=3)
+    assert not bench.responses
+    bench.a.answer()
+    assert bench.outputs == {"o": [3]}
+
+
+def test_what_a_step_leaves_out_is_left_out_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "trident")
+    bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t,Z=i:Y=o)")
+    bench.submit(i=1)
+    bench.a.answer(W=1)
+    assert bench.b.inputs() == {"Z": [1]}, "the model itself says if the input is required"
+    bench.b.answer(Y=2)
+    assert bench.outputs == {"o": [2]}
+    assert "Composing models did not output tensor p" in caplog.text
+
+
+def test_an_optional_input_is_left_out_for_the_steps() -> None:
+    bench = Bench("i", "o", "a(X=i,Z=j:Y=o)", optional="j")
+    bench.submit(i=1)
+    assert bench.a.inputs() == {"X": [1]}
+    bench.submit(i=1, j=2)
+    assert bench.a.inputs() == {"X": [1], "Z": [2]}
+
+
+def test_received_bytes_are_passed_on_as_bytes() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    content = memoryview(b"\x02\0\0\0")
+    pending = bench.a.pending[-1]
+    pending.on_response(InferenceResponse("a", 1, [ReceivedOutput("Y", "INT32", (1,), content)]))
+    assert pending.flush is not None
+    pending.flush()
+    assert bench.b.requests[-1].inputs[0].data is content
+
+
+def test_a_batch_dimension_is_added_and_removed_between_models() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", batch=4, batching={"b": 0})
+    bench.submit(shape=(1, 3), i=[1, 2, 3])
+    assert bench.a.requests[-1].inputs[0].shape == (1, 3)
+    bench.a.answer(Y=[1, 2, 3], shape=(1, 3))
+    assert bench.b.requests[-1].inputs[0].shape == (3,)
+    bench.b.answer(Y=[1, 2, 3])
+    assert bench.c.requests[-1].inputs[0].shape == (1, 3)
+    bench.c.answer(Y=[1], shape=(1, 1))
+    assert bench.responses[-1].outputs[0].shape == (1, 1)
+
+
+def test_cancelling_cancels_the_steps_that_run() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    pending = bench.submit(i=1)
+    pending.cancel()
+    assert bench.a.pending[-1].cancelled
+    assert not bench.responses
+    bench.a.answer(Y=2)
+    assert type(failure(bench)) is RequestCancelled
+    assert not bench.b.pending
+    assert bench.counted.request_failures[FailureReason.CANCELED] == 1
+    pending.cancel()
+    assert len(bench.responses) == 1
+
+
+def test_a_cancelled_step_cancels_the_request() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(error=RequestCancelled(""))
+    assert type(failure(bench)) is RequestCancelled
+
+
+def test_the_times_of_the_steps_are_added_up() -> None:
+    bench = Bench("i", "o", *CHAIN, batch=4, times_for=TimesFor.LOG)
+    bench.submit(shape=(2, 1), i=[1, 2])
+    bench.a.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(1, 2, 3, 4, 2))
+    bench.b.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(10, 20, 30, 40, 2))
+    counted = bench.counted
+    assert (counted.compute_input_ns, counted.compute_infer_ns, counted.compute_output_ns) == (22, 33, 44)
+    assert (counted.request_success, counted.inference_count, counted.execution_count, counted.queue_ns) == (1, 2, 1, 0)
+    assert [(batch.batch_size, batch.execution_count) for batch in counted.batches] == [(2, 1)]
+    assert bench.responses[-1].times == InferenceTimes(11, 22, 33, 44, 2)
+
+
+def test_clients_that_ask_get_the_times() -> None:
+    for times_for, expected in ((TimesFor.CLIENTS, True), (TimesFor.LOG, False)):
+        bench = Bench("i", "o", "a(X=i:Y=o)", times_for=times_for)
+        bench.submit(request=InferenceRequest("e", [], parameters={"timing": True}), i=1)
+        bench.a.answer(Y=1, times=InferenceTimes(1000, 2000, 3000, 4000, 1))
+        assert ("timing_queue_us" in (bench.responses[-1].parameters or {})) is expected
+
+
+def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.scheduler.stop()
+    with pytest.raises(ServerStopping):
+        bench.submit(i=1)
+    assert not bench.scheduler.drain(0)
+    drained = threading.Thread(target=bench.scheduler.close)
+    drained.start()
+    bench.a.answer(Y=2)
+    bench.b.answer(Y=3)
+    drained.join(20)
+    assert not drained.is_alive()
+    assert bench.outputs == {"o": [3]}
+
+
+def test_requests_of_models_are_accepted_until_the_end() -> None:
+    outer = Bench("i", "o", "a(X=i:Y=o)")
+    inner = Bench("i", "o", "b(X=i:Y=o)")
+    inner.scheduler.stop(accept_nested=True)
+    outer.submit(i=1)
+    nested = outer.a.pending[-1]
+    nested.request.inputs[0].name = "i"
+    nested.request.outputs = ()
+    inner.scheduler.submit(nested)
+    inner.scheduler.stop()
+    inner.b.answer(Y=4)
+    assert outer.responses, "the answer of an inner ensemble is that of the step"
+
+
+def test_many_threads_answer_at_once() -> None:
+    """Every request gets its own answer, whichever threads run its steps."""
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=i:Y=u)", "c(X=t,Z=u:Y=o)")
+    count = 300
+
+    def serve(model: Step) -> None:
+        for index in range(count):
+            assert model.arrived.acquire(timeout=20)
+            values = model.inputs(index)
+            model.answer(index, Y=sum(sum(each) for each in values.values()))
+
+    threads = [threading.Thread(target=serve, args=(model,)) for model in bench.models.values()]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
+        bench.submit(i=number)
+    for thread in threads:
+        thread.join(20)
+    until(lambda: len(bench.responses) == count)
+    assert sorted(int(r.outputs[0].array[0]) for r in bench.responses) == [2 * number for number in range(count)]
+
+
+# --- decoupled steps
+
+
+def test_each_response_of_a_decoupled_step_runs_the_steps_after_it() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    bench.submit(i=1)
+    for value in (10, 20, 30):
+        bench.a.answer(0, Y=value, final=False)
+    assert [bench.b.inputs(n)["X"] for n in range(3)] == [[10], [20], [30]]
+    bench.b.answer(1, Y=21)
+    assert bench.outputs == {"o": [21]}
+    bench.b.answer(0, Y=11)
+    bench.a.answer(0)
+    assert len(bench.responses) == 2
+    bench.b.answer(2, Y=31)
+    assert [r.final for r in bench.responses] == [False, False, False, True]
+    assert [int(r.outputs[0].array[0]) for r in bench.responses[:3]] == [21, 11, 31]
+    assert bench.scheduler.in_flight == 0
+
+
+def test_callers_are_flushed_after_every_response() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="b")
+    flushed: list[int] = []
+    bench.submit(i=1).flush = lambda: flushed.append(len(bench.responses))
+    bench.a.answer(Y=2)
+    bench.b.answer(Y=3, final=False)
+    bench.b.answer(Y=4)
+    assert flushed == [1, 3]
+
+
+def test_a_decoupled_step_at_the_end_gives_its_responses() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="b")
+    bench.submit(i=1)
+    bench.a.answer(Y=2)
+    bench.b.answer(Y=3, final=False)
+    bench.b.answer(Y=4)
+    assert [[int(o.array[0]) for o in r.outputs] for r in bench.responses] == [[3], [4], []]
+    assert bench.responses[-1].final
+
+
+def test_no_response_at_all_is_an_empty_one() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    bench.submit(i=1)
+    bench.a.answer()
+    assert [(r.final, len(r.outputs), r.error) for r in bench.responses] == [(True, 0, None)]
+
+
+def test_branches_of_one_response_meet_again() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t:Y=v)", "d(X=u,Z=v:Y=o)", decoupled="a")
+    bench.submit(i=1)
+    bench.a.answer(0, Y=1, final=False)
+    bench.a.answer(0, Y=2)
+    bench.b.answer(1, Y=12)
+    bench.c.answer(0, Y=21)
+    assert not bench.d.pending
+    bench.b.answer(0, Y=11)
+    bench.c.answer(1, Y=22)
+    assert [bench.d.inputs(0), bench.d.inputs(1)] == [{"X": [11], "Z": [21]}, {"X": [12], "Z": [22]}]
+
+
+def test_responses_before_an_error_stay_valid() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    bench.submit(i=1)
+    bench.a.answer(0, Y=1, final=False)
+    bench.b.answer(Y=11)
+    bench.a.answer(0, Y=2, final=False)
+    bench.b.answer(error=BackendFailed("no"))
+    bench.a.answer(0, Y=3, final=False)
+    assert len(bench.b.pending) == 2
+    bench.a.answer(0)
+    assert [r.error and r.error.message for r in bench.responses] == [None, "in ensemble 'e', no"]
+    assert bench.responses[-1].final
+
+
+def test_a_decoupled_step_waits_for_a_client_that_reads_slowly() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    client = bench.submit(i=1, stream=True)
+    taken: list[int] = []
+    part = bench.a.pending[0]
+    part.on_take = lambda _, count: taken.append(count)  # type: ignore[attr-defined]
+    bench.a.answer(0, Y=1, final=False)
+    assert not taken
+    bench.b.answer(Y=2)
+    assert not taken, "the client has not taken the response yet"
+    client.take()  # type: ignore[attr-defined]
+    assert taken == [1]
+    bench.a.answer(0, Y=3, final=False)
+    bench.b.answer(Y=4)
+    client.take()  # type: ignore[attr-defined]
+    assert taken == [1, 1]
+    bench.a.answer(0)
+    assert bench.responses[-1].final
+
+
+# --- the limit of requests in flight
+
+
+def test_a_step_has_at_most_its_limit_in_flight() -> None:
+    bench = Bench("i", "o", *CHAIN, max_in_flight=2)
+    for number in range(4):
+        bench.submit(i=number)
+    assert len(bench.a.pending) == 2
+    bench.a.answer(0, Y=0)
+    assert len(bench.a.pending) == 3
+    assert len(bench.b.pending) == 1
+    bench.a.answer(1, Y=1)
+    bench.a.answer(2, Y=2)
+    bench.a.answer(3, Y=3)
+    assert len(bench.b.pending) == 2
+    for index in range(4):
+        bench.b.answer(index, Y=index)
+    assert [int(r.outputs[0].array[0]) for r in bench.responses] == [0, 1, 2, 3]
+
+
+def test_a_request_that_waits_for_a_place_can_be_cancelled() -> None:
+    bench = Bench("i", "o", *CHAIN, max_in_flight=1)
+    bench.submit(i=1)
+    bench.submit(i=2).cancel()
+    assert type(failure(bench)) is RequestCancelled
+    bench.a.answer(0, Y=1)
+    assert len(bench.a.pending) == 1
+    bench.b.answer(0, Y=1)
+    bench.submit(i=3)
+    assert len(bench.a.pending) == 2
+    assert bench.scheduler.in_flight == 1
+
+
+def test_a_failed_request_gives_its_place_back() -> None:
+    bench = Bench("i", "o", *CHAIN, max_in_flight=1)
+    bench.submit(i=1)
+    bench.submit(i=2)
+    bench.a.answer(0, error=BackendFailed("no"))
+    assert len(bench.a.pending) == 2
+
+
+def test_the_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Bench("i", "o", *CHAIN, max_in_flight=3)
+    assert "Ensemble model 'e' configured with max_inflight_requests: 3" in caplog.text

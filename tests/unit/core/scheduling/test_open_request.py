@@ -1,0 +1,293 @@
+"""Requests that a model answers through senders: later, more than once, from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from core.backends.base import BackendInstance
+from core.errors import BackendFailed, RequestCancelled
+from core.inference.request import InferenceRequest
+from core.inference.response import Outputs
+from core.inference.response_sender import LATER, Later, ResponseSender
+from core.inference.window_limits import WindowLimits
+from core.observability.response_statistics import ResponseKind
+from core.observability.statistics import FailureReason
+from tests.unit.core.scheduling.later_bench import LaterBench, MakeLaterBench, later_benches, text
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
+from tests.waiting import until
+
+
+@pytest.fixture
+def make_later() -> Iterator[MakeLaterBench]:
+    with later_benches() as make:
+        yield make
+
+
+def failures(bench: LaterBench, reason: FailureReason) -> int:
+    return bench.statistics.snapshot().request_failures[reason]
+
+
+def test_responses_arrive_as_they_are_sent_after_the_execution(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    bench.submit("a")
+    sender = bench.backend.sender("a")
+    sender.send(text("1"))
+    sender.send(text("2"), parameters={"n": 2})
+    sender.send(None, final=True)
+    assert bench.wait(3) == ["a:1", "a:2", "a:-."]
+    assert bench.responses[1].parameters == {"n": 2}
+
+
+def test_a_request_is_in_flight_until_its_final_response(make_later: MakeLaterBench) -> None:
+    bench = make_later(batching(4))
+    bench.submit("a")
+    bench.submit("b")
+    senders = [bench.backend.sender(id) for id in "ab"]
+    senders[0].send(text("1"))
+    assert bench.scheduler.in_flight == 2
+    assert not bench.scheduler.drain(0)
+    assert bench.statistics.snapshot().request_success == 0
+    senders[0].send(text("2"), final=True)
+    assert bench.scheduler.in_flight == 1
+    senders[1].send(None, final=True)
+    assert bench.scheduler.drain(LIMIT_S)
+    seen = bench.statistics.snapshot()
+    assert (seen.request_success, seen.inference_count) == (2, 2)
+    assert seen.request_ns >= seen.queue_ns + seen.compute_infer_ns > 0
+
+
+def test_drain_and_close_wait_for_final_responses(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    bench.submit("a")
+    sender = bench.backend.sender("a")
+    closed = threading.Event()
+
+    def close() -> None:
+        assert bench.scheduler.drain()
+        assert bench.scheduler.close()
+        closed.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert not closed.wait(0.05)
+    sender.send(None, final=True)
+    closing.join(LIMIT_S)
+    assert closed.is_set()
+
+
+def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLaterBench) -> None:
+    bench = make_later(instances=2)
+    for id in "ab":
+        bench.submit(id)
+    until(lambda: sum(len(backend.senders) for backend in bench.backends) == 2)
+    if not bench.backends[0].senders:
+        bench.backends.reverse()
+    leaving: BackendInstance = bench.backends[0]
+    removed = threading.Event()
+
+    def remove() -> None:
+        bench.scheduler.remove(leaving)
+        removed.set()
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    assert not removed.wait(0.05)
+    for id in list(bench.backends[0].senders):
+        bench.backends[0].sender(id).send(None, final=True)
+    removing.join(LIMIT_S)
+    assert removed.is_set()
+
+
+def test_outcomes_and_senders_mix_in_a_batch(make_later: MakeLaterBench) -> None:
+    kept: list[ResponseSender] = []
+
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+        if request.id == "now":
+            return text("outcome")
+        if request.id == "bad":
+            return ValueError("no")
+        if request.id == "both":
+            sender.send(text("first"))
+            return text("second")
+        kept.append(sender)
+        return LATER
+
+    bench = make_later(answer=answer)
+    for id in ("now", "bad", "both", "later"):
+        bench.submit(id)
+    assert bench.wait(4) == ["now:outcome.", "bad:!.", "both:first", "both:second."]
+    until(lambda: bool(kept))
+    kept.pop().send(text("x"), final=True)
+    assert bench.wait(5)[-1] == "later:x."
+    seen = bench.statistics.snapshot()
+    assert (seen.request_success, seen.request_failures[FailureReason.BACKEND], seen.execution_count) == (3, 1, 4)
+
+
+def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, caplog: pytest.LogCaptureFixture) -> None:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+        sender.send(text("only"), final=True)
+        sender.send(text("late"))
+        sender.send(None, final=True)
+        return text("outcome")
+
+    bench = make_later(answer=answer)
+    bench.submit("a")
+    bench.submit("b")
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.wait(2) == ["a:only.", "b:only."]
+    assert bench.statistics.snapshot().request_success == 2
+    assert [record.message for record in caplog.records] == [
+        "model 'm' answered a request again after its final response; such responses are dropped"
+    ]
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_execution_that_raises_fails_only_the_requests_that_are_open(make_later: MakeLaterBench) -> None:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+        sender.send(text("1"), final=request.id == "done")
+        if request.id == "bad":
+            raise RuntimeError("gone")
+        return LATER
+
+    bench = make_later(batching(2, delay_ns=10**12), answer=answer)
+    bench.submit("done")
+    bench.submit("bad")
+    assert sorted(bench.wait(3)) == ["bad:!.", "bad:1", "done:1."]
+    assert failures(bench, FailureReason.BACKEND) == 1
+
+
+def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    bench.submit("a")
+    sender = bench.backend.sender("a")
+    sender.send(text("1"))
+    del sender
+    assert bench.wait(2) == ["a:1", "a:!."]
+    error = bench.responses[1].error
+    assert isinstance(error, BackendFailed)
+    assert "dropped its response sender" in error.message
+    assert failures(bench, FailureReason.BACKEND) == 1
+
+
+def test_a_model_that_failed_after_some_responses_is_counted_so(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    bench.submit("a")
+    bench.submit("b")
+    for id, error in (("a", BackendFailed("no")), ("b", RequestCancelled(""))):
+        sender = bench.backend.sender(id)
+        sender.send(text("1"))
+        sender.send(None, error=error)
+        sender.send(None, final=True)
+    assert bench.wait(6)[1:3] == ["a:!", "a:-."]
+    assert failures(bench, FailureReason.BACKEND) == failures(bench, FailureReason.CANCELED) == 1
+
+
+def test_a_cancelled_request_gets_only_its_final_response(make_later: MakeLaterBench) -> None:
+    bench = make_later(window=WindowLimits(responses=1))
+    request = bench.submit("a")
+    sender = bench.backend.sender("a")
+    seen: list[bool] = []
+    sender.watch(lambda: seen.append(sender.is_cancelled))
+    sender.send(text("1"))
+    assert sender.is_full
+    request.cancel()
+    assert seen == [True]
+    assert not sender.is_full
+    sender.send(text("2"))
+    sender.send(None, final=True)
+    assert bench.wait(2) == ["a:1", "a:-."]
+
+
+def test_a_cancellation_before_the_watch_is_told(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    request = bench.submit("a")
+    sender = bench.backend.sender("a")
+    request.cancel()
+    seen: list[str] = []
+    sender.watch(lambda: seen.append("cancelled"))
+    assert seen == ["cancelled"]
+
+
+@pytest.mark.parametrize("window", [WindowLimits(responses=2), WindowLimits(nbytes=4)])
+def test_a_window_is_full_until_responses_are_taken(make_later: MakeLaterBench, window: WindowLimits) -> None:
+    bench = make_later(window=window)
+    request = bench.submit("a")
+    sender = bench.backend.sender("a")
+    room: list[bool] = []
+    sender.watch(lambda: room.append(sender.is_full))
+    for said in ("aa", "bb", "cc"):
+        sender.send(text(said))
+    assert sender.is_full
+    request.take()
+    assert (sender.is_full, room) == (True, [])
+    request.take()
+    assert (sender.is_full, room) == (False, [False])
+    sender.send(None, final=True)
+    request.take(9)
+    assert len(bench.wait(4)) == 4
+
+
+def test_a_caller_that_takes_nothing_has_no_window(make_later: MakeLaterBench) -> None:
+    bench = make_later(window=WindowLimits(responses=1))
+    bench.submit_plain("a")
+    sender = bench.backend.sender("a")
+    sender.send(text("1"))
+    assert not sender.is_full
+
+
+def test_responses_of_many_threads_arrive_one_at_a_time(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    bench.submit("a")
+    sender = bench.backend.sender("a")
+
+    def send(name: str) -> None:
+        for number in range(200):
+            sender.send(text(f"{name}{number}"))
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in "xyz"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sender.send(None, final=True)
+    said = bench.wait(601)
+    for name in "xyz":
+        assert [one for one in said if one[2] == name] == [f"a:{name}{number}" for number in range(200)]
+
+
+def test_an_earlier_request_streams_while_later_ones_wait_for_its_end(make_later: MakeLaterBench) -> None:
+    bench = make_later(batching(1, ordered=True))
+    bench.submit("a")
+    bench.submit("b")
+    first, second = bench.backend.sender("a"), bench.backend.sender("b")
+    second.send(text("1"))
+    first.send(text("1"))
+    second.send(text("2"))
+    assert bench.wait(1) == ["a:1"]
+    first.send(text("2"), final=True)
+    second.send(None, final=True)
+    assert bench.wait(5) == ["a:1", "a:2.", "b:1", "b:2", "b:-."]
+
+
+def test_responses_are_counted_by_their_index(make_later: MakeLaterBench) -> None:
+    bench = make_later()
+    for id in "ab":
+        request = bench.submit(id)
+        sender = bench.backend.sender(id)
+        sender.send(text("1"))
+        sender.send(None, error=BackendFailed("no"))
+        if id == "b":
+            request.cancel()
+            sender.send(text("2"))
+        sender.send(None, final=True)
+    first, second, third, fourth = bench.statistics.snapshot().responses
+    assert [each.counts for each in (first, second, third, fourth)] == [
+        (2, 0, 0, 0),
+        (0, 2, 0, 0),
+        (0, 0, 1, 1),
+        (0, 0, 1, 0),
+    ]
+    assert first.durations_ns[ResponseKind.SUCCESS] > 0
