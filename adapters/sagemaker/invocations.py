@@ -11,6 +11,7 @@ from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v
 from core.config.model_spec import ModelSpec
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest
+from core.frontend.version_text import LATEST
 from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
@@ -18,8 +19,6 @@ from core.http.payloads.json.request_lines import may_be_request_lines, request_
 from core.http.payloads.line_inference import infer_lines
 from core.http.reply import Environ, Reply
 from core.http.views.infer import infer_body, off_hub, read_whole, servable
-
-_LATEST = -1
 
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
@@ -45,11 +44,11 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None
         if wanted is not None:
-            result = infer_converted(application, environ, model, body, _LATEST, wanted)
+            result = infer_converted(application, environ, model, body, LATEST, wanted)
             return payload_reply(application, environ, result, wanted)
     elif not size_text:
         raise BINARY.missing_size()
-    return infer_body(application, environ, model, body, _LATEST, size_text)
+    return infer_body(application, environ, model, body, LATEST, size_text)
 
 
 def _infer_lines(

@@ -16,12 +16,16 @@ from adapters.sagemaker.invocations import invoke
 from adapters.sagemaker.models import collection, member
 from adapters.sagemaker.ping import ping
 from adapters.sagemaker.request_headers import TARGET_MODEL, environ_key
+from adapters.sagemaker.settings import InferenceType
+from core.frontend.version_text import LATEST
 from core.http.application import V2Application
 from core.http.metrics_page import MetricsPage
 from core.http.reply import Environ, Reply
 from core.http.routes import GET, POST, Route
+from core.http.views.generate import answer_events, answer_object, read_identity
 
 _TARGET_MODEL = environ_key(TARGET_MODEL)
+_GENERATES = {InferenceType.GENERATE: answer_object, InferenceType.GENERATE_STREAM: answer_events}
 _GET_DELETE = frozenset({"GET", "DELETE"})
 
 
@@ -46,6 +50,9 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> t
 
 
 def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    generate = _GENERATES.get(endpoint.settings.inference_type)
+    if generate is not None:
+        return generate(application, environ, endpoint.default_model(), read_identity(application, environ), LATEST)
     return invoke(application, environ, endpoint.default_model(), endpoint.response_types)
 
 

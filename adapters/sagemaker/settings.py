@@ -43,7 +43,6 @@ ADAPTER_VARIABLES = (
     DEFAULT_ACCEPT,
 )
 
-INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
 _LAST_PORT = 65535
@@ -52,6 +51,16 @@ _PAYLOAD_MB = 6
 IN_FLIGHT_MB = 100
 _MOST_TRANSFORMS = 16
 _LONGEST_NUMBER = 18
+
+
+class InferenceType(StrEnum):
+    """What /invocations does."""
+
+    INFER = "infer"
+    GENERATE = "generate"
+    """A flat JSON object in, one out."""
+    GENERATE_STREAM = "generate_stream"
+    """A flat JSON object in, an event for each response out."""
 
 
 class PingMode(StrEnum):
@@ -79,7 +88,7 @@ class SageMakerSettings:
     safe_port_range: tuple[int, int] | None = None
     multi_model: bool = False
     default_model: str = ""
-    inference_type: str = "infer"
+    inference_type: InferenceType = InferenceType.INFER
     ping_mode: PingMode = PingMode.READY
     batch: bool = False
     batch_strategy: BatchStrategy = BatchStrategy.MULTI_RECORD
@@ -130,7 +139,7 @@ def read_sagemaker_settings(
         safe_port_range=read.port_range(SAFE_PORT_RANGE, safe_port_range),
         multi_model=multi_model,
         default_model=read.text("default_model", DEFAULT_MODEL),
-        inference_type=read.inference_type(multi_model) or "infer",
+        inference_type=InferenceType(read.choice("inference_type", INFERENCE_TYPE, tuple(InferenceType)) or "infer"),
         ping_mode=ping_mode or (PingMode.LIVE if multi_model else PingMode.READY),
         batch=read.boolean("batch", BATCH),
         batch_strategy=read.strategy() or BatchStrategy.MULTI_RECORD,
@@ -208,19 +217,6 @@ class _Reader:
     def ping_mode(self, name: str) -> PingMode | None:
         text = self.choice("ping_mode", name, tuple(PingMode))
         return PingMode(text) if text else None
-
-    def inference_type(self, multi_model: bool) -> str:
-        """The type, which is about /invocations: a multi-model endpoint has no such route and ignores it.
-
-        A single-model endpoint refuses an unsupported type, or it would start and fail every request.
-        """
-        text = self.choice("inference_type", INFERENCE_TYPE, INFERENCE_TYPES)
-        if text not in ("", "infer") and not multi_model:
-            raise ConfigInvalid(
-                f"the variable {INFERENCE_TYPE} is '{text}', which this server does not support yet; it takes infer",
-                hint=f"set {INFERENCE_TYPE}=infer, or leave it out",
-            )
-        return text
 
     def strategy(self) -> BatchStrategy | None:
         """The strategy, in the form of the environment (MULTI_RECORD) or of the platform's API (`MultiRecord`)."""

@@ -9,6 +9,7 @@ Source: docs/spec/vertex.md sections A3, B4, D points 1 to 7.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from adapters.vertex.deadline import set_deadline
 from adapters.vertex.endpoint import VertexEndpoint
@@ -20,20 +21,31 @@ from core.errors import InvalidRequest, Unsupported
 from core.http.application import V2Application
 from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2, known_format, starts_as_v2
 from core.http.payloads.formats import JSON, format_for, is_json
-from core.http.payloads.inference import decode_payload, infer_payload, payload_reply
+from core.http.payloads.inference import (
+    content_of,
+    decode_payload,
+    infer_payload,
+    payload_reply,
+    payload_request,
+    result_of,
+)
 from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.json.text import parse_json
 from core.http.payloads.media_type import choose
 from core.http.payloads.payload import DecodedPayload
-from core.http.reply import Environ, Reply
+from core.http.reply import Environ, Reply, body_size
 from core.http.v2.binary_type import BinaryType
+from core.http.views.generate import answer_events, answer_object, stream_events
 from core.http.views.infer import infer_body, off_hub, read_whole, servable
 from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
+# A body of these has no instances, and names no model.
+_ONE_FORM = (PayloadKind.V2, PayloadKind.GENERATE)
 # A search is faster than the inflation of bytes: a megabyte in two milliseconds.
 _SEARCHES_BY = 16
 _SIZE = re.compile(r"-?[0-9]{1,9}")
@@ -57,18 +69,21 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     else:
         version = endpoint.default_version if version == DEFAULT_TARGET.version else version
         model = endpoint.default_model.find(version)
-    spec = servable(model).spec
-    if wants_stream(environ.get("HTTP_ACCEPT")):
-        raise no_stream(spec)
+    is_stream = wants_stream(environ.get("HTTP_ACCEPT"))
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, spec)
-    if found is BodyKind.V2:
-        reply = infer_body(application, environ, model, body, version, size_text)
+    found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, model.spec)
+    if found is None:
+        answer = answer_events if is_stream or asks_for_stream(body) else answer_object
+        reply = answer(application, environ, model, body, version)
+    elif found is BodyKind.V2:
+        if is_stream:
+            raise no_stream(model.spec)
+        reply = infer_body(application, environ, servable(model), body, version, size_text)
     else:
-        payload = decode_payload(application, environ, body, spec, found, endpoint.key_fields)
-        reply = _predictions(application, environ, model, version, payload)
-    endpoint.limits.check_response(sum(map(len, reply.body)))
+        payload = decode_payload(application, environ, body, model.spec, found, endpoint.key_fields)
+        reply = _predictions(application, environ, model, version, payload, is_stream=is_stream)
+    endpoint.limits.check_response(body_size(reply))
     return reply
 
 
@@ -81,18 +96,27 @@ def wants_stream(accept: str | None) -> bool:
     )
 
 
+def asks_for_stream(body: Buffer) -> bool:
+    """Whether a generate object has the member `stream`, there or under `parameters`, with the value true."""
+    document = parse_json(body)
+    if type(document) is not dict:
+        return False
+    parameters = document.get("parameters")
+    return document.get("stream") is True or (type(parameters) is dict and parameters.get("stream") is True)
+
+
 def no_stream(spec: ModelSpec) -> Unsupported:
-    """The error for a request that asks `spec`'s model for a stream."""
+    """The error for a v2 request that asks `spec`'s model for a stream."""
     return Unsupported(
-        "this server does not stream predictions yet",
-        hint="call predict or rawPredict, without 'parameters.stream' and without 'Accept: text/event-stream'",
+        "a request of the v2 protocol has one answer, which is no stream",
+        hint="for a stream send {'instances': [...]}, or an object with a value by input name",
         model=spec.name,
     )
 
 
 def _named_target(application: V2Application, kind: PayloadKind, content_type: str, body: Buffer) -> Target:
     """The model that a document with instances names. Its instances cannot be decoded before the model is known."""
-    if kind is PayloadKind.V2 or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
+    if kind in _ONE_FORM or known_format(content_type) not in (None, JSON) or starts_as_v2(body):
         return DEFAULT_TARGET
     if not off_hub(application, len(body) // _SEARCHES_BY, names_model, body) or document_form(body) is DocumentForm.V2:
         return DEFAULT_TARGET
@@ -101,13 +125,16 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
 
 def _body_kind(
     application: V2Application, kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec
-) -> BodyKind:
-    """The kind of the body. Raises InvalidRequest for a body that has no form the endpoint takes."""
+) -> BodyKind | None:
+    """The kind of the body, None for a generate object. Raises InvalidRequest for a form that the endpoint lacks."""
+    if kind is PayloadKind.GENERATE and known_format(content_type) in (None, JSON):
+        return None
     if kind is not PayloadKind.AUTO and is_json(content_type):
         return BodyKind.JSON if kind is PayloadKind.INSTANCES else BodyKind.V2
     found = body_kind(content_type, body, spec, f"{BINARY.prefix}N")
     if found is BodyKind.V2 and not _INPUTS.search(body):
-        off_hub(application, len(body), parse_json, body)  # raises if it is not JSON at all
+        if _names_input(off_hub(application, len(body), parse_json, body), spec):
+            return None
         raise InvalidRequest(
             "the body is neither {'instances': [...]} nor a request of the v2 protocol, which has 'inputs'",
             hint="an instance is the value of the model's input, or an object with a value by input name",
@@ -115,17 +142,51 @@ def _body_kind(
     return found
 
 
+def _names_input(document: Any, spec: ModelSpec) -> bool:
+    """Whether the document is an object with a value for an input, as generate takes it."""
+    if type(document) is not dict:
+        return False
+    parameters = document.get("parameters")
+    return any(name in document or (type(parameters) is dict and name in parameters) for name in spec.inputs)
+
+
 def _predictions(
-    application: V2Application, environ: Environ, model: ServedModel, version: int, payload: DecodedPayload
+    application: V2Application,
+    environ: Environ,
+    model: ServedModel,
+    version: int,
+    payload: DecodedPayload,
+    *,
+    is_stream: bool,
 ) -> Reply:
     spec = model.spec
     target = take_target(payload.parameters)
-    if target.stream:
-        raise no_stream(spec)
+    pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
+    if is_stream or target.stream:
+        return _prediction_events(application, environ, model, payload, pattern)
     if payload.form is DocumentForm.INSTANCES:  # the platform itself reads the answer
         media_type = JSON.media_types[0]
     else:
         media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
-    pattern = InferenceRequest(spec.name, [], model_version=version, id=target.id, outputs=target.outputs)
-    result = infer_payload(application, environ, model, payload, pattern)
+    result = infer_payload(application, environ, servable(model), payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)
+
+
+def _prediction_events(
+    application: V2Application,
+    environ: Environ,
+    model: ServedModel,
+    payload: DecodedPayload,
+    pattern: InferenceRequest,
+) -> Reply:
+    """An event for each response, with the predictions of all instances. Raises InvalidRequest for too many of them."""
+    if not payload_request(application, environ, model.spec, payload, pattern):
+        raise InvalidRequest(
+            f"a stream is the answer to one request of the model, and {payload.count} instances are several",
+            hint=f"send one instance, or as many as the max_batch_size of '{model.spec.name}' lets into one request",
+        )
+
+    def encode(response: InferenceResponse) -> bytes:
+        return b"".join(content_of(result_of([response], payload).columns, JSON.media_types[0], payload.form))
+
+    return stream_events(application, environ, model, pattern, encode)

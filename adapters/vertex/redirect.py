@@ -8,6 +8,7 @@ Source: docs/spec/vertex.md section B3.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 from adapters.vertex.deadline import set_deadline
@@ -15,10 +16,9 @@ from adapters.vertex.endpoint import VertexEndpoint
 from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
 from adapters.vertex.limits import received_size
 from core.http.application import V2Application
-from core.http.reply import Environ, Reply
+from core.http.reply import Environ, Reply, body_size
 from core.http.route_map import RouteMap
-from core.http.routes import INFER, POST, ROUTES, Route
-from core.http.views.infer import infer
+from core.http.routes import INFERENCE, POST, ROUTES, Route, View
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
 HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
@@ -44,19 +44,24 @@ _LONGEST_SHOWN = 100
 
 def redirect_route(endpoint: VertexEndpoint, metrics: Route) -> Route:
     """The route that takes the place of the predict route for a request with the header."""
-    infer = Route("infer", INFER.rules, INFER.group, POST, partial(_infer, endpoint))
-    targets = RouteMap([metrics, infer, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
+    limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
+    targets = RouteMap([metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
     return Route("redirect", (), "", POST, partial(_redirect, targets), passes_on=True)
 
 
 def _infer(
-    endpoint: VertexEndpoint, application: V2Application, environ: Environ, model: str, version: str = ""
+    endpoint: VertexEndpoint,
+    view: View,
+    application: V2Application,
+    environ: Environ,
+    model: str,
+    version: str = "",
 ) -> Reply:
     """Answer as the v2 protocol does, within the limits of the endpoint."""
     set_deadline(environ, endpoint.settings.timeout_s)
     endpoint.limits.check_request(received_size(environ))
-    reply = infer(application, environ, model, version)
-    endpoint.limits.check_response(sum(map(len, reply.body)))
+    reply = view(application, environ, model, version)
+    endpoint.limits.check_response(body_size(reply))
     return reply
 
 

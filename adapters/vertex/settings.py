@@ -35,9 +35,10 @@ class PayloadKind(StrEnum):
     """What a JSON body on the predict route is."""
 
     AUTO = "auto"
-    """Whichever of the two its text looks like."""
+    """Whichever of the three its text looks like."""
     INSTANCES = "instances"
     V2 = "v2"
+    GENERATE = "generate"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from core.errors import BackendFailed, ServerError
+from core.frontend.response_stream import ResponseStream
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
+from core.inference.streamed_request import StreamedRequest
 from core.waiting.deadlines import Deadlines
+from core.waiting.mailbox import ThreadMailbox
 from core.waiting.waiter import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -53,6 +56,16 @@ class Bridge(Protocol):
         """
         ...
 
+    def stream(
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> ResponseStream:
+        """Submit `request` to `model` and return its responses, which may be errors, as they arrive.
+
+        The caller takes all of them or cancels the stream. `client_gone` is asked as in `infer`; after it returned true
+        or raised, the stream ends with an error at once.
+        """
+        ...
+
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that may block, where it delays no other request; returns its result or raises its error."""
         ...
@@ -71,12 +84,22 @@ class HubBridge(Bridge, Protocol):
 
     deadlines: Deadlines
 
-    def submit(self, model: ServedModel, request: InferenceRequest, on_response: OnResponse) -> PendingRequest:
+    def submit(
+        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
+    ) -> PendingRequest:
         """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
+
+        `is_slow` is that of `infer`.
 
         `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
         before this returns. It must neither wait nor raise. `PendingRequest.cancel` of the result cancels.
         """
+        ...
+
+    def submit_streamed(
+        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
+    ) -> StreamedRequest:
+        """As `submit`, for a caller that calls `take` when a response has left, so that the model is held back."""
         ...
 
 
@@ -142,6 +165,15 @@ class ThreadBridge:
                 # The wait was interrupted.
                 pending.cancel()
         return response
+
+    def stream(
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> ResponseStream:
+        stream = ResponseStream(request, ThreadMailbox(), client_gone, LOOK_SECONDS)
+        pending = StreamedRequest(request, stream.respond)
+        stream.begin(pending)
+        model.submit(pending)
+        return stream
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

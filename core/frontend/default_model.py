@@ -23,6 +23,8 @@ class DefaultModel:
         self.configured = name
         self._cure = cure
         self._only = ""
+        # A model that served at the last look, if none is named and the only one is not known.
+        self._seen = ""
 
     def find(self, version: int = -1) -> ServedModel:
         """The model's `version`, -1 for the latest. Raises ModelNotReady without a model, ConfigInvalid if there are
@@ -44,11 +46,16 @@ class DefaultModel:
 
     def is_ready(self) -> bool:
         """Whether the named model serves, or, without a name, any model."""
-        name = self.configured or self._only
+        name = self.configured or self._only or self._seen
         if name and self._serves(name):
             return True
+        if self.configured:
+            return False
         # `run_long`: the threads of `run` may all be busy with large bodies, and a probe's time is short.
-        return not self.configured and bool(self._bridge.run_long(self._engine.repository_index, True))
+        index = self._bridge.run_long(self._engine.repository_index, True)
+        # Remembered: to ask an engine in another process takes as long as that is busy, and front ends know the model.
+        self._seen = index[0].name if index else ""
+        return bool(index)
 
     def _serves(self, name: str) -> bool:
         try:

@@ -9,16 +9,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
 from core.frontend.hub_responses import HubResponses
+from core.frontend.response_stream import ResponseStream
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
+from core.inference.streamed_request import StreamedRequest
 from core.waiting.deadlines import Deadlines
+from core.waiting.greenlet_mailbox import GreenletMailbox
 from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
 
 if TYPE_CHECKING:
@@ -71,10 +74,40 @@ class GeventBridge:
                 pending.cancel()
         return response
 
-    def submit(self, model: ServedModel, request: InferenceRequest, on_response: OnResponse) -> PendingRequest:
-        pending = PendingRequest(request, self._responses.callback(on_response), defer=self._departures.defer)
-        self._departures.put(_Departure(model, pending), model.handover)
+    def submit(
+        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
+    ) -> PendingRequest:
+        defer = None if is_slow else self._departures.defer
+        pending = PendingRequest(request, self._responses.callback(on_response), defer=defer)
+        if is_slow:
+            self._threads.submit(_submit, model, pending)
+        else:
+            self._departures.put(_Departure(model, pending), model.handover)
         return pending
+
+    def submit_streamed(
+        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
+    ) -> StreamedRequest:
+        defer = None if is_slow else self._departures.defer
+        pending = StreamedRequest(request, self._responses.callback(on_response), defer=defer)
+        if is_slow:
+            self._threads.submit(_submit, model, pending)
+        else:
+            self._departures.put(_Departure(model, pending), model.handover)
+        return pending
+
+    def stream(
+        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+    ) -> ResponseStream:
+        is_watched = client_gone is not None
+        mailbox: GreenletMailbox[InferenceResponse] = GreenletMailbox(self._waiters)
+        stream = ResponseStream(request, mailbox, client_gone, on_end=self._watch.remove if is_watched else None)
+        pending = StreamedRequest(request, stream.respond, defer=self._departures.defer)
+        stream.begin(pending)
+        self._departures.put(_Departure(model, pending), model.handover)
+        if is_watched:
+            self._watch.add(stream)
+        return stream
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(self._threads.submit(function, *args, **kwargs))
@@ -216,6 +249,15 @@ class _Departures:
         self._deferred.run()
 
 
+class _Watched(Protocol):
+    """It must be hashable. `since` is the number of the look before it began."""
+
+    since: int
+
+    def is_given_up(self) -> bool:
+        """Whether nobody wants a response any longer; it has been cancelled then. On the hub."""
+
+
 class _ClientWatch:
     """Cancels requests whose client has disconnected or must not wait any longer.
 
@@ -224,19 +266,19 @@ class _ClientWatch:
     """
 
     def __init__(self, hub: Any) -> None:
-        self._waiting: dict[_WaitingForResponse, None] = {}
+        self._waiting: dict[_Watched, None] = {}
         self._looks = 0
         self._running = False
         self._timer = hub.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
 
-    def add(self, waiting: _WaitingForResponse) -> None:
+    def add(self, waiting: _Watched) -> None:
         waiting.since = self._looks
         self._waiting[waiting] = None
         if not self._running:
             self._running = True
             self._timer.start(self._look)
 
-    def remove(self, waiting: _WaitingForResponse) -> None:
+    def remove(self, waiting: _Watched) -> None:
         self._waiting.pop(waiting, None)
 
     def _look(self) -> None:

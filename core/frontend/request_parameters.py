@@ -52,6 +52,13 @@ def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None
     request.parameters[key] = value
 
 
+def set_custom_parameter(request: InferenceRequest, key: str, value: Any) -> None:
+    """As `set_parameter`, for a JSON value of any type. Raises InvalidRequest unless a parameter can hold it."""
+    if not isinstance(value, str | int | float):
+        raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    set_parameter(request, key, value)
+
+
 def forward_header(request: InferenceRequest, name: str, value: str) -> None:
     """Make a request header a string parameter of the request, under the name received. Raises InvalidRequest."""
     if name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX):
@@ -89,6 +96,4 @@ def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> N
         raise InvalidRequest(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
         )
-    if not isinstance(value, str | int | float):
-        raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
-    set_parameter(request, key, value)
+    set_custom_parameter(request, key, value)

@@ -26,4 +26,7 @@ def unknown_region_of(kind: str, region: str) -> RegionNotFound:
 
 def change_refused() -> Unsupported:
     """The error for registering and unregistering a region."""
-    return Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+    return Unsupported(
+        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+        hint="that is Triton's text: here the option has no effect yet, so send tensors in the request",
+    )

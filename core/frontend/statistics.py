@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from core.observability.response_statistics import ResponseStatistics
 from core.observability.statistics import BatchStatistics, StatisticsSnapshot, VersionStatistics
 
 Duration = dict[str, int]
@@ -18,7 +19,7 @@ def model_statistics_json(versions: Iterable[VersionStatistics]) -> dict[str, An
 
 
 def _version(version: VersionStatistics) -> dict[str, Any]:
-    """The server has no response cache and counts neither responses by index nor memory: these stay zero and empty."""
+    """Only the memory of a model's own processes is known: that of the others stays empty."""
     statistics = version.statistics
     success = statistics.request_success
     return {
@@ -31,15 +32,15 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
             "success": _duration(success, statistics.request_ns),
             "fail": _duration(sum(statistics.request_failures.values()), statistics.failure_ns),
             "queue": _duration(success, statistics.queue_ns),
-            **_compute(success, statistics),
-            "cache_hit": _duration(0, 0),
-            "cache_miss": _duration(0, 0),
+            **_compute(statistics.executed_count, statistics),
+            "cache_hit": _duration(statistics.cache_hit_count, statistics.cache_hit_ns),
+            "cache_miss": _duration(statistics.cache_miss_count, statistics.cache_miss_ns),
         },
-        "response_stats": {},
+        "response_stats": {str(response.index): _response(response) for response in statistics.responses},
         "batch_stats": [
             {"batch_size": batch.batch_size, **_compute(batch.execution_count, batch)} for batch in statistics.batches
         ],
-        "memory_usage": [],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else [],
     }
 
 
@@ -48,6 +49,20 @@ def _compute(count: int, durations: StatisticsSnapshot | BatchStatistics) -> dic
         "compute_input": _duration(count, durations.compute_input_ns),
         "compute_infer": _duration(count, durations.compute_infer_ns),
         "compute_output": _duration(count, durations.compute_output_ns),
+    }
+
+
+def _response(response: ResponseStatistics) -> dict[str, Duration]:
+    """What a response takes after it was sent is not measured: `compute_output` only counts."""
+    success, fail, empty, cancelled = map(_duration, response.counts, response.durations_ns)
+    made = (success, fail, empty)
+    return {
+        "compute_infer": _duration(sum(each["count"] for each in made), sum(each["ns"] for each in made)),
+        "compute_output": _duration(success["count"], 0),
+        "success": success,
+        "fail": fail,
+        "empty_response": empty,
+        "cancel": cancelled,
     }
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import time
 
+from core.grpc.counted_stream import CountedStream
 from core.grpc.status import Status
 from core.inference.response import InferenceResponse
 
@@ -29,10 +30,20 @@ class AccessLog:
         return time.perf_counter_ns()
 
     def ended(
-        self, client: str, path: str, status: Status, began_ns: int, answer: InferenceResponse | None = None
+        self,
+        client: str,
+        path: str,
+        status: Status,
+        began_ns: int,
+        stream: CountedStream,
+        answer: InferenceResponse | None = None,
     ) -> None:
-        """Log a call. `answer` is the one response of an inference, if there is one."""
-        fields: dict[str, object] = {"duration_ms": round((time.perf_counter_ns() - began_ns) / 1_000_000, 3)}
+        """Log a call. `stream` has counted its bytes; `answer` is the one response of an inference, if there is one."""
+        fields: dict[str, object] = {
+            "duration_ms": round((time.perf_counter_ns() - began_ns) / 1_000_000, 3),
+            "received_bytes": stream.received,
+            "sent_bytes": stream.sent,
+        }
         if answer is not None:
             if answer.id:
                 fields["request_id"] = answer.id[:_LONGEST]

@@ -16,6 +16,7 @@ from core.frontend.request_body import Allocate
 from core.frontend.restricted_apis import GRPC, Restrictions
 from core.grpc.calls.refused_call import RefusedCall
 from core.grpc.compression import IDENTITY, response_encoding
+from core.grpc.counted_stream import CountedReceiver, CountedStream
 from core.grpc.front_end import GrpcFrontEnd, Spawn
 from core.grpc.header_sections import COMPRESSED
 from core.grpc.metadata import is_custom
@@ -66,12 +67,16 @@ class GrpcApplication:
     def open(self, stream: Stream, head: RequestHead) -> Receiver:
         if self._logs_calls:
             _log.log(_LEVEL, "gRPC request: %s", head.path)
+        counted = None
+        if self.front_end.access_log is not None:
+            stream = counted = CountedStream(stream)
         if head.error is not None or head.http_status:
             refused = RefusedCall(self.front_end, stream, head)
             refused.refuse()
             return refused
         assert head.method is not None
-        return head.method.make_call(self.front_end, stream, head)
+        call = head.method.make_call(self.front_end, stream, head)
+        return call if counted is None else CountedReceiver(counted, call)
 
     def begin_exit(self) -> None:
         """Refuse new requests on open streams. Calls that their clients have begun are answered."""

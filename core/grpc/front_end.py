@@ -18,7 +18,7 @@ from core.grpc.open_streams import OpenStreams, stopping
 from core.grpc.options import GrpcOptions
 from core.grpc.readiness_watch import ReadinessWatch
 from core.grpc.response_counts import ResponseCounts
-from core.grpc.stalled_messages import StalledMessages
+from core.grpc.unfinished_messages import UnfinishedMessages
 from core.inference.tensors import Buffer
 from core.waiting.deadlines import Deadlines
 
@@ -59,7 +59,7 @@ class GrpcFrontEnd:
         self.deadlines: Deadlines = bridge.deadlines
         self.counts = ResponseCounts(methods, self.deadlines)
         self.access_log = AccessLog(logs_probes=options.log_probes) if options.log_access else None
-        self.stalled = StalledMessages(self.deadlines)
+        self.unfinished = UnfinishedMessages(self.deadlines, options.max_unfinished_size)
         self.readiness = ReadinessWatch(engine, self.deadlines)
         self.streams = OpenStreams(self.deadlines)
         self.compression = LEVELS[options.compression_level]

@@ -12,6 +12,7 @@ from core.grpc.calls.stream_infer_call import StreamInferCall
 from core.grpc.calls.watch_call import WatchCall
 from core.grpc.methods import Method, Rpc
 from core.grpc.rpcs import disabled, health, metadata, repository
+from core.grpc.rpcs.log_settings import log_settings
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -40,7 +41,7 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("CudaSharedMemoryRegister", "shared-memory", disabled.shared_memory_change),
         _waiting("CudaSharedMemoryUnregister", "shared-memory", disabled.shared_memory_change),
         _waiting("TraceSetting", "trace", disabled.trace_setting),
-        _waiting("LogSettings", "logging", disabled.log_settings),
+        _waiting("LogSettings", "logging", log_settings),
         Method(HEALTH, "Check", "health", RpcCall, health.check),
         Method(HEALTH, "Watch", "health", WatchCall),
         *(

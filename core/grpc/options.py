@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
-from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.frontend.fixed_settings import TRACE_OFF
 from core.frontend.header_pattern import header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 from core.grpc.compression import LEVELS
@@ -20,23 +20,24 @@ LARGEST_MESSAGE = 2147483647
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcOptions:
-    """`max_message_size` is in bytes, of one message without its prefix. `header_forward_pattern` matches a part of a
+    """`max_message_size` is in bytes, of one message without its prefix; `max_unfinished_size` is the limit of
+    UnfinishedMessages. `header_forward_pattern` matches a part of a
     metadata name, ignoring case; empty forwards nothing. `compression_level` is one of `LEVELS`. `reflection` tells
     clients the services and their messages. `stream_requests` is how many requests of one stream may be in flight: a
-    client that sends more waits. `trace_settings` and `log_settings` are shown as they are. `log_calls` logs a line for
+    client that sends more waits. `trace_settings` are shown as they are. `log_calls` logs a line for
     each call as it begins, `log_access` one after its end; health calls only with `log_probes`.
 
     Raises ConfigInvalid.
     """
 
     max_message_size: int = LARGEST_MESSAGE
+    max_unfinished_size: int = 512 << 20
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
     compression_level: str = "none"
     reflection: bool = True
     stream_requests: int = 1024
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
-    log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
     log_calls: bool = False
     log_access: bool = False
     log_probes: bool = False

@@ -50,6 +50,9 @@ class Receiver(Protocol):
     def cancel(self) -> None:
         """The client has reset the stream, or the connection has ended. Nothing can be sent any more."""
 
+    def moved(self) -> None:
+        """Some of what had to wait is on its way, and some is not."""
+
     def drained(self) -> None:
         """All that `Stream.send` was given is on its way, after some of it had to wait."""
 

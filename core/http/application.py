@@ -1,7 +1,7 @@
 """The v2 protocol as a WSGI application.
 
-Infer requests take the short way: `__call__` knows their path and calls the view itself. All other routes, and every
-infer request that is not a POST, go through Flask. Both ways end in `V2Application.answer`.
+Infer and generate requests take the short way: `__call__` knows their path and calls the view itself. All other routes,
+and every request that is not a POST, go through Flask. Both ways end in `V2Application.answer`.
 Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
 
@@ -32,10 +32,11 @@ from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
 from core.http.response_counts import ResponseCollector, ResponseCounts
 from core.http.route_map import url_map
-from core.http.routes import INFER, ROUTES, Route
+from core.http.routes import INFERENCE, ROUTES, Route
 from core.memo import Memo
 
-_INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+_INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
+_INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
 # The group of the routes that only probes ask for.
@@ -55,8 +56,7 @@ class V2Application(HttpFrontEnd, Flask):
     * `routes`: the route table.
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `hint_in_body`: whether the body of an error has its hint, too.
-    * `infer_path(path)`: the paths of infer requests. A pure function: its results are remembered.
-    * `status_of(error)`: the status of an error.
+    * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `responses` counts its answers. Another object may take its place before the first request.
     """
@@ -85,13 +85,9 @@ class V2Application(HttpFrontEnd, Flask):
     # --- the hooks ---------------------------------------------------------------------------------------------------
 
     def infer_path(self, path: str) -> InferPath | None:
-        """The route of a POST to `path`, and the arguments of its view, if it is an infer request; else None."""
+        """The route of a POST to `path`, and the arguments of its view, if it is one of inference; else None."""
         found = _INFER_PATH.fullmatch(path)
-        return (INFER, {"model": found[1], "version": found[2] or ""}) if found else None
-
-    def status_of(self, error: Exception) -> int:
-        """The status for `error`, which may be of any class."""
-        return errors.status_of(error)
+        return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

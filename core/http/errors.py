@@ -24,6 +24,7 @@ from werkzeug.exceptions import HTTPException
 
 from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported
 from core.frontend.restricted_apis import ApiRestricted
+from core.http.generate.events import EVENT_STREAM, event
 from core.http.reply import Environ, Headers, Reply, text_reply
 from core.http.request_path import request_path
 
@@ -31,6 +32,8 @@ HINT_HEADER = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
 # The infer view stores the request's id under this key as soon as it knows it.
 REQUEST_ID_KEY = "trident.request_id"
+# A view of events stores true under this key before it raises an error that is to be an event.
+AS_EVENT_KEY = "trident.as_event"
 
 STATUS_OF_CODE: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN: 400,
@@ -113,12 +116,19 @@ def error_reply(error: Exception, status: int, mime: str, environ: Environ, *, h
     """A reply with the body `{"error": message}`, and the hint and the request's id in headers.
 
     With `hint_in_body` the body of an error that has a hint is `{"error": message, "hint": hint}`: clients like
-    `tritonclient` show no headers.
+    `tritonclient` show no headers. An error that is an event has no hint in it.
     """
+    if AS_EVENT_KEY in environ:
+        return text_reply(status, error_event(error), EVENT_STREAM, _extra_headers(error, environ))
     document = {"error": _valid(message_of(error))}
     if hint_in_body and isinstance(error, ServerError) and error.hint:
         document["hint"] = _valid(error.hint[:_LONGEST_HEADER])
     return text_reply(status, orjson.dumps(document), mime, _extra_headers(error, environ))
+
+
+def error_event(error: Exception) -> bytes:
+    """The event `{"error": message}` of a stream of events."""
+    return event(orjson.dumps({"error": _valid(message_of(error))}))
 
 
 def _valid(text: str) -> str:

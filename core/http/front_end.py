@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
+from core.http import errors
 from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers
 from core.http.server_timing import SERVER_TIMING, server_timing
@@ -24,6 +25,7 @@ class HttpFrontEnd:
     * `adopt_headers(environ, request)`: what headers add to an infer request.
     * `parameter_headers(parameters)`: what the parameters of an infer response add to its headers.
     * `add_timing(times, headers)`: what the times of an infer response add to its headers.
+    * `status_of(error)`: the status of an error.
     """
 
     binary_mime = "application/octet-stream"
@@ -56,3 +58,7 @@ class HttpFrontEnd:
     def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
         """Add the times of a response to its `headers`."""
         headers.append((SERVER_TIMING, server_timing(times)))
+
+    def status_of(self, error: Exception) -> int:
+        """The status for `error`, which may be of any class."""
+        return errors.status_of(error)

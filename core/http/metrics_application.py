@@ -5,6 +5,7 @@ Source: docs/spec/http.md section 2, last paragraph.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from core.http.access_note import PROBE_KEY
@@ -21,7 +22,7 @@ class MetricsApplication:
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
-    def __call__(self, environ: Environ, start_response: Any) -> list[bytes]:
+    def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         environ[PROBE_KEY] = True
         reply = self._answer(environ)
         start_response(STATUS_LINES[reply.status], reply.headers)

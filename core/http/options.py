@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.frontend.fixed_settings import TRACE_OFF
 from core.frontend.header_pattern import header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 
@@ -18,7 +18,7 @@ from core.frontend.restricted_apis import RestrictedApi
 class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
     forwards no header. `response_timing`: answers carry the times that the engine notes.
-    `trace_settings` and `log_settings` are shown as they are.
+    `trace_settings` are shown as they are.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -28,7 +28,6 @@ class HttpOptions:
     restricted: tuple[RestrictedApi, ...] = ()
     response_timing: bool = False
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
-    log_settings: Mapping[str, object] = field(default_factory=lambda: LOG_DEFAULT)
     header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:

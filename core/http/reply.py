@@ -1,13 +1,15 @@
 """A reply: status, headers and the parts of a body, which are sent one after the other without joining them.
 
+The parts of a stream are made while it is sent, each of them when the client has taken those before.
+
 Views return replies; only `send` turns one into a WSGI response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -30,12 +32,25 @@ CLIENT_GONE_KEY = "trident.client_gone"
 STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
+class Parts(Protocol):
+    """A generator, or what is like one also before its first part: each part is sent at once, and `close` is called
+    after the last one, and when the client has gone before."""
+
+    def __iter__(self) -> Iterator[Buffer]: ...
+
+    def __next__(self) -> Buffer: ...
+
+    def close(self) -> None: ...
+
+
 class Reply:
-    """`headers` are complete, Content-Length included. A memoryview in `body` is one-dimensional and of bytes."""
+    """`headers` are complete, Content-Length included unless the body is a stream. A memoryview in `body` is
+    one-dimensional and of bytes.
+    """
 
     __slots__ = ("body", "headers", "status")
 
-    def __init__(self, status: int, headers: Headers, body: list[Buffer]) -> None:
+    def __init__(self, status: int, headers: Headers, body: list[Buffer] | Parts) -> None:
         self.status = status
         self.headers = headers
         self.body = body
@@ -55,12 +70,44 @@ def empty_reply(mime: str, status: int = 200) -> Reply:
     return text_reply(status, b"", mime)
 
 
-def plain_parts(reply: Reply) -> list[bytes]:
+def body_size(reply: Reply) -> int:
+    """The bytes of the body; 0 for a stream."""
+    return sum(map(len, reply.body)) if isinstance(reply.body, list) else 0
+
+
+def plain_parts(reply: Reply) -> list[bytes] | _PlainParts:
     """The body as WSGI has it, as `bytes`; copies every other kind of buffer."""
-    return [part if type(part) is bytes else bytes(part) for part in reply.body]
+    body = reply.body
+    return [_plain(part) for part in body] if isinstance(body, list) else _PlainParts(body)
+
+
+class _PlainParts:
+    """The parts of a stream as `bytes`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return _plain(next(self._parts))
+
+    def close(self) -> None:
+        self._parts.close()
+
+
+def _plain(part: Buffer) -> bytes:
+    return part if type(part) is bytes else bytes(part)
 
 
 def send(reply: Reply, environ: Environ, start_response: Any) -> Iterable[Buffer]:
-    """Start the response and return its body: as buffers for our worker, which sends them with one `sendmsg`."""
+    """Start the response and return its body: as buffers for our worker, which sends a list with one `sendmsg`."""
     start_response(STATUS_LINES[reply.status], reply.headers)
-    return reply.body if BODY_KEY in environ else plain_parts(reply)
+    if BODY_KEY not in environ:
+        return plain_parts(reply)
+    if not isinstance(reply.body, list):
+        # The request's body may lie in shared memory, and a stream may last.
+        for key in (BODY_KEY, "wsgi.input"):
+            environ.pop(key, None)
+    return reply.body

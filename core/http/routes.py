@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from core.http.reply import JSON, TEXT, Reply
 from core.http.views import disabled, health, metadata
 from core.http.views import repository as repository_routes
+from core.http.views.generate import generate, generate_stream
 from core.http.views.infer import infer
+from core.http.views.log_settings import log_settings
 
 View = Callable[..., Reply]
 
@@ -61,10 +63,13 @@ def of_memory(action: str) -> tuple[str, ...]:
 
 
 INFER = Route("infer", of_model("/infer"), "inference", POST, infer, refusal_mime=TEXT)
+GENERATE = Route("generate", of_model("/generate"), "inference", POST, generate)
+GENERATE_STREAM = Route("generate_stream", of_model("/generate_stream"), "inference", POST, generate_stream)
+# A request to one of these runs a model.
+INFERENCE = (INFER, GENERATE, GENERATE_STREAM)
 
 ROUTES: tuple[Route, ...] = (
-    INFER,
-    Route("generate", of_model("/generate") + of_model("/generate_stream"), "inference", POST, disabled.generate),
+    *INFERENCE,
     Route("live", ("/v2/health/live",), "health", GET, health.live, TEXT, TEXT),
     Route("ready", ("/v2/health/ready",), "health", GET, health.ready, TEXT, TEXT),
     Route("model_ready", of_model("/ready"), "health", GET, health.model_ready, TEXT, TEXT),
@@ -80,5 +85,5 @@ ROUTES: tuple[Route, ...] = (
     Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, disabled.shared_memory_change),
     Route("trace", ("/v2/trace/setting",), "trace", BOTH, disabled.trace_setting),
     Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, disabled.trace_setting),
-    Route("logging", ("/v2/logging",), "logging", BOTH, disabled.logging_setting),
+    Route("logging", ("/v2/logging",), "logging", BOTH, log_settings),
 )

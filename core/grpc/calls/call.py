@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.grpc.compression import deflate, inflate
+from core.grpc.counted_stream import CountedStream
 from core.grpc.header_sections import OK, ONLY_OK, error_trailers
 from core.grpc.message_reader import PREFIX, Message, MessageReader
 from core.grpc.status import GrpcError, Status, log_error, status_of
@@ -45,7 +46,7 @@ class Call:
     * `on_message(message)`: the next message of the client.
     * `on_end()`: the client has sent all its messages.
     * `on_cancel()`: nobody wants answers any more; whatever still runs for this call is cancelled, once.
-    * `drained()`: as in Receiver.
+    * `moved()` and `drained()`: as in Receiver.
 
     `ended`: the client has its status, or has gone. `busy` counts what still runs for the call: its place at the server
     is free when it is 0, too. `started`: a header section was sent. `response` is what the access log tells of an
@@ -110,8 +111,10 @@ class Call:
         if self._reader is None or self.ended:
             return
         message = self._reader.filled(size)
-        if message is not None:
-            self.front_end.stalled.remove(self)
+        if message is None:
+            self.front_end.unfinished.grew(self)
+        else:
+            self.front_end.unfinished.remove(self)
             self._receive(message)
 
     def take(self, content: Buffer) -> None:
@@ -133,9 +136,9 @@ class Call:
         try:
             messages = reader.take(content)
             if reader.is_between:
-                self.front_end.stalled.remove(self)
+                self.front_end.unfinished.remove(self)
             else:
-                self.front_end.stalled.add(self)
+                self.front_end.unfinished.grew(self)
             for message in messages:
                 self._receive(message)
         except GrpcError as error:
@@ -155,6 +158,17 @@ class Call:
         """Nothing more of a message has arrived for a long time."""
         self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not received in time"))
 
+    def crowd_out(self) -> None:
+        """Others need the memory of an unfinished message."""
+        limit = self.front_end.options.max_unfinished_size
+        self.fail(
+            GrpcError(
+                Status.RESOURCE_EXHAUSTED,
+                f"Too many large messages are being received: they have more than {limit} bytes together",
+                hint="send fewer large messages at once",
+            )
+        )
+
     def leave_shared(self) -> None:
         if self._reader is not None:
             self._reader.leave_shared()
@@ -171,6 +185,9 @@ class Call:
         if not self.ended:
             self._end(Status.CANCELLED)
             self.on_cancel()
+
+    def moved(self) -> None:
+        """Nothing waits for it."""
 
     def drained(self) -> None:
         """Nothing waits for it."""
@@ -280,7 +297,7 @@ class Call:
         self.ended = True
         if self._reader is not None:
             self._reader = None
-            self.front_end.stalled.remove(self)
+            self.front_end.unfinished.remove(self)
         if self._tick:
             self.front_end.deadlines.remove(self._tick, self)
         self.front_end.counts.count(self.head.method, status)
@@ -290,10 +307,11 @@ class Call:
             self._release()
 
     def _log_access(self, status: Status) -> None:
-        log, head = self.front_end.access_log, self.head
+        log, head, stream = self.front_end.access_log, self.head, self._stream
         is_probe = head.method is not None and head.method.group == "health"
         if log is not None and (log.logs_probes or not is_probe):
-            log.ended(self._client, head.path, status, self._began_ns, self.response)
+            assert isinstance(stream, CountedStream)
+            log.ended(self._client, head.path, status, self._began_ns, stream, self.response)
         self.response = None
 
     def _release(self) -> None:

@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 
 class InferCall(UnaryCall):
-    __slots__ = ("_decoded", "_pending", "_responses")
+    __slots__ = ("_decoded", "_is_slow", "_pending", "_responses")
 
     def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._decoded: DecodedRequest | None = None
+        # Many strings, which are packed and unpacked on other threads.
+        self._is_slow = False
         self._pending: PendingRequest | None = None
         self._responses: SingleResponse | None = None
 
     def serve(self, message: Buffer) -> None:
         try:
-            self._submit(self.front_end.decode(message, self.head.forwarded))
+            self._submit(self.front_end.decode(message, self.head.forwarded), len(message))
         except ModelNotAtHand:
             self.busy += 1
             self.front_end.spawn(self._serve_elsewhere, message)
@@ -46,16 +48,18 @@ class InferCall(UnaryCall):
         try:
             decoded = self.front_end.decode_waiting(message, self.head.forwarded)
             if not self.ended:
-                self._submit(decoded)
+                self._submit(decoded, len(message))
         except Exception as error:  # the same boundary
             self.fail(error)
         finally:
             self.free()
 
-    def _submit(self, decoded: DecodedRequest) -> None:
+    def _submit(self, decoded: DecodedRequest, size: int) -> None:
         self._decoded = decoded
         self.busy += 1
-        pending = self.front_end.bridge.submit(decoded.model, decoded.request, self._respond)
+        request = decoded.request
+        self._is_slow = size >= LARGE and request.may_be_passed
+        pending = self.front_end.bridge.submit(decoded.model, request, self._respond, is_slow=self._is_slow)
         if self._decoded is not None:  # it has not been answered yet
             self._pending = pending
 
@@ -76,6 +80,9 @@ class InferCall(UnaryCall):
                 self.response = response
             if response.error is not None:
                 self.fail(response.error, response.id)
+            elif self._is_slow:
+                self.busy += 1
+                self.front_end.spawn(self._answer_elsewhere, response, decoded)
             else:
                 self._answer(response, decoded)
         self.free()
@@ -92,6 +99,19 @@ class InferCall(UnaryCall):
                 self.front_end.spawn(self._answer_deflated, parts, size)
         except Exception as error:  # the request boundary, of responses
             self.fail(error, response.id)
+
+    def _answer_elsewhere(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        try:
+            run = self.front_end.bridge.run
+            encoded = run(encode_response, response, decoded.plan, decoded.model.spec)
+            if self.head.response_encoding is IDENTITY:
+                self.reply(*encoded)
+            elif not self.ended:
+                self.reply(*run(self.deflate, *encoded))
+        except Exception as error:  # the same boundary
+            self.fail(error, response.id)
+        finally:
+            self.free()
 
     def _answer_deflated(self, parts: list[Buffer], size: int) -> None:
         try:

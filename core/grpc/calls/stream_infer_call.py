@@ -6,12 +6,13 @@ Source: docs/spec/grpc.md section 4.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from core.engine.model_lookup import ModelNotAtHand
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, ServerError, Unsupported
 from core.frontend.bridge import SingleResponse
-from core.grpc.calls.call import LARGE, MOST_INFLATED, Call
+from core.grpc.calls.call import LARGE, MOST_INFLATED, PLAIN, Call
 from core.grpc.codec.infer_request import DecodedRequest, request_id
 from core.grpc.codec.infer_response import (
     Encoded,
@@ -22,12 +23,13 @@ from core.grpc.codec.infer_response import (
 )
 from core.grpc.compression import IDENTITY
 from core.grpc.errors import MalformedMessage
-from core.grpc.message_reader import Message
+from core.grpc.message_reader import PREFIX, Message
 from core.grpc.open_streams import stopping
 from core.grpc.status import GrpcError, Status, log_error, message_of, status_of
 from core.grpc.transport import Stream
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -45,10 +47,22 @@ class _Turn:
     """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn,
     `failure` an error that ends the whole call when it is its turn.
 
-    `size` is the request's size in bytes. A request that was refused has no `decoded`.
+    `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
+    submitted and after its last response; `taken` responses left before it was set.
     """
 
-    __slots__ = ("_call", "_responses", "decoded", "failure", "is_over", "pending", "ready", "size")
+    __slots__ = (
+        "_call",
+        "_responses",
+        "decoded",
+        "failure",
+        "is_decoupled",
+        "is_over",
+        "pending",
+        "ready",
+        "size",
+        "taken",
+    )
 
     def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
         self._call = call
@@ -58,16 +72,16 @@ class _Turn:
         self.failure: Exception | None = None
         self.is_over = False
         self.size = size
-        self._responses = SingleResponse()
-
-    @property
-    def is_decoupled(self) -> bool:
-        return self.decoded is not None and self.decoded.model.spec.decoupled
+        self.taken = 0
+        self.is_decoupled = decoded is not None and decoded.model.spec.decoupled
+        self._responses: SingleResponse | None = None
 
     def respond(self, response: InferenceResponse) -> None:
         """Take a response of the model. On the hub."""
         answer: InferenceResponse | None = response
-        if not self.is_decoupled:
+        if not self.is_decoupled and not (response.final and self._responses is None):
+            if self._responses is None:
+                self._responses = SingleResponse()
             answer = self._responses.gather(response)
         if response.final:
             self.is_over = True
@@ -76,16 +90,39 @@ class _Turn:
         if answer is not None:
             self._call.answer(self, answer)
 
+    def begin(self, pending: PendingRequest) -> None:
+        """The request is submitted, and may have been answered already."""
+        if not self.is_over:
+            self.pending = pending
+            if self.taken:
+                self.take(self.taken)
+
+    def take(self, count: int = 1) -> None:
+        """So many responses of a decoupled model have left: it may send as much again."""
+        pending = self.pending
+        if isinstance(pending, StreamedRequest):
+            pending.take(count)
+        elif pending is None:
+            self.taken += count
+
     def cancel(self) -> None:
         if self.pending is not None:
             self.pending.cancel()
+
+
+class _Leaving(NamedTuple):
+    """A response of a decoupled model that has left when the stream has sent `end` bytes."""
+
+    end: int
+    turn: _Turn
 
 
 class StreamInferCall(Call):
     """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
     decoupled ones as they answer.
 
-    The client is read no further while it has too many requests in flight or too many answers to take.
+    The client is read no further while it has too many requests in flight or too many answers to take. A decoupled
+    model is told when its responses have left for the socket, so that it waits for a client that reads slowly.
     """
 
     __slots__ = (
@@ -98,7 +135,9 @@ class StreamInferCall(Call):
         "_is_leaving",
         "_is_paused",
         "_is_waiting",
+        "_leaving",
         "_outbox",
+        "_sent",
         "_turns",
     )
 
@@ -109,7 +148,9 @@ class StreamInferCall(Call):
         self._turns: deque[_Turn] = deque()
         self._in_flight: dict[_Turn, None] = {}
         # What has to be compressed before it is sent.
-        self._outbox: deque[Encoded] = deque()
+        self._outbox: deque[tuple[_Turn | None, Encoded]] = deque()
+        self._leaving: deque[_Leaving] = deque()
+        self._sent = 0
         self._failure: Exception | None = None
         self._held = 0
         self._has_ended = False
@@ -136,8 +177,18 @@ class StreamInferCall(Call):
         self._has_ended = True
         self._finish_if_done()
 
+    def moved(self) -> None:
+        self._take_left()
+
     def drained(self) -> None:
+        self._take_left()
         self._pump()
+
+    def _take_left(self) -> None:
+        """Tell the models of the responses that have left."""
+        leaving, left = self._leaving, self._sent - self.unsent
+        while leaving and leaving[0].end <= left:
+            leaving.popleft().turn.take()
 
     def _is_full(self) -> bool:
         return (
@@ -214,9 +265,10 @@ class StreamInferCall(Call):
         if not turn.is_decoupled:
             self._turns.append(turn)
         self.busy += 1
-        pending = self.front_end.bridge.submit(decoded.model, decoded.request, turn.respond)
-        if not turn.is_over:
-            turn.pending = pending
+        bridge = self.front_end.bridge
+        submit = bridge.submit_streamed if turn.is_decoupled else bridge.submit
+        is_slow = size >= LARGE and decoded.request.may_be_passed
+        turn.begin(submit(decoded.model, decoded.request, turn.respond, is_slow=is_slow))
 
     def _refuse(self, error: Exception, message: Buffer) -> None:
         """Answer a request that was not submitted."""
@@ -248,7 +300,7 @@ class StreamInferCall(Call):
                 self._settle(turn, encoded)
         if turn.is_over:
             self.free()
-        if not self.ended:
+        if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):
             self._pump()
 
     def _encoded(self, turn: _Turn, response: InferenceResponse) -> Encoded | None:
@@ -290,14 +342,18 @@ class StreamInferCall(Call):
         """Send a message for `turn`, or keep it until those before it are answered. None: there is no message."""
         if turn.is_decoupled:
             if encoded is not None:
-                self._write(encoded)
+                self._write(encoded, turn)
             elif turn.failure is not None:
                 self._end_with(turn.failure)
+            return
+        turns = self._turns
+        if encoded is not None and len(turns) == 1 and turns[0] is turn:
+            turns.clear()
+            self._write(encoded)
             return
         turn.ready = encoded
         if encoded is not None:
             self._held += encoded[1]
-        turns = self._turns
         while turns and turns[0].is_over:
             first = turns.popleft()
             if first.ready is not None:
@@ -314,30 +370,39 @@ class StreamInferCall(Call):
         else:
             self.fail(failure)
 
-    def _write(self, encoded: Encoded) -> None:
+    def _write(self, encoded: Encoded, turn: _Turn | None = None) -> None:
+        """`turn` is that of a decoupled model."""
         if self.head.response_encoding is IDENTITY:
-            self.send(*encoded)
+            self._send(turn, *encoded)
         else:
-            self._outbox.append(encoded)
+            self._outbox.append((turn, encoded))
             self._write_deflated()
+
+    def _send(self, turn: _Turn | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+        self._sent += size + PREFIX
+        if turn is not None:
+            self._leaving.append(_Leaving(self._sent, turn))
+        self.send(parts, size, flag)
+        if turn is not None:
+            self._take_left()
 
     def _write_deflated(self) -> None:
         while self._outbox and not self._is_deflating:
-            parts, size = self._outbox.popleft()
+            turn, (parts, size) = self._outbox.popleft()
             if size < LARGE:
-                self.send(*self.deflate(parts, size))
+                self._send(turn, *self.deflate(parts, size))
             else:
                 # Those behind it wait with it.
                 self._is_deflating = True
                 self.busy += 1
-                self.front_end.spawn(self._deflate_elsewhere, parts, size)
+                self.front_end.spawn(self._deflate_elsewhere, turn, parts, size)
         if self._failure is not None and not self._is_deflating:
             self.fail(self._failure)
 
-    def _deflate_elsewhere(self, parts: list[Buffer], size: int) -> None:
+    def _deflate_elsewhere(self, turn: _Turn | None, parts: list[Buffer], size: int) -> None:
         try:
             if not self.ended:
-                self.send(*self.front_end.bridge.run(self.deflate, parts, size))
+                self._send(turn, *self.front_end.bridge.run(self.deflate, parts, size))
         except Exception as error:  # the request boundary, of responses
             self.fail(error)
         finally:
@@ -370,5 +435,6 @@ class StreamInferCall(Call):
         self._inbox.clear()
         self._turns.clear()
         self._outbox.clear()
+        self._leaving.clear()
         for turn in list(self._in_flight):
             turn.cancel()

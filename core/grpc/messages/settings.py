@@ -26,9 +26,11 @@ def read_trace_call(content: Buffer) -> TraceCall:
     return TraceCall(message.model_name, bool(message.settings))
 
 
-def read_log_call(content: Buffer) -> bool:
-    """Whether a LogSettingsRequest changes settings. Raises MalformedMessage."""
-    return bool(message_of("LogSettingsRequest", content).settings)
+def read_log_call(content: Buffer) -> dict[str, object]:
+    """The settings of a LogSettingsRequest that have a value, a flag, a number or a text. Raises MalformedMessage."""
+    settings = message_of("LogSettingsRequest", content).settings
+    kinds = {name: value.WhichOneof("parameter_choice") for name, value in settings.items()}
+    return {name: getattr(settings[name], kind) for name, kind in kinds.items() if kind is not None}
 
 
 def trace_message(settings: Mapping[str, object]) -> bytes:

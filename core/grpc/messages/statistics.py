@@ -12,7 +12,7 @@ from core.frontend.statistics import Duration, model_statistics_json
 from core.grpc.messages.wire import integer_field, length_field, string_field
 from core.observability.statistics import VersionStatistics
 
-# The fields of InferStatistics and InferBatchStatistics by their names in JSON.
+# The fields of InferStatistics, InferBatchStatistics and InferResponseStatistics by their names in JSON.
 _INFER = {
     "success": 1,
     "fail": 2,
@@ -24,6 +24,7 @@ _INFER = {
     "cache_miss": 8,
 }
 _BATCH = {"compute_input": 2, "compute_infer": 3, "compute_output": 4}
+_RESPONSE = {"compute_infer": 1, "compute_output": 2, "success": 3, "fail": 4, "empty_response": 5, "cancel": 6}
 
 
 def model_statistics_message(versions: Iterable[VersionStatistics]) -> bytes:
@@ -42,6 +43,11 @@ def _version(version: Mapping[str, Any]) -> bytes:
     ]
     for batch in version["batch_stats"]:
         fields.append(length_field(7, integer_field(1, batch["batch_size"]) + _durations(batch, _BATCH)))
+    for memory in version["memory_usage"]:
+        usage = string_field(1, memory["type"]) + integer_field(2, memory["id"]) + integer_field(3, memory["byte_size"])
+        fields.append(length_field(8, usage))
+    for index, response in version["response_stats"].items():
+        fields.append(length_field(9, string_field(1, index) + length_field(2, _durations(response, _RESPONSE))))
     return b"".join(fields)
 
 

@@ -1,7 +1,7 @@
 """Disabled features: reads are answered as by a Triton with the feature off, changes are refused.
 
-Source: docs/spec/grpc.md section 5, docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md sections 1
-and 5.
+Source: docs/spec/grpc.md section 5, docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md section
+1.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import ModelNotFound
-from core.frontend.fixed_settings import log_change_refused, trace_change_refused
+from core.frontend.fixed_settings import trace_change_refused
 from core.frontend.shared_memory import change_refused, unknown_region_of
-from core.grpc.messages.settings import log_message, read_log_call, read_trace_call, trace_message
+from core.grpc.messages.settings import read_trace_call, trace_message
 from core.grpc.messages.shared_memory import NO_REGIONS, read_status_call
 
 if TYPE_CHECKING:
@@ -39,13 +39,6 @@ def trace_setting(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     if call.changes:
         raise trace_change_refused()
     return trace_message(front_end.options.trace_settings)
-
-
-def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The settings given at start."""
-    if read_log_call(message):
-        raise log_change_refused()
-    return log_message(front_end.options.log_settings)
 
 
 def _status(kind: str, message: Buffer) -> bytes:

@@ -26,7 +26,7 @@ from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instan
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.v2.response_codec import ResponsePlan
 from core.http.views.infer import finish, off_hub, prepare, run
-from core.http.views.long_text import decode, has_many_strings, is_long, slicing_of
+from core.http.views.long_text import decode, is_long, slicing_of
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -94,14 +94,26 @@ def infer_payload(
     Every request is a copy of `pattern`, which has no inputs.
     """
     pattern = pattern or InferenceRequest(model.spec.name, [])
+    if payload_request(application, environ, model.spec, payload, pattern):
+        response = run(application, environ, model, pattern, is_slow=pattern.has_many_strings)
+        return off_hub(application, _unpacked_size(response), result_of, [response], payload)
+    return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
+
+
+def payload_request(
+    application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
+) -> bool:
+    """Complete `pattern` with the parameters and headers, and with the inputs of `payload` if they fit into one batch.
+
+    Returns whether they do. Raises InvalidRequest.
+    """
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
     prepare(application, environ, pattern)
-    if _is_one_request(payload, model.spec):
-        (pattern.inputs,) = split_instances(payload, model.spec)
-        response = run(application, environ, model, pattern, is_slow=has_many_strings(pattern))
-        return off_hub(application, _unpacked_size(response), result_of, [response], payload)
-    return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
+    if not _is_one_request(payload, spec):
+        return False
+    (pattern.inputs,) = split_instances(payload, spec)
+    return True
 
 
 def infer_converted(
@@ -112,7 +124,7 @@ def infer_converted(
     request, plan = decode(application, environ, body, None, version, spec)
     check_convertible(request, spec, media_type)
     prepare(application, environ, request)
-    response = run(application, environ, model, request, is_slow=has_many_strings(request))
+    response = run(application, environ, model, request, is_slow=request.has_many_strings)
     return off_hub(application, _unpacked_size(response), converted, request, response, plan, spec)
 
 
@@ -148,13 +160,13 @@ def payload_reply(
 ) -> Reply:
     """The reply with the outputs as `media_type`; `form` is the form of the request if that was JSON."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
-    content = off_hub(application, size, content_of, result.columns, media_type, form)
+    content: list[Buffer] = [*off_hub(application, size, content_of, result.columns, media_type, form)]
     headers = [("Content-Type", media_type)]
-    return finish(application, environ, [content], headers, result.parameters, result.times)
+    return finish(application, environ, content, headers, result.parameters, result.times)
 
 
-def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
-    """The body of the reply that `payload_reply` makes."""
+def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> list[bytes]:
+    """The parts of the body of the reply that `payload_reply` makes."""
     if media_type in JSON.media_types:
         return encode_json(columns, form)
     return encoder_of(media_type)(columns)

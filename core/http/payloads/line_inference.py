@@ -124,8 +124,8 @@ class _Lines:
         request, plan = decode_request(line, None, _LATEST, spec, self._limit, self._slicing_for(line))
         check_convertible(request, spec, media_type)
         prepare(self._application, self._environ, request)
-        return [request], lambda responses: content_of(
-            converted(request, responses[0], plan, spec).columns, media_type, None
+        return [request], lambda responses: b"".join(
+            content_of(converted(request, responses[0], plan, spec).columns, media_type, None)
         )
 
     def _slicing_for(self, line: bytes) -> Slicing | None:
@@ -139,8 +139,8 @@ class _Lines:
         if payload.parameters:
             read_parameters(payload.parameters, pattern)
         prepare(self._application, self._environ, pattern)
-        return list(requests_of(payload, self._spec, pattern)), lambda responses: content_of(
-            result_of(responses, payload).columns, media_type, payload.form
+        return list(requests_of(payload, self._spec, pattern)), lambda responses: b"".join(
+            content_of(result_of(responses, payload).columns, media_type, payload.form)
         )
 
 

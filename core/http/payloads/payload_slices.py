@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-import numpy as np
-
 from core.errors import InvalidRequest
 from core.http.payloads.payload import DecodedPayload
+from core.http.slices.joined_array import joined_array
 
 # The payload of a slice, and the form of its rows, in which all rows of a body must agree; None: decode the whole body.
 DecodedSlice = tuple[DecodedPayload, Hashable] | None
@@ -48,5 +47,5 @@ def _joined(parts: list[DecodedPayload]) -> DecodedPayload | None:
     first = parts[0]
     if first.count is None:
         return None
-    arrays = {name: np.concatenate([part.arrays[name] for part in parts]) for name in first.arrays}
+    arrays = {name: joined_array([part.arrays[name] for part in parts]) for name in first.arrays}
     return DecodedPayload(arrays=arrays, count=sum(part.count or 0 for part in parts), stacked=first.stacked)

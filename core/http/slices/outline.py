@@ -25,9 +25,13 @@ _MOST_ARRAYS = 64
 
 
 class Outline:
-    """`document` is the parsed JSON with a mark in the place of each of the long `arrays`, which `take` exchanges."""
+    """`document` is the parsed JSON with a mark in the place of each of the long `arrays`, which `take` exchanges.
 
-    def __init__(self, document: Any, arrays: list[SlicedArray]) -> None:
+    `text` is the text of the document.
+    """
+
+    def __init__(self, text: bytes, document: Any, arrays: list[SlicedArray]) -> None:
+        self.text = text
         self.document = document
         self.arrays = arrays
         self._untaken = dict(enumerate(arrays))
@@ -73,7 +77,8 @@ def outline_of(
     parts.append(text[copied:])
     if not arrays or sum(map(len, parts)) > _LARGEST:
         return None
+    outlined = b"".join(parts)
     try:
-        return Outline(orjson.loads(b"".join(parts)), arrays)
+        return Outline(outlined, orjson.loads(outlined), arrays)
     except orjson.JSONDecodeError:
         return None

@@ -7,7 +7,6 @@ Source: docs/spec/http.md section 4 (`outputs[].parameters`, `binary_data_output
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +19,7 @@ import orjson
 
 from core.config.model_spec import ModelSpec
 from core.frontend.classification import classified
+from core.http.json_writer import write_lenient
 from core.http.slices.long_answer import ELEMENTS, LongAnswer
 from core.http.v2.json_tensors import json_values
 from core.inference.layout import TensorLayout
@@ -179,7 +179,7 @@ def _write(document: dict[str, Any], long: LongAnswer | None) -> list[bytes]:
         return _texts(document, long, _write_finite)
     except (TypeError, _NonFinite):
         # Strings that are not UTF-8 are written byte for byte, as Triton does.
-        return _texts(document, long, _write_lenient)
+        return _texts(document, long, write_lenient)
 
 
 def _texts(document: dict[str, Any], long: LongAnswer | None, write: Callable[[Any], bytes]) -> list[bytes]:
@@ -201,11 +201,6 @@ def _has_non_finite(value: Any) -> bool:
     """Whether `value`, a document or a part of a tensor, has NaN or an infinity in a tensor."""
     arrays = [entry.get("data") for entry in value["outputs"]] if type(value) is dict else [value]
     return any(isinstance(a, np.ndarray) and a.dtype.kind == "f" and not np.isfinite(a).all() for a in arrays)
-
-
-def _write_lenient(value: Any) -> bytes:
-    text = json.dumps(value, default=np.ndarray.tolist, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogateescape")
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,8 +5,7 @@ Source: docs/spec/http.md section 5.
 
 from __future__ import annotations
 
-import numpy as np
-
+from core.http.slices.joined_array import joined_array
 from core.http.slices.json_array import SlicedArray
 from core.http.v2.json_document import read_slice
 from core.http.v2.json_tensors import array_from_json, check_count
@@ -19,7 +18,7 @@ def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, inpu
     An error within a slice may have another text than the same error has in the whole array.
     """
     parts = [array_from_json(read_slice(text, datatype.name), datatype, None, input_name) for text in content.texts()]
-    array = np.concatenate(parts)
+    array = joined_array(parts)
     if datatype is not BYTES:
         check_count(array.size, count)
     return array

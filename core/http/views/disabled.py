@@ -1,13 +1,12 @@
 """Disabled features: reads are answered as by a Triton with the feature off, changes are refused.
 
-Source: docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md sections 1 and 5, docs/spec/http.md
-section 9.
+Source: docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md section 1.
 """
 
 from __future__ import annotations
 
-from core.errors import InvalidRequest, Unsupported
-from core.frontend.fixed_settings import log_change_refused, trace_change_refused
+from core.errors import InvalidRequest
+from core.frontend.fixed_settings import trace_change_refused
 from core.frontend.shared_memory import change_refused, unknown_region_of
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
@@ -32,17 +31,6 @@ def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") ->
     if _wants_change(front_end, environ):
         raise trace_change_refused()
     return json_reply(dict(front_end.options.trace_settings))
-
-
-def logging_setting(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The settings given at start."""
-    if _wants_change(front_end, environ):
-        raise log_change_refused()
-    return json_reply(dict(front_end.options.log_settings))
-
-
-def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    raise Unsupported(f"generate is not supported by this server, use /v2/models/{model}/infer", model=model)
 
 
 def _wants_change(front_end: HttpFrontEnd, environ: Environ) -> bool:

@@ -36,7 +36,8 @@ def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`."""
-    if not front_end.engine.is_model_ready(model, version_number(version)):
+    # The model itself may be asked. A probe's time is short, and the threads of `run` may be busy with large bodies.
+    if not front_end.bridge.run_long(front_end.engine.is_model_ready, model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
     return empty_reply(TEXT)
 

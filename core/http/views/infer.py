@@ -23,7 +23,7 @@ from core.http.compression import IDENTITY, choose_encoding, compress, decompres
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
-from core.http.views.long_text import LONG_STRINGS, decode, encode, has_many_strings
+from core.http.views.long_text import LONG_STRINGS, decode, encode
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -67,7 +67,7 @@ def infer_body(
     spec = model.spec
     request, plan = decode(front_end, environ, body, header_length, version, spec)
     prepare(front_end, environ, request)
-    is_slow = len(body) >= LONG_STRINGS and has_many_strings(request)
+    is_slow = len(body) >= LONG_STRINGS and request.has_many_strings
     response = run(front_end, environ, model, request, is_slow=is_slow)
     parts, json_length = encode(front_end, response, plan, spec)
     headers = front_end.body_headers(json_length)

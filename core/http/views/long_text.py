@@ -21,7 +21,7 @@ from core.inference.tensors import BYTES, Buffer
 # of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
 LONG_NUMBERS = 4 << 20
 LONG_STRINGS = 1 << 20
-# Bytes of an array of strings, which counts references, or of strings in wire form.
+# As that of requests.
 _MANY_STRINGS = 1 << 16
 # Four megabytes of JSON.
 _LONG_ANSWER = 1 << 20
@@ -66,8 +66,3 @@ def encode(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponseP
 def _is_long(output: OutputTensor, size: int, plan: ResponsePlan) -> bool:
     """Whether an output of a response of `size` bytes takes long to become JSON."""
     return (size >= _LONG_ANSWER or output.datatype == "BYTES") and not plan.form_of(output.name)[0]
-
-
-def has_many_strings(request: InferenceRequest) -> bool:
-    """Whether an input has so many strings that to pack or unpack them takes milliseconds."""
-    return any(tensor.datatype == "BYTES" and tensor.data.nbytes >= _MANY_STRINGS for tensor in request.inputs)

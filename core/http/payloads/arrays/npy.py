@@ -39,7 +39,7 @@ def decode_npy(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     return decode_arrays({expected.name: read_npy(body, "the body")}, spec)
 
 
-def encode_npy(columns: list[OutputColumn]) -> bytes:
+def encode_npy(columns: list[OutputColumn]) -> list[bytes]:
     """Encode the only output. Raises InvalidRequest if there are several."""
     if len(columns) > 1:
         names = ", ".join(f"'{column.name}'" for column in columns)
@@ -47,7 +47,7 @@ def encode_npy(columns: list[OutputColumn]) -> bytes:
             f"application/x-npy holds one array, the model has the outputs {names}",
             hint="ask for application/x-npz, or for one output",
         )
-    return write_npy(storable(columns[0], "application/x-npy"))
+    return [write_npy(storable(columns[0], "application/x-npy"))]
 
 
 def read_npy(content: Buffer, location: str) -> Array:

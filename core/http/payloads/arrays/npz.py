@@ -56,7 +56,7 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     return decode_arrays(arrays, spec)
 
 
-def encode_npz(columns: list[OutputColumn]) -> bytes:
+def encode_npz(columns: list[OutputColumn]) -> list[bytes]:
     """Encode an uncompressed array for each output. Raises InvalidRequest for rows of different shapes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -64,7 +64,7 @@ def encode_npz(columns: list[OutputColumn]) -> bytes:
             # A ZipInfo, because a plain name would put the time of day into the file.
             member = zipfile.ZipInfo(column.name + _SUFFIX)
             archive.writestr(member, write_npy(storable(column, "application/x-npz")))
-    return file.getvalue()
+    return [file.getvalue()]
 
 
 def _check_directory(content: bytes) -> None:

@@ -19,9 +19,9 @@ from core.inference.tensors import BYTES, Array, Datatype
 _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 
-def encode_csv(columns: list[OutputColumn]) -> bytes:
+def encode_csv(columns: list[OutputColumn]) -> list[bytes]:
     """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
-    return b"".join(_rows(part) for part in row_slices(columns))
+    return [_rows(part) for part in row_slices(columns)]
 
 
 def _rows(columns: list[OutputColumn]) -> bytes:

@@ -21,18 +21,18 @@ from core.inference.tensors import BYTES, Array, Datatype
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
-def encode_predictions(columns: list[OutputColumn]) -> bytes:
+def encode_predictions(columns: list[OutputColumn]) -> list[bytes]:
     """Encode as `{"predictions": [...]}`, one value per instance, in order."""
-    return b'{"predictions":%b}' % _rows_text(columns)
+    return _rows_text(columns, b'{"predictions":[', b"]}")
 
 
-def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> bytes:
+def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> list[bytes]:
     """Encode the answer to a document of `form`: predictions, a bare array, or TensorFlow Serving's outputs."""
     if form is DocumentForm.BARE:
-        return _rows_text(columns)
+        return _rows_text(columns, b"[", b"]")
     if form is DocumentForm.COLUMNS:
         tensors = {column.name: _tensor(column) for column in columns}
-        return write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})
+        return [write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})]
     return encode_predictions(columns)
 
 
@@ -78,10 +78,12 @@ def write_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _rows_text(columns: list[OutputColumn]) -> bytes:
-    """The predictions as an array, many of them row by row, so that no step holds the interpreter for long."""
-    texts = [write_json(_predictions(part))[1:-1] for part in row_slices(columns)]
-    return b"[%b]" % b",".join(texts)
+def _rows_text(columns: list[OutputColumn], start: bytes, end: bytes) -> list[bytes]:
+    """The predictions between `start` and `end`, in parts, so that no step holds the interpreter for long."""
+    parts: list[bytes] = []
+    for part in row_slices(columns):
+        parts += (b"," if parts else start, write_json(_predictions(part))[1:-1])
+    return [b"".join((*parts, end))] if len(parts) == 2 else [*parts, end]
 
 
 def _predictions(columns: list[OutputColumn]) -> Any:

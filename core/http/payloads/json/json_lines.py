@@ -16,7 +16,7 @@ from core.http.payloads.json.number_array import parse_number_array
 from core.http.payloads.json.number_instances import decode_numbers, only_numbers
 from core.http.payloads.json.sliced_instances import LISTS, form_of_instance
 from core.http.payloads.json.text import parse_json
-from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.output_columns import OutputColumn, row_slices
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.http.payloads.payload_slices import DecodedSlice, decode_slices
 from core.http.slices.lines import line_slices
@@ -70,6 +70,5 @@ def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
     return decode_numbers(found[0], spec, line_name)
 
 
-def encode_jsonlines(columns: list[OutputColumn]) -> bytes:
-    lines = [write_json(row) for row in prediction_rows(columns)]
-    return b"\n".join([*lines, b""])
+def encode_jsonlines(columns: list[OutputColumn]) -> list[bytes]:
+    return [b"\n".join([*map(write_json, prediction_rows(part)), b""]) for part in row_slices(columns)]

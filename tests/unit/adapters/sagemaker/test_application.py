@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from werkzeug.test import Client
 
 from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.settings import PingMode, SageMakerSettings
+from adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
 from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
@@ -407,3 +408,38 @@ def test_the_application_overrides_only_listed_hooks() -> None:
     own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
     assert own
     assert all(f"`{name}" in documented for name in own)
+
+
+# --- generate
+
+
+@pytest.mark.parametrize("kind", [InferenceType.GENERATE, InferenceType.GENERATE_STREAM])
+def test_the_inference_type_says_what_invocations_does(kind: InferenceType) -> None:
+    bench = Bench(inference_type=kind)
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "from=model"}
+    answer = bench.invoke(
+        b'{"IN": [1, 2], "speed": 3}', X_Amzn_SageMaker_Inference_Id="i", X_Amzn_SageMaker_Custom_Attributes="a=b"
+    )
+    assert answer.status_code == 200
+    is_stream = kind is InferenceType.GENERATE_STREAM
+    assert answer.content_type == ("text/event-stream; charset=utf-8" if is_stream else "application/json")
+    text: bytes = answer.data.removeprefix(b"data: ")
+    assert (text == answer.data, text.endswith(b"\n\n")) == (not is_stream, is_stream)
+    members = orjson.loads(text)
+    assert (members["OUT"], members["id"], members["model_name"]) == ([1, 2], "i", "simple")
+    assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "from=model"
+    (request,) = bench.seen
+    assert request.parameters == {"a": "b", "X-Amzn-SageMaker-Custom-Attributes": "a=b", "speed": 3}
+
+
+def test_memory_that_a_stream_lacks_is_a_507_with_an_event() -> None:
+    bench = Bench(inference_type=InferenceType.GENERATE_STREAM)
+    bench.error = OutOfMemory("no memory")
+    answer = bench.invoke(b'{"IN": 1}')
+    assert (answer.status_code, answer.data) == (507, b'data: {"error":"no memory"}\n\n')
+
+
+def test_a_multi_model_endpoint_ignores_the_inference_type(tmp_path: Path) -> None:
+    bench = Bench(inference_type=InferenceType.GENERATE, multi_model=True, models_root=str(tmp_path))
+    answer = bench.invoke(b'{"IN": 1}')
+    assert (answer.status_code, "serves many models" in answer.json["error"]) == (404, True)

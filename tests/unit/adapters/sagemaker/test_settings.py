@@ -30,6 +30,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9010", "safe_port_range", (9000, 9010)),
         ("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "cat", "default_model", "cat"),
         ("SAGEMAKER_TRITON_INFERENCE_TYPE", "infer", "inference_type", "infer"),
+        ("SAGEMAKER_TRITON_INFERENCE_TYPE", "generate", "inference_type", "generate"),
+        ("SAGEMAKER_TRITON_INFERENCE_TYPE", "generate_stream", "inference_type", "generate_stream"),
         ("SAGEMAKER_TRITON_OVERRIDE_PING_MODE", "live", "ping_mode", "live"),
         ("SAGEMAKER_TRITON_PING_MODE", "live", "ping_mode", "live"),
         ("SAGEMAKER_BATCH", "true", "batch", True),
@@ -66,18 +68,6 @@ def test_a_bad_value_names_the_variable_and_its_accepted_values(variable: str, t
     with pytest.raises(ConfigInvalid) as refusal:
         read(**{variable: text})
     assert refusal.value.message == f"the variable {variable} is '{text}'; it takes {expected}"
-
-
-@pytest.mark.parametrize("kind", ["generate", "generate_stream"])
-def test_an_unsupported_inference_type_ends_the_start(kind: str) -> None:
-    with pytest.raises(ConfigInvalid) as refusal:
-        read(SAGEMAKER_TRITON_INFERENCE_TYPE=kind)
-    assert refusal.value.message == (
-        f"the variable SAGEMAKER_TRITON_INFERENCE_TYPE is '{kind}', which this server does not support yet; "
-        "it takes infer"
-    )
-    # Triton also ignores it on a multi-model endpoint.
-    assert read(SAGEMAKER_TRITON_INFERENCE_TYPE=kind, SAGEMAKER_MULTI_MODEL="true").inference_type == kind
 
 
 def test_ping_mode_follows_the_mode_unless_overridden() -> None:

@@ -8,6 +8,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from adapters.vertex.predict import BINARY, wants_stream
@@ -17,8 +18,10 @@ from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
 from core.http.options import HttpOptions
 from core.lifecycle.repository_index import IndexEntry
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
+from tests.unit.core.http.views.streaming_engine import StreamingEngine, said
 
 JSON = "application/json"
+EVENTS = "text/event-stream"
 INSTANCES = b'{"instances":[[1,2]]}'
 PREDICTION = {"predictions": [[1, 2]]}
 OUTPUTS = [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}]
@@ -327,19 +330,84 @@ def test_accept_shows_whether_the_client_wants_a_stream(accept: str | None, want
     assert wants_stream(accept) is wanted
 
 
-def test_streams_are_refused_as_unsupported() -> None:
+@pytest.mark.parametrize(
+    ("body", "accept"),
+    [(INSTANCES, EVENTS), ({"instances": [[1, 2]], "parameters": {"stream": True}}, None), ([[1, 2]], EVENTS)],
+)
+def test_a_stream_has_the_predictions_of_each_response(body: Any, accept: str | None) -> None:
     bench = VertexBench()
-    for answer in (
-        bench.post(INSTANCES, Accept="text/event-stream"),
-        bench.post(V2, Accept="text/event-stream"),
-        bench.post({"instances": [[1]], "parameters": {"stream": True}}),
-    ):
-        assert (answer.status_code, answer.mimetype) == (501, JSON)
-        assert answer.json == {"error": "this server does not stream predictions yet"}
-        assert "'parameters.stream'" in answer.headers[HINT_HEADER]
+    answer = bench.post(body, **({"Accept": accept} if accept else {}))
+    assert (answer.status_code, answer.content_type) == (200, f"{EVENTS}; charset=utf-8")
+    predicted = PREDICTION if body != [[1, 2]] else [[1, 2]]
+    assert answer.data == b"data: %b\n\n" % orjson.dumps(predicted)
+    bench.error = BackendFailed("broken")
+    answer = bench.post(body, **({"Accept": accept} if accept else {}))
+    assert (answer.status_code, answer.data) == (500, b'data: {"error":"broken"}\n\n')
+
+
+def test_a_stream_is_the_answer_to_one_request() -> None:
+    bench = VertexBench()
+    answer = bench.post({"instances": [[1], [2]]}, Accept=EVENTS)
+    assert (answer.status_code, "2 instances are several" in answer.json["error"]) == (400, True)
+    answer = bench.post(V2, Accept=EVENTS)
+    assert (answer.status_code, answer.mimetype) == (501, JSON)
+    assert "'instances'" in answer.headers[HINT_HEADER]
     assert bench.seen == []
-    assert bench.post({"instances": [[1]], "parameters": {"stream": False}}).status_code == 200
     assert bench.post({"instances": [[1]], "parameters": {"stream": "no"}}).status_code == 400
+
+
+def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
+    bench = VertexBench(timeout_s=0.05)
+    bench.engine = bench.application.engine = StreamingEngine(lambda request: [said("a")])
+    answer = bench.post({"instances": [[1]], "parameters": {"model": "simple"}}, Accept=EVENTS)
+    assert answer.status_code == 200
+    first, second, rest = answer.data.split(b"\n\n")
+    assert (first, rest) == (b'data: {"predictions":[["a"]]}', b"")
+    assert b"there was no answer within 0.05 seconds" in second
+    assert len(bench.engine.cancelled) == 1
+
+
+# --- generate
+
+OBJECT = {"OUT": [1, 2], "model_name": "simple", "model_version": "3"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "is_generate"),
+    [
+        ("auto", {"IN": [1, 2]}, True),
+        ("auto", {"speed": 1, "parameters": {"IN": [1, 2]}}, True),
+        ("auto", {"speed": 1}, False),
+        ("generate", {"IN": [1, 2]}, True),
+        ("v2", {"IN": [1, 2]}, False),
+        ("instances", {"IN": [1, 2]}, False),
+    ],
+)
+def test_an_object_with_a_value_for_an_input_is_generated(payload: str, body: Any, is_generate: bool) -> None:
+    answer = VertexBench(payload=PayloadKind(payload)).post(body)
+    assert (answer.status_code, answer.json == OBJECT) == ((200, True) if is_generate else (400, False))
+
+
+@pytest.mark.parametrize(
+    ("body", "accept", "is_stream"),
+    [
+        ({"IN": [1, 2]}, EVENTS, True),
+        ({"IN": [1, 2], "stream": True}, JSON, True),
+        ({"IN": [1, 2], "parameters": {"stream": True}}, JSON, True),
+        ({"IN": [1, 2], "stream": False}, JSON, False),
+    ],
+)
+def test_accept_or_stream_asks_generate_for_events(body: Any, accept: str, is_stream: bool) -> None:
+    answer = VertexBench().post(body, Accept=accept)
+    assert answer.status_code == 200
+    assert (answer.content_type == f"{EVENTS}; charset=utf-8", answer.data.startswith(b"data: ")) == (is_stream,) * 2
+
+
+def test_a_redirect_reaches_generate() -> None:
+    bench = VertexBench(max_response_size=60)
+    assert bench.redirect("v2/models/simple/generate", b'{"IN": [1, 2]}').json == OBJECT
+    answer = bench.redirect("v2/models/simple/versions/1/generate_stream", b'{"IN": [1, 2]}')
+    assert (answer.status_code, answer.content_type) == (400, JSON)  # an event of 64 bytes
 
 
 # --- limits

@@ -84,6 +84,8 @@ def test_without_a_name_any_serving_model_is_ready() -> None:
     engine = Index("a", "b")
     default = default_of(engine)
     assert default.is_ready()
+    assert default.is_ready()
+    assert engine.looks == 1  # the engine is not asked again while that model serves
     engine.versions = {}
     assert not default.is_ready()
     engine.versions = {"b": (1,)}

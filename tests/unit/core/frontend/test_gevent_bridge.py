@@ -276,7 +276,12 @@ def test_a_slow_request_is_submitted_on_another_thread() -> None:
 
     def test(bridge: GeventBridge) -> None:
         assert bridge.infer(engine.model("simple"), request("slow"), is_slow=True).id == "slow"
-        assert threads[0] is not threading.current_thread()
+        for submit in (bridge.submit, bridge.submit_streamed):
+            responses: list[InferenceResponse] = []
+            submit(engine.model("simple"), request("slow"), responses.append, is_slow=True)
+            until(lambda responses=responses: responses, sleep=gevent.sleep)
+        assert len(threads) == 3
+        assert threading.current_thread() not in threads
 
     on_a_hub(test)
 

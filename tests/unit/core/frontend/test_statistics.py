@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.frontend.statistics import model_statistics_json
+from core.observability.response_statistics import ResponseKind
 from core.observability.statistics import (
     BatchStatistics,
     FailureReason,
@@ -66,6 +67,12 @@ def test_counts_and_durations_are_where_triton_has_them(item: dict[str, object])
     }
 
 
+def test_the_memory_of_a_model_is_that_of_its_processes() -> None:
+    version = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot(), memory_bytes=5000)
+    (item,) = model_statistics_json([version])["model_stats"]
+    assert item["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 5000}]
+
+
 def test_keys_have_the_order_that_triton_gives_them(item: dict[str, dict[str, object]]) -> None:
     assert " ".join(item) == (
         "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
@@ -81,3 +88,32 @@ def test_a_new_version_has_zeros() -> None:
     (item,) = model_statistics_json([new])["model_stats"]
     assert set(map(str, item["inference_stats"].values())) == {"{'count': 0, 'ns': 0}"}
     assert item["batch_stats"] == []
+
+
+def test_responses_of_senders_are_told_by_their_index() -> None:
+    statistics = ModelStatistics()
+    for kind, ns in ((ResponseKind.SUCCESS, 5), (ResponseKind.SUCCESS, 6), (ResponseKind.FAIL, 7)):
+        statistics.record_response(0, kind, ns)
+    statistics.record_response(1, ResponseKind.EMPTY, 1)
+    statistics.record_response(1, ResponseKind.CANCELLED, 2)
+    statistics.record_response(100_000, ResponseKind.SUCCESS, 2)
+    told = VersionStatistics(name="m", version=1, statistics=statistics.snapshot())
+    none = {"count": 0, "ns": 0}
+    assert model_statistics_json([told])["model_stats"][0]["response_stats"] == {
+        "0": {
+            "compute_infer": {"count": 3, "ns": 18},
+            "compute_output": {"count": 2, "ns": 0},
+            "success": {"count": 2, "ns": 11},
+            "fail": {"count": 1, "ns": 7},
+            "empty_response": none,
+            "cancel": none,
+        },
+        "1": {
+            "compute_infer": {"count": 1, "ns": 1},
+            "compute_output": none,
+            "success": none,
+            "fail": none,
+            "empty_response": {"count": 1, "ns": 1},
+            "cancel": {"count": 1, "ns": 2},
+        },
+    }

@@ -85,6 +85,13 @@ class ClientStream:
 
     # --- the client
 
+    def take(self, size: int) -> None:
+        """Read a part of what waits."""
+        self.unsent -= size
+        assert self.unsent > 0
+        if self.receiver is not None:
+            self.receiver.moved()
+
     def take_all(self) -> None:
         """Read everything, and from now on at once."""
         self.window = 1 << 40

@@ -13,6 +13,7 @@ from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.fake_engine import FakeEngine
 
+RESPONSE_SIZE = 51
 PATH = "/inference.GRPCInferenceService/"
 
 
@@ -31,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture, options: GrpcOptions) -> list[str]:
         client.call("ModelInfer", infer_request("bad"))
         client.call("ServerLive")
         client.begin("Nope")
-        gone = client.begin("ModelStreamInfer")
+        gone = client.feed(client.begin("ModelStreamInfer"), bytes(3))
         assert gone.receiver is not None
         gone.receiver.cancel()
 
@@ -44,14 +45,16 @@ def lines(caplog: pytest.LogCaptureFixture, options: GrpcOptions) -> list[str]:
 def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     assert lines(caplog, GrpcOptions()) == []
     written = lines(caplog, GrpcOptions(log_access=True))
+    first = f"received_bytes={5 + len(infer_request('r 1'))} sent_bytes={5 + RESPONSE_SIZE}"
+    second = f"received_bytes={5 + len(infer_request('bad'))} sent_bytes=0"
     assert written == [
-        f'127.0.0.1 "gRPC {PATH}ModelInfer" OK  request_id={json.dumps("r 1")} model=simple version=3',
-        f'127.0.0.1 "gRPC {PATH}ModelInfer" INTERNAL  request_id=bad model=simple',
-        f'127.0.0.1 "gRPC {PATH}Nope" UNIMPLEMENTED ',
-        f'127.0.0.1 "gRPC {PATH}ModelStreamInfer" CANCELLED ',
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" OK  {first} request_id={json.dumps("r 1")} model=simple version=3',
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" INTERNAL  {second} request_id=bad model=simple',
+        f'127.0.0.1 "gRPC {PATH}Nope" UNIMPLEMENTED  received_bytes=0 sent_bytes=0',
+        f'127.0.0.1 "gRPC {PATH}ModelStreamInfer" CANCELLED  received_bytes=3 sent_bytes=0',
     ]
 
 
 def test_health_calls_are_logged_if_all_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
     written = lines(caplog, GrpcOptions(log_access=True, log_probes=True))
-    assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK ' in written
+    assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written

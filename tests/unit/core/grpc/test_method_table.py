@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from core.errors import ModelLoadFailed
 from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.observability.logging import LogLevels, change_log
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.fake_engine import FakeEngine
 
@@ -123,7 +124,7 @@ def test_client_shared_memory_is_disabled(kind: str) -> None:
         assert refused(engine, f"{kind}SharedMemory{change}", b"") == (UNIMPLEMENTED, text)
 
 
-def test_settings_can_be_read_and_not_changed() -> None:
+def test_trace_settings_can_be_read_and_not_changed() -> None:
     engine = FakeEngine()
     trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)
     assert list(trace.settings["trace_level"].value) == ["OFF"]
@@ -131,10 +132,16 @@ def test_settings_can_be_read_and_not_changed() -> None:
     assert len(asked(engine, "TraceSetting", unknown, pb.TraceSettingResponse).settings) == 0
     change = pb.TraceSettingRequest(settings={"trace_rate": {"value": ["1"]}})
     assert refused(engine, "TraceSetting", change)[0] == UNIMPLEMENTED
+
+
+def test_log_settings_are_changed_by_the_engine() -> None:
+    change_log(LogLevels())  # whatever another test left
+    engine = FakeEngine()
     log = asked(engine, "LogSettings", b"", pb.LogSettingsResponse)
     assert log.settings["log_info"].bool_param is True
     change = pb.LogSettingsRequest(settings={"log_info": {"bool_param": False}})
-    assert refused(engine, "LogSettings", change)[0] == UNIMPLEMENTED
+    asked(engine, "LogSettings", change, pb.LogSettingsResponse)
+    assert engine.calls == [("change_log", LogLevels(info=False))]
 
 
 def test_a_message_of_another_kind_is_refused() -> None:

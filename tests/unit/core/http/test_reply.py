@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Generator
+from io import BytesIO
 from typing import Any
 
-from core.http.reply import BODY_KEY, JSON, STATUS_LINES, TEXT, Reply, empty_reply, json_reply, send
+import pytest
+
+from core.http.reply import BODY_KEY, JSON, STATUS_LINES, TEXT, Reply, body_size, empty_reply, json_reply, send
+from core.inference.tensors import Buffer
 
 
 def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -36,7 +41,33 @@ def test_send_gives_bytes_to_a_plain_server() -> None:
     assert all(type(part) is bytes for part in body)
 
 
+def test_the_size_of_a_body_is_that_of_its_parts() -> None:
+    assert body_size(Reply(200, [], [b"x", memoryview(b"yy")])) == 3
+    assert body_size(Reply(200, [], (part for part in [b"x"]))) == 0
+
+
 def test_send_gives_buffers_to_our_worker_without_copying() -> None:
     part = memoryview(b"yy")
     _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
     assert body[1] is part
+
+
+@pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])
+def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, Any]) -> None:
+    events: list[str] = []
+
+    def parts() -> Generator[Buffer]:
+        try:
+            for number in range(3):
+                events.append(f"made {number}")
+                yield memoryview(b"part")
+        finally:
+            events.append("closed")
+
+    sent: Any = send(Reply(200, [], parts()), environ, lambda *arguments: None)
+    assert environ == {}
+    for part in sent:
+        events.append(f"sent {bytes(part).decode()}")
+        if len(events) == 4:
+            sent.close()
+    assert events == ["made 0", "sent part", "made 1", "sent part", "closed"]

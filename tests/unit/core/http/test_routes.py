@@ -68,6 +68,7 @@ def test_unknown_paths_are_404(client: FlaskClient, path: str) -> None:
         ("/v2/models/simple/infer", "POST", "text/plain"),
         ("/v2/models/simple/versions/1/infer", "POST", "text/plain"),
         ("/v2/models/simple/generate", "POST", "application/json"),
+        ("/v2/models/simple/versions/1/generate_stream", "POST", "application/json"),
         ("/v2/models/simple/ready", "GET", "text/plain"),
         ("/v2/health/live", "GET", "text/plain"),
         ("/v2/health/ready", "GET", "text/plain"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 import zlib
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import gevent
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from core.errors import BackendFailed, QueueFull
+from core.grpc.compression import inflate
 from core.grpc.options import GrpcOptions
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.tensors import Buffer, bytes_array, pack_bytes
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, infer_response, numbers
 from tests.unit.core.waiting.hub_thread import until
@@ -156,6 +160,49 @@ def test_the_error_of_a_model_has_its_hint_and_says_when_to_send_again() -> None
         assert stream.trailers["grpc-retry-pushback-ms"] == "1000"
 
     with_client(FakeEngine(respond), test)
+
+
+STRINGS = [b"string %d" % number for number in range(10_000)]
+
+
+def strings_request() -> bytes:
+    message = pb.ModelInferRequest(model_name="simple")
+    message.inputs.add(name="IN", datatype="BYTES", shape=[len(STRINGS)])
+    message.raw_input_contents.append(bytes(pack_bytes(STRINGS)))
+    return bytes(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "encoding"), [({}, b""), ({"grpc-accept-encoding": "gzip"}, b"gzip")], ids=["plain", "compressed"]
+)
+def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[str, str], encoding: bytes) -> None:
+    threads: list[threading.Thread] = []
+
+    class Packed(OutputTensor):
+        def content(self) -> Buffer:
+            threads.append(threading.current_thread())
+            return super().content()
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        threads.append(threading.current_thread())
+        output = Packed("OUT", "BYTES", (len(STRINGS),), bytes_array(STRINGS, (len(STRINGS),)))
+        return InferenceResponse("simple", 1, [output], id=request.id)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", strings_request(), metadata)
+        ((flag, message),) = stream.frames
+        content = inflate(message, encoding, 1 << 30) if flag else message
+        assert flag == bool(encoding)
+        assert infer_response(content).raw_output_contents[0] == pack_bytes(STRINGS)
+        assert len(threads) == 2
+        assert threading.current_thread() not in threads
+        threads.clear()
+        request = pb.ModelInferRequest.FromString(strings_request())
+        request.parameters["sequence_id"].int64_param = 7
+        assert client.call("ModelInfer", request.SerializeToString()).status == 0
+        assert set(threads) == {threading.current_thread()}  # it stays in its order
+
+    with_client(FakeEngine(respond), test, GrpcOptions(compression_level="low"))
 
 
 def test_several_responses_are_an_error() -> None:

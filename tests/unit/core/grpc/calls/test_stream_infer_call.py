@@ -18,6 +18,7 @@ from core.grpc.options import GrpcOptions
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, stream_response
 from tests.unit.core.waiting.hub_thread import until
@@ -308,6 +309,55 @@ def test_a_decoupled_model_answers_as_it_likes() -> None:
         ]
         assert told == [("a", False), ("e", False), ("a", True), ("e", True), ("slow", True)]
         assert len(answers(stream)[3].infer_response.outputs) == 0
+
+    with_client(engine, test)
+
+
+def test_a_decoupled_model_learns_when_its_responses_have_left() -> None:
+    engine = DecoupledEngine()
+    taken: list[str] = []
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", window=0)
+        send(client, stream, "a", "b", model="a%2Fb")
+        until(lambda: len(engine.kept) == 2)
+        a, b = engine.kept["a"], engine.kept["b"]
+        for pending in (a, b):
+            assert isinstance(pending, StreamedRequest)
+            pending.on_take = lambda request, count: taken.extend([request.request.id] * count)
+        decoupled_answer(a, 1, final=False)
+        size = stream.unsent
+        decoupled_answer(b, 1, final=False)
+        decoupled_answer(a, 1, final=False)
+        assert taken == []
+        stream.take(size)
+        assert taken == ["a"]
+        stream.take_all()
+        assert taken == ["a", "b", "a"]
+        decoupled_answer(b, 1, final=False)
+        assert taken == ["a", "b", "a", "b"]
+        for pending in (a, b):
+            decoupled_answer(pending, 0, final=True)
+        assert taken == ["a", "b", "a", "b"]
+
+    with_client(engine, test)
+
+
+def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
+    engine = DecoupledEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", model="a%2Fb")
+        until(lambda: engine.kept)
+        decoupled_answer(engine.kept["a"], 1, final=False)
+        assert stream.receiver is not None
+        stream.receiver.cancel()
+        assert [request.id for request in engine.cancelled] == ["a"]
+        decoupled_answer(engine.kept["a"], 1, final=False)
+        assert stream.releases == 0
+        decoupled_answer(engine.kept["a"], 0, final=True)
+        assert len(answers(stream)) == stream.releases == 1
 
     with_client(engine, test)
 

@@ -7,7 +7,8 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
-from core.frontend.fixed_settings import LOG_DEFAULT, TRACE_OFF
+from core.frontend.fixed_settings import TRACE_OFF
+from core.frontend.log_settings import shown_settings
 from core.grpc.messages.settings import TraceCall, log_message, read_log_call, read_trace_call, trace_message
 
 
@@ -15,8 +16,12 @@ def test_a_call_may_change_settings_or_only_read_them() -> None:
     assert read_trace_call(b"") == TraceCall("", False)
     change = TraceSettingRequest(model_name="m", settings={"trace_level": {"value": []}})
     assert read_trace_call(change.SerializeToString()) == TraceCall("m", True)
-    assert not read_log_call(b"")
-    assert read_log_call(LogSettingsRequest(settings={"log_info": {"bool_param": False}}).SerializeToString())
+    assert read_log_call(b"") == {}
+    values = {"log_info": {"bool_param": False}, "log_verbose_level": {"uint32_param": 0}, "log_format": {}}
+    assert read_log_call(LogSettingsRequest(settings=values).SerializeToString()) == {
+        "log_info": False,
+        "log_verbose_level": 0,
+    }
 
 
 def test_the_settings_of_trace() -> None:
@@ -32,7 +37,8 @@ def test_the_settings_of_trace() -> None:
 
 
 def test_the_settings_of_the_log_have_their_types() -> None:
-    settings = LogSettingsResponse.FromString(log_message(LOG_DEFAULT)).settings
+    shown = shown_settings()
+    settings = LogSettingsResponse.FromString(log_message(shown)).settings
     choices = {key: setting.WhichOneof("parameter_choice") for key, setting in settings.items()}
     assert choices == {
         "log_file": "string_param",
@@ -42,4 +48,4 @@ def test_the_settings_of_the_log_have_their_types() -> None:
         "log_verbose_level": "uint32_param",
         "log_format": "string_param",
     }
-    assert {key: getattr(settings[key], choices[key]) for key in choices} == LOG_DEFAULT
+    assert {key: getattr(settings[key], choices[key]) for key in choices} == shown

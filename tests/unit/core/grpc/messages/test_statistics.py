@@ -5,6 +5,7 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from core.frontend.statistics import model_statistics_json
 from core.grpc.messages.statistics import model_statistics_message
+from core.observability.response_statistics import ResponseStatistics
 from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot, VersionStatistics
 
 BATCH = BatchStatistics(
@@ -24,17 +25,24 @@ SNAPSHOT = StatisticsSnapshot(
     failure_ns=77,
     last_inference_ms=1795197950786,
     batches=(BATCH,),
+    responses=(ResponseStatistics(index=0, counts=(3, 1, 0, 2), durations_ns=(30, 10, 0, 2**40)),),
 )
 
 
 def test_the_statistics_are_those_that_http_answers() -> None:
-    versions = [VersionStatistics(name="m", version=n, statistics=SNAPSHOT) for n in (1, 2)]
+    versions = [VersionStatistics(name="m", version=n, statistics=SNAPSHOT, memory_bytes=n << 33) for n in (0, 1, 2)]
     message = ModelStatisticsResponse.FromString(model_statistics_message(versions))
     assert message == json_format.ParseDict(model_statistics_json(versions), ModelStatisticsResponse())
+    assert [sum(usage.byte_size for usage in each.memory_usage) for each in message.model_stats] == [
+        0,
+        1 << 33,
+        2 << 33,
+    ]
     first = message.model_stats[0]
     assert (first.inference_stats.fail.count, first.inference_stats.fail.ns) == (3, 77)
     assert first.inference_stats.HasField("cache_hit")
     assert first.batch_stats[0].compute_infer.ns == 2**40
+    assert first.response_stats["0"].cancel.ns == 2**40
 
 
 def test_no_model_is_ready() -> None:

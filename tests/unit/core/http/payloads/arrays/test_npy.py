@@ -118,19 +118,21 @@ def test_objects_are_never_unpickled() -> None:
 
 def test_numpy_loads_the_encoded_outputs() -> None:
     for datatype, values in (("FP32", [[1, np.nan]]), ("UINT64", [2**64 - 1]), ("BOOL", [[True]]), ("BF16", [[0.5]])):
-        written = np.load(io.BytesIO(encode_npy([column("A", datatype, values)])), allow_pickle=False)
+        written = np.load(io.BytesIO(b"".join(encode_npy([column("A", datatype, values)]))), allow_pickle=False)
         np.testing.assert_array_equal(written, values)
-    strings = np.load(io.BytesIO(encode_npy([column("A", "BYTES", [b"a", b"\xff\0b", b""])])), allow_pickle=False)
+    strings = np.load(
+        io.BytesIO(b"".join(encode_npy([column("A", "BYTES", [b"a", b"\xff\0b", b""])]))), allow_pickle=False
+    )
     assert strings.tolist() == [[b"a"], [b"\xff\0b"], [b""]]
 
 
 def test_outputs_that_the_format_cannot_hold_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="output 'A' has strings that end in NUL"):
-        encode_npy([column("A", "BYTES", [b"a\0"])])
+        b"".join(encode_npy([column("A", "BYTES", [b"a\0"])]))
     with pytest.raises(InvalidRequest, match="differ much in length"):
-        encode_npy([column("A", "BYTES", [b"a" * (1 << 20)] + [b""] * 300)])
+        b"".join(encode_npy([column("A", "BYTES", [b"a" * (1 << 20)] + [b""] * 300)]))
     with pytest.raises(InvalidRequest, match="holds one array, the model has the outputs 'A', 'B'"):
-        encode_npy([column("A", "FP32", [1]), column("B", "FP32", [1])])
+        b"".join(encode_npy([column("A", "FP32", [1]), column("B", "FP32", [1])]))
 
 
 def test_an_array_survives_encoding_and_decoding() -> None:

@@ -49,9 +49,9 @@ def test_arrays_are_inputs_by_name() -> None:
 
 def test_numpy_loads_the_encoded_outputs() -> None:
     columns = [column("A", "FP32", [[1, 2]]), column("B/C", "BYTES", [b"x"])]
-    with np.load(io.BytesIO(encode_npz(columns)), allow_pickle=False) as loaded:
+    with np.load(io.BytesIO(b"".join(encode_npz(columns))), allow_pickle=False) as loaded:
         assert {name: loaded[name].tolist() for name in loaded.files} == {"A": [[1, 2]], "B/C": [[b"x"]]}
-    assert encode_npz(columns) == encode_npz(columns)
+    assert b"".join(encode_npz(columns)) == b"".join(encode_npz(columns))
 
 
 A = write_npy(np.ones((1, 2), np.float32))

@@ -9,6 +9,7 @@ import pytest
 from core.http.payloads.json.document_form import DocumentForm
 from core.http.payloads.json.encoder import encode_json, encode_predictions
 from core.http.payloads.output_columns import OutputColumn
+from core.http.slices.long_answer import ELEMENTS
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.payloads.payload_models import column
 
@@ -34,9 +35,9 @@ from tests.unit.core.http.payloads.payload_models import column
 def test_one_output_is_a_value_for_each_instance(datatype: str, values: Any, text: str) -> None:
     columns = [column("A", datatype, values)]
     # By its version orjson writes an exponent with or without a plus sign.
-    written = encode_predictions(columns).decode().replace("e+", "e")
+    written = b"".join(encode_predictions(columns)).decode().replace("e+", "e")
     assert written == f'{{"predictions":{text}}}'
-    assert encode_json(columns, DocumentForm.BARE).decode().replace("e+", "e") == text
+    assert b"".join(encode_json(columns, DocumentForm.BARE)).decode().replace("e+", "e") == text
 
 
 def test_several_outputs_are_an_object_for_each_instance() -> None:
@@ -45,7 +46,7 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
         column("B", "INT8", [1, 2]),
         column("C", "BYTES", [b"x", b"\xff"]),
     ]
-    assert orjson.loads(encode_json(columns, DocumentForm.INSTANCES)) == {
+    assert orjson.loads(b"".join(encode_json(columns, DocumentForm.INSTANCES))) == {
         "predictions": [
             {"A": [0.1], "B": 1, "C": ["x"]},
             {"A": ["Infinity"], "B": 2, "C": [{"b64": "/w=="}]},
@@ -55,20 +56,27 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
 
 def test_rows_may_have_different_shapes() -> None:
     ragged = OutputColumn("A", BY_NAME["FP32"], [np.ones((1, 1), np.float32), np.ones((2, 2), np.float32)])
-    assert encode_predictions([ragged]) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
-    assert encode_json([ragged], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+    assert b"".join(encode_predictions([ragged])) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+    assert b"".join(encode_json([ragged], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
 
 
 def test_a_request_of_columns_gets_columns() -> None:
     columns = [column("A", "FP32", [[1], [2]]), column("B", "BOOL", [True, False])]
-    assert encode_json(columns[:1], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[2.0]]}'
-    assert encode_json(columns, DocumentForm.COLUMNS) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
+    assert b"".join(encode_json(columns[:1], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[2.0]]}'
+    assert b"".join(encode_json(columns, DocumentForm.COLUMNS)) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
 
 
 def test_whole_tensors_are_split_or_kept_whole() -> None:
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
-    assert encode_predictions([scalar]) == b'{"predictions":[1.5]}'
-    assert encode_predictions([vector]) == b'{"predictions":[1,2]}'
-    assert encode_predictions([scalar, vector]) == b'{"predictions":[{"A":1.5,"B":[1,2]}]}'
-    assert encode_predictions([vector, vector]) == b'{"predictions":[{"B":1},{"B":2}]}'
-    assert encode_json([scalar], DocumentForm.COLUMNS) == b'{"outputs":1.5}'
+    assert b"".join(encode_predictions([scalar])) == b'{"predictions":[1.5]}'
+    assert b"".join(encode_predictions([vector])) == b'{"predictions":[1,2]}'
+    assert b"".join(encode_predictions([scalar, vector])) == b'{"predictions":[{"A":1.5,"B":[1,2]}]}'
+    assert b"".join(encode_predictions([vector, vector])) == b'{"predictions":[{"B":1},{"B":2}]}'
+    assert b"".join(encode_json([scalar], DocumentForm.COLUMNS)) == b'{"outputs":1.5}'
+
+
+def test_many_rows_are_written_in_parts() -> None:
+    texts = [b"%d" % number for number in range(2 * ELEMENTS + 1)]
+    parts = encode_predictions([column("A", "BYTES", texts)])
+    assert max(map(len, parts)) < 12 * ELEMENTS
+    assert orjson.loads(b"".join(parts)) == {"predictions": [[text.decode()] for text in texts]}

@@ -5,6 +5,7 @@ import pytest
 
 from core.errors import InvalidRequest
 from core.http.payloads.json.json_lines import decode_jsonlines, encode_jsonlines
+from core.http.slices.long_answer import ELEMENTS
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 
 
@@ -54,6 +55,13 @@ def test_an_error_names_the_line(text: str, message: str) -> None:
 
 def test_each_instance_is_encoded_as_a_line() -> None:
     numbers = column("A", "FP32", [[0.1, np.nan], [3, 4]])
-    assert encode_jsonlines([numbers]) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
+    assert b"".join(encode_jsonlines([numbers])) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
     both = [numbers, column("B", "INT64", [1, 2])]
-    assert encode_jsonlines(both) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'
+    assert b"".join(encode_jsonlines(both)) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'
+
+
+def test_many_rows_are_written_in_parts() -> None:
+    rows = range(2 * ELEMENTS + 1)
+    parts = encode_jsonlines([column("A", "INT32", list(rows))])
+    assert len(parts) == 3
+    assert b"".join(parts) == b"".join(b"%d\n" % row for row in rows)

@@ -1,0 +1,126 @@
+"""The responses to one request, as its caller takes them one after the other.
+
+Source: docs/spec/schedulers.md section 3.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.errors import RequestCancelled, ServerError
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse
+from core.inference.streamed_request import StreamedRequest
+from core.waiting.mailbox import Mailbox
+
+# What `take` returns at most: the caller sends it as one piece, while the model fills the rest of the window.
+_MOST_RESPONSES = 32
+_MOST_BYTES = 65536
+
+
+class ResponseStream:
+    """An iterator of the responses, the last one with `final` set. Used by one thread or greenlet, where it was made.
+
+    A response is acknowledged when the next one is asked for: the caller has sent it by then. When the client has
+    disconnected, the request is cancelled and the stream ends with an error; likewise when `client_gone` raises one.
+    """
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        mailbox: Mailbox[InferenceResponse],
+        client_gone: Callable[[], bool] | None,
+        look_seconds: float | None = None,
+        on_end: Callable[[ResponseStream], None] | None = None,
+    ) -> None:
+        """`look_seconds`: the period in which a wait asks `client_gone`; None: somebody else calls `is_given_up`.
+        `on_end` is called when the caller has the final response, or cancels.
+        """
+        self._request = request
+        self._mailbox = mailbox
+        self._client_gone = client_gone
+        self._look_seconds = look_seconds if client_gone is not None else None
+        self._on_end = on_end
+        self._taken = 0
+        self._pending: StreamedRequest | None = None
+        self._has_ended = False
+        # The number of the client watch's look at which the stream began.
+        self.since = 0
+
+    def begin(self, pending: StreamedRequest) -> None:
+        """The request is `pending`, whose `on_response` is `respond`."""
+        self._pending = pending
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Bring a response. Any thread, one at a time."""
+        self._mailbox.put(response)
+
+    def __iter__(self) -> ResponseStream:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        responses = self.take(1)
+        if not responses:
+            raise StopIteration
+        return responses[0]
+
+    def take(self, most: int = _MOST_RESPONSES) -> list[InferenceResponse]:
+        """Wait for a response; return it and those that have arrived with it, at most `most`. None are left: []."""
+        pending, taken = self._pending, self._taken
+        if pending is not None and taken:
+            self._taken = 0
+            pending.take(taken)
+        if self._has_ended:
+            return []
+        self._wait()
+        arrived, size = self._mailbox.items, 0
+        responses: list[InferenceResponse] = []
+        while arrived and len(responses) < most and size < _MOST_BYTES:
+            response = arrived.popleft()
+            responses.append(response)
+            if response.final:
+                self._end()
+                return responses
+            size += response.nbytes
+        self._taken = len(responses)
+        return responses
+
+    def cancel(self) -> None:
+        """The caller takes no more responses. Does nothing after the final one; the next `take` returns []."""
+        pending = self._pending
+        if not self._has_ended:
+            self._end()
+            if pending is not None:
+                pending.cancel()
+
+    def is_given_up(self) -> bool:
+        """Ask `client_gone` whether nobody wants the responses; then the request is cancelled and the stream ends."""
+        pending = self._pending
+        if pending is None or self._client_gone is None:
+            return False
+        try:
+            if not self._client_gone():
+                return False
+            failure: ServerError = RequestCancelled("the client went away", model=self._request.model_name)
+        except ServerError as error:
+            failure = error
+        # First: the engine may answer the cancelled request at once, with a text that says less.
+        self.respond(InferenceResponse.failed(self._request, failure))
+        pending.cancel()
+        return True
+
+    def _wait(self) -> None:
+        mailbox = self._mailbox
+        if self._look_seconds is None:
+            mailbox.wait()
+            return
+        while not mailbox.wait(self._look_seconds):
+            self.is_given_up()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        # No cycle: `pending` refers to this stream.
+        self._pending = None
+        if self._on_end is not None:
+            on_end, self._on_end = self._on_end, None
+            on_end(self)

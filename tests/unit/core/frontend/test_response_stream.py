@@ -1,0 +1,176 @@
+"""Streams of responses, for a native thread and for a greenlet, on a scheduler that answers through senders."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from core.errors import DeadlineExceeded, RequestCancelled
+from core.frontend.bridge import Bridge, ThreadBridge
+from core.frontend.gevent_bridge import GeventBridge
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.window_limits import WindowLimits
+from tests.unit.core.scheduling.later_bench import LaterBench, described, later_benches, text
+from tests.unit.core.waiting.hub_thread import run_on_hub
+from tests.unit.fake_engine import FakeEngine, FakeModel
+from tests.waiting import until
+
+WINDOW = WindowLimits(responses=4)
+Test = Callable[[Bridge, LaterBench, FakeModel], None]
+
+
+class Engine(FakeEngine):
+    def __init__(self, bench: LaterBench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def submit(self, pending: PendingRequest) -> None:
+        pending.on_cancel = None
+        self._bench.scheduler.submit(pending)
+
+
+def on_thread(test: Test) -> None:
+    with later_benches() as make:
+        bench = make(window=WINDOW)
+        test(ThreadBridge(), bench, Engine(bench).model("simple"))
+
+
+def on_hub(test: Test) -> None:
+    def run(hub: object) -> None:
+        bridge = GeventBridge(hub)
+        try:
+            with later_benches() as make:
+                bench = make(window=WINDOW)
+                test(bridge, bench, Engine(bench).model("simple"))
+        finally:
+            bridge.close()
+
+    run_on_hub(run)
+
+
+both = pytest.mark.parametrize("on", [on_thread, on_hub])
+
+
+def request() -> InferenceRequest:
+    return InferenceRequest("simple", [], id="a")
+
+
+def sending(bench: LaterBench, *said: str) -> threading.Thread:
+    """A native thread that sends texts to request `a`, held back by its window, and then the end."""
+
+    def send() -> None:
+        sender = bench.backend.sender("a")
+        room = threading.Event()
+        sender.watch(room.set)
+        for one in said:
+            while sender.is_full:
+                assert room.wait(20)
+                room.clear()
+            sender.send(text(one))
+        sender.send(None, final=True)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+@both
+def test_a_stream_gives_all_responses_in_their_order(on: Callable[[Test], None]) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        thread = sending(bench, *map(str, range(100)))
+        stream = bridge.stream(model, request(), lambda: False)
+        assert [described(each) for each in stream] == [*(f"a:{number}" for number in range(100)), "a:-."]
+        assert stream.take() == []
+        thread.join()
+
+    on(test)
+
+
+@both
+def test_responses_that_are_there_are_taken_together(on: Callable[[Test], None]) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        stream = bridge.stream(model, request())
+        gevent.sleep(0)  # the hub submits the request
+        sender = bench.backend.sender("a")
+        for said in "123":
+            sender.send(text(said))
+        assert [described(each) for each in stream.take(2)] == ["a:1", "a:2"]
+        sender.send(text("4"), final=True)
+        assert [described(each) for each in stream.take()] == ["a:3", "a:4."]
+        assert stream.take() == []
+
+    on(test)
+
+
+@both
+def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(on: Callable[[Test], None]) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        stream = bridge.stream(model, request())
+        gevent.sleep(0)
+        sender = bench.backend.sender("a")
+        for said in "1234":
+            sender.send(text(said))
+        next(stream)
+        assert sender.is_full
+        next(stream)
+        assert not sender.is_full
+        sender.send(None, final=True)
+
+    on(test)
+
+
+@both
+def test_a_cancelled_stream_cancels_its_request_and_ends(on: Callable[[Test], None]) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        stream = bridge.stream(model, request(), lambda: False)
+        gevent.sleep(0)
+        sender = bench.backend.sender("a")
+        sender.send(text("1"))
+        next(stream)
+        stream.cancel()
+        assert sender.is_cancelled
+        assert list(stream) == []
+        sender.send(None, final=True)
+
+    on(test)
+
+
+@both
+@pytest.mark.parametrize("error", [None, DeadlineExceeded("too late")])
+def test_a_stream_ends_when_its_client_is_gone(on: Callable[[Test], None], error: DeadlineExceeded | None) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        is_gone = False
+
+        def client_gone() -> bool:
+            if is_gone and error is not None:
+                raise error
+            return is_gone
+
+        stream = bridge.stream(model, request(), client_gone)
+        gevent.sleep(0)
+        sender = bench.backend.sender("a")
+        sender.send(text("1"))
+        assert described(next(stream)) == "a:1"
+        is_gone = True
+        (last,) = stream
+        assert isinstance(last.error, RequestCancelled if error is None else DeadlineExceeded)
+        assert last.final
+        assert sender.is_cancelled
+        sender.send(None, final=True)
+
+    on(test)
+
+
+def test_the_watch_of_the_hub_forgets_streams_that_ended() -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        assert isinstance(bridge, GeventBridge)
+        thread = sending(bench, "1")
+        assert len(list(bridge.stream(model, request(), lambda: False))) == 2
+        thread.join()
+        until(lambda: not bridge._watch._waiting, sleep=gevent.sleep)
+
+    on_hub(test)

@@ -1,0 +1,47 @@
+"""An engine whose model is decoupled, and answers each request with a script of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from core.config.model_spec import ModelSpec
+from core.errors import ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
+from tests.unit.fake_engine import FakeEngine
+
+Script = Callable[[InferenceRequest], Iterable[InferenceResponse]]
+
+
+def said(text: str, *, final: bool = False) -> InferenceResponse:
+    output = OutputTensor("OUT", "BYTES", (1,), np.array([text.encode()], object))
+    return InferenceResponse("simple", 3, [output], final=final)
+
+
+def failed(error: ServerError, *, final: bool = False) -> InferenceResponse:
+    return InferenceResponse("simple", 3, [], error=error, final=final)
+
+
+def end() -> InferenceResponse:
+    """The empty final response."""
+    return InferenceResponse("simple", 3, [])
+
+
+class StreamingEngine(FakeEngine):
+    """`script` gives the responses to a request; one that is not final at its end stays open until it is cancelled."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(lambda request: None)
+        self._script = script
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        return replace(super().model_spec(name, version), decoupled=True)
+
+    def submit(self, pending: PendingRequest) -> None:
+        super().submit(pending)
+        for response in self._script(pending.request):
+            pending.on_response(response)
