@@ -19,6 +19,8 @@ from core.observability.metrics.snapshot import (
     LoadMetrics,
     MetricsSnapshot,
     ModelMetrics,
+    ModelProcessMetrics,
+    ResponseCacheMetrics,
     VersionStateMetrics,
 )
 from core.observability.metrics_log.report import FIGURES
@@ -46,8 +48,7 @@ item of its batch, and an *execution* is one run of the model over a batch.
 
 A dashboard and alert rules over these metrics are in `deploy/monitoring`. Durations are sums: the mean over five
 minutes is `rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])`. For the slowest
-requests switch the [distributions](#distributions-of-durations) on. Triton's metrics of the response cache do not exist
-here.
+requests switch the [distributions](#distributions-of-durations) on.
 """
 _SECTIONS = {
     "nv_inference_": """\
@@ -103,12 +104,25 @@ log for it. Prometheus stores exemplars with `--enable-feature=exemplar-storage`
 of more than 118 characters or with characters that cannot be printed, is no exemplar. Names are the same in both
 formats, so the types of Triton's counters, which lack the suffix `_total`, are `unknown` in OpenMetrics.
 """,
+    "trident_model_process_": """\
+## Processes of models
+
+Of the models whose instances have processes of their own: those in Python. Memory that a process shares with the server
+for requests and responses is not counted.
+""",
     "trident_model_": """\
 ## Loads
 
 In every control mode, also of models that do not serve. The states are those of the repository index. A version that
 failed to load is `UNAVAILABLE` until it loads or is no longer wanted; a version that was unloaded has no series. A
 model of which no version could be found has an empty `version`. `namespace` is as above.
+""",
+    "trident_response_cache_": """\
+## Response cache
+
+Where the server has a response cache (`--cache-config=local,size=...`). The metrics by model belong to each ready
+version, with the labels of [models](#models); they are 0 for a model that does not use the cache. A request that waits
+for the answer to an equal one is a hit.
 """,
     "trident_repository_": """\
 ## Model repositories
@@ -144,6 +158,18 @@ that went away is CANCELLED. A stream counts once, with its own status: requests
 `nv_inference_request_failure` if they reached the queue. As for HTTP, a series has a `_created` gauge in one process.
 """,
 }
+_CUSTOM = """\
+## Metrics of models
+
+A Python model may make metrics of its own, as in Triton (`pb_utils.MetricFamily`). They follow the server's on every
+page, in both formats, also with front ends. Metrics of the same name and labels are one series, whichever instances or
+models made them. A series leaves the page with the last of its `Metric` objects, or when the processes that made it
+end: a counter then begins at 0 again.
+
+A name must be one that Prometheus accepts and none of the server's: those in the tables here and all with the prefixes
+`trident_` and `flask_`. Where there is no page (`--allow-metrics=false` outside SageMaker and Vertex AI) a family
+cannot be made. `--metrics-log` leaves these metrics out.
+"""
 _LOG = """\
 ## Metrics in the log
 
@@ -165,7 +191,7 @@ be given more than once, adds a dimension, in Cloud Logging a label. Lines of mo
 the metrics of the server are those without it. CloudWatch bills each metric of each model: a multi-model container with
 many models has as many lines. The figures of the machine are in the line of the server only.
 """
-_PREFIXES = {"nv_model_": "nv_inference_", "trident_http_": "flask_"}
+_PREFIXES = {"nv_cache_": "trident_response_cache_", "nv_model_": "nv_inference_", "trident_http_": "flask_"}
 # Additions to the help texts, which are Triton's.
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
@@ -181,6 +207,7 @@ NOTES = {
     "out_of_memory; a model counts once, however many versions it has",
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
     REQUEST: "by default 16 bounds from 0.0001 to 10; the queue and the execution have the same",
+    "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
     "nv_pinned_memory_pool_used_bytes": "always 0",
     "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
@@ -233,6 +260,7 @@ MODEL = ModelMetrics(
     statistics=_STATISTICS.snapshot(),
     load_duration_secs=0.1,
     latencies=_STATISTICS.latencies(1),
+    processes=(ModelProcessMetrics(instance="simple_0", resident_bytes=1, restarts=0),),
 )
 """A model version without the optional labels."""
 
@@ -246,6 +274,7 @@ def metrics_page() -> str:
     for prefix, rows in sections.items():
         lines = "".join(_line(row) for row in rows)
         parts.append(f"{_SECTIONS[prefix]}\n| name | type | labels | meaning |\n|---|---|---|---|\n{lines}")
+    parts.append(_CUSTOM)
     figures = "".join(f"| `{name}` | {each.unit.value} | {each.text} |\n" for name, each in FIGURES.items())
     parts.append(f"{_LOG}\n| figure | unit | meaning |\n|---|---|---|\n{figures}")
     return "\n".join(parts)
@@ -264,6 +293,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         loads=(LoadMetrics(cause="start", result="success", count=1),),
         hardware=HardwareReading(cpu=_CPU, gpus=(_GPU,)),
         downloads=DownloadMetrics(),
+        response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
     )
     return list(metric_families(snapshot, MetricsOptions()))
 

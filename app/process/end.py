@@ -1,10 +1,9 @@
-"""How a process of the server ends: its exit status, the words for it in the log, and an end without finalisation."""
+"""How a process of the server ends: its exit status, and an end without finalisation."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from typing import NoReturn
 
@@ -12,16 +11,6 @@ from typing import NoReturn
 EXIT_NOT_DRAINED = 1
 # The site or the engine cannot serve, and a restart would not change that. Gunicorn's own codes are 3 and 4.
 EXIT_FAILED = 5
-
-
-def end_text(code: int) -> str:
-    """How a process ended, for the log: `code` is its exit status, or the negative number of a signal."""
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal: most of them have no name
-        return f"was ended by signal {-code}"
 
 
 def exit_now(code: int) -> NoReturn:

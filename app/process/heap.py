@@ -29,11 +29,18 @@ class IdleTrim:
     """Returns freed memory to the system when the worker has been idle for a while.
 
     The large bodies of many connections leave holes in the heap, which then cannot shrink: a worker that held 64 images
-    as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests.
+    as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests. `release` does
+    the same for the memory that processes share.
     """
 
-    def __init__(self, trim: Callable[[], object] | None = None, rest_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        release: Callable[[], object] = lambda: None,
+        trim: Callable[[], object] | None = None,
+        rest_s: float = 5.0,
+    ) -> None:
         """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
+        self._release = release
         self._trim = trim or trim_heap
         self._rest_s = rest_s
         self._last_work = 0.0
@@ -46,4 +53,5 @@ class IdleTrim:
             self._trimmed = False
         elif not self._trimmed and now - self._last_work > self._rest_s:
             self._trimmed = True
+            self._release()
             self._trim()

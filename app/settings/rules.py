@@ -59,6 +59,11 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_grpc(settings)
     _check_ports(settings)
     _check_metrics_log(settings)
+    if settings.cache_config and "response_cache_byte_size" in settings.sources:
+        raise BadOption(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)

@@ -20,6 +20,7 @@ from app.settings.groups.logging import LoggingSettings
 from app.settings.groups.metrics import MetricsSettings
 from app.settings.groups.platforms import PlatformSettings
 from app.settings.groups.repository import RepositorySettings
+from app.settings.groups.response_cache import ResponseCacheSettings
 from app.settings.groups.scheduling import SchedulingSettings
 from app.settings.option import Option, options_by_field
 from app.settings.precedence import DEFAULT
@@ -31,6 +32,7 @@ from app.settings.services import Service, is_unix
 class ServerSettings(
     SchedulingSettings,
     LoggingSettings,
+    ResponseCacheSettings,
     BackendSettings,
     MetricsSettings,
     GrpcSettings,

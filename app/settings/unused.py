@@ -36,7 +36,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "model-load-gpu-limit": pair("model-load-gpu-limit", "device id", "fraction"),
         "enable-peer-access": BOOLEAN,
         "allow-client-shm": BOOLEAN,
-        "backend-directory": FOLDER,
         "repoagent-directory": FOLDER,
     },
     "gRPC": {
@@ -52,10 +51,8 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "trace-count": INTEGER,
         "trace-log-frequency": INTEGER,
     },
-    "Response cache, rate limiter, memory": {
-        "cache-config": setting("cache-config", "cache name"),
+    "Rate limiter, memory": {
         "cache-directory": FOLDER,
-        "response-cache-byte-size": INTEGER64,
         "rate-limit": choice("rate-limit", "execution_count", "off"),
         "rate-limit-resource": pair("rate-limit-resource", "name", "count"),
         "pinned-memory-pool-byte-size": INTEGER64,
@@ -70,7 +67,6 @@ _REPEATABLE = frozenset(
         "model-load-gpu-limit",
         "trace-config",
         "trace-level",
-        "cache-config",
         "rate-limit-resource",
         "cuda-memory-pool-byte-size",
         "cuda-virtual-address-size",

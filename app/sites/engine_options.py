@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from app.settings.server import ServerSettings
 from app.version import VERSION
+from core.backends.python.environment.environment_settings import CACHE_DIRECTORY
 from core.inference.times import TimesFor
+from core.inference.window_limits import WindowLimits
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.readiness import Readiness
 from core.observability.metrics.options import MetricsOptions
@@ -30,21 +34,36 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         credential_path=settings.cloud_credential_path,
         load_threads=settings.model_load_thread_count,
         load_retries=settings.model_load_retry_count,
-        backend_settings=settings.backend_settings,
+        backend_settings=_backend_settings(settings),
         min_compute_capability=settings.min_supported_compute_capability,
         delay_scheduler=settings.delay_scheduler,
         metrics_interval_ms=settings.metrics_interval_ms,
         visible_gpus=settings.visible_gpus,
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
+        custom_metrics=_has_page(settings),
+        response_cache_bytes=settings.response_cache_bytes,
         times_for=_times_for(settings),
+        response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,
     )
 
 
+def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
+    """The values of --backend-config. The environments of Python models are cached beside the models."""
+    cache = str(Path(settings.model_cache_directory, "environments"))
+    found = settings.backend_settings
+    if CACHE_DIRECTORY in found.get("", {}):
+        return found
+    return {**found, "python": {CACHE_DIRECTORY: cache, **found.get("python", {})}}
+
+
 def _has_metrics(settings: ServerSettings) -> bool:
-    has_page = settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
-    return has_page or settings.metrics_log != "none"
+    return _has_page(settings) or settings.metrics_log != "none"
+
+
+def _has_page(settings: ServerSettings) -> bool:
+    return settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
 
 
 def _times_for(settings: ServerSettings) -> TimesFor:

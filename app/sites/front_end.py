@@ -29,6 +29,7 @@ class FrontEndSite:
         requests = SharedRequestMetrics(directory.metrics)
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
         self.allocate = self._engine.allocate
+        self.release_memory = self._engine.release_memory
         self.applications: Mapping[int, WSGIApplication] = Applications(
             settings, self._engine, make_bridge, requests.page, requests.responses
         ).by_port()

@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.sites.bridges import MakeBridge
-from app.sites.log_settings import log_settings
 from app.sites.site import Http2Port
 from app.worker.http2.limits import Http2Limits
 from app.worker.http2.tls import server_context
@@ -62,8 +61,8 @@ def grpc_options(settings: ServerSettings) -> GrpcOptions:
         restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
         compression_level=settings.grpc_infer_response_compression_level,
         max_message_size=settings.grpc_max_message_size,
+        max_unfinished_size=settings.grpc_max_unfinished_size,
         reflection=settings.grpc_reflection,
-        log_settings=log_settings(settings),
         log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
         log_access=settings.log_access != "false",
         log_probes=settings.log_access == "all",

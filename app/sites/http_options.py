@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.settings.server import ServerSettings
-from app.sites.log_settings import log_settings
 from core.frontend.restricted_apis import parse_restricted
 from core.http.options import HttpOptions
 
@@ -14,5 +13,4 @@ def http_options(settings: ServerSettings) -> HttpOptions:
         header_forward_pattern=settings.http_header_forward_pattern,
         restricted=parse_restricted(settings.http_restricted_api),
         response_timing=settings.response_timing,
-        log_settings=log_settings(settings),
     )

@@ -41,6 +41,9 @@ class InProcessSite:
     def failure(self) -> str | None:
         return self._failure
 
+    def release_memory(self) -> None:
+        """Nothing: there is no other process to share with."""
+
     def start(self) -> None:
         self._engine.start()
         self._start_watch.start()

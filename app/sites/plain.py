@@ -18,6 +18,9 @@ class PlainSite:
     def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
         self.applications = dict.fromkeys(ports, application)
 
+    def release_memory(self) -> None:
+        return None
+
     def start(self) -> None:
         return None
 

@@ -57,6 +57,9 @@ class Site(Protocol):
     def allocate(self) -> Allocate | None:
         """Allocates the bodies of large requests; None if the heap will do. Hub thread."""
 
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that nothing uses. Called when the worker is idle."""
+
     def start(self) -> None:
         """Begin loading in native threads. Returns at once."""
 

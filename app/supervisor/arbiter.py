@@ -16,10 +16,11 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
 from app.process.captured_stderr import CapturedStderr, capture_stderr
-from app.process.end import EXIT_FAILED, end_text, exit_now
+from app.process.end import EXIT_FAILED, exit_now
 from app.supervisor.engine_child import EngineChild
-from app.supervisor.restarts import Restarts
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
+from core.interprocess.process_end import end_text
+from core.interprocess.restarts import Restarts
 
 log = logging.getLogger("trident.server")
 

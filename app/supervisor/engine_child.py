@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 
 from app.process.captured_stderr import CapturedStderr, capture_stderr
-from app.process.end import EXIT_FAILED, end_text, exit_now
-from app.supervisor.restarts import Restarts
+from app.process.end import EXIT_FAILED, exit_now
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
+from core.interprocess.process_end import end_text
+from core.interprocess.restarts import Restarts
 
 _log = logging.getLogger("trident.server")
 

@@ -99,7 +99,7 @@ class EngineProcess:
         return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
 
     def _wait(self, server: EngineServer) -> None:
-        trim = IdleTrim()
+        trim = IdleTrim(server.release_memory)
         while not self._stopped_within(_TICK_S):
             trim.tick(time.monotonic(), server.last_work)
             if self._failure:

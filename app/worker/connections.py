@@ -20,6 +20,7 @@ CROWDED = 0.9
 class Connections:
     """The connections through some of the worker's listeners; `open` holds them. Hub thread only.
 
+    `last_end` is when one ended last, in seconds of the coarse clock.
     There is no timer per request: `sweep()` visits every connection once per tick, 0.1 microseconds each.
     """
 
@@ -28,6 +29,7 @@ class Connections:
         self.limits = limits
         self.closing = False
         self.open: set[Connection] = set()
+        self.last_end = 0.0
         self._room = int(places * CROWDED)
         self._timeouts = {
             Phase.NEW: limits.keepalive_s,
@@ -61,7 +63,7 @@ class Connections:
         """When a connection last served a request, in seconds of the coarse clock; now if one does so now."""
         if any(connection.phase not in _WAITING for connection in self.open):
             return self.clock.now
-        return max((connection.since for connection in self.open), default=0.0)
+        return max(self.last_end, max((connection.since for connection in self.open), default=0.0))
 
     def in_flight(self) -> int:
         """The number of connections whose request is not completely answered, after `close_idle`."""

@@ -107,7 +107,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked = hub.loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
-        self._idle_trim = IdleTrim()
+        self._idle_trim = IdleTrim(self.site.release_memory)
         scope = getattr(self.app, "log_access", LogAccess.ALL if self.cfg.accesslog else LogAccess.NONE)
         self._access_log = None if scope is LogAccess.NONE else AccessLog(scope)
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))

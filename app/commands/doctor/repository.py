@@ -185,7 +185,8 @@ def _refused(repository: str, settings: ServerSettings) -> int:
         auto_complete=not settings.disable_auto_complete_config,
         backend_config=settings.backend_config,
     )
-    findings = examine(options.repositories, make_check(options)).findings
+    check = make_check(options)
+    findings = examine(options.repositories, check, together=check.together).findings
     return len({each.model for each in findings if each.model})
 
 

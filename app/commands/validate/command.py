@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from app.commands.validate.cloud_repository import CloudRepository
 from app.commands.validate.examination import Check, Repository, examine
+from app.commands.validate.graph.drawings import DRAWINGS
+from app.commands.validate.graph.layout import layout_graph
 from app.commands.validate.local_repository import LocalRepository
 from app.commands.validate.model_check import make_check, make_warnings
 from app.commands.validate.options import ValidateOptions, read_validate_options
@@ -16,7 +18,9 @@ from app.process.environment import disable_telemetry, process_environment
 
 
 def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
-    """Print the report. The exit status is 1 if there is a problem, otherwise 0, even if there are warnings.
+    """Print the report, and the drawings if they are asked for.
+
+    The exit status is 1 if there is a problem, otherwise 0, even if there are warnings.
 
     `check` finds the problems of one model; None is the real check, which makes sessions. Raises BadOption.
     """
@@ -24,8 +28,22 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
     _log_warnings_only()
     disable_telemetry()
     with _opener(options) as open_repository:
-        report = examine(options.repositories, check or make_check(options), make_warnings(options), open_repository)
-    sys.stdout.write(json_report(report) if options.format == "json" else text_report(report))
+        warn = make_warnings(options)
+        if check is not None:
+            report = examine(options.repositories, check, warn, open_repository)
+        else:
+            made = make_check(options)
+            report = examine(options.repositories, made, warn, open_repository, made.together)
+            if options.graph:
+                broken = {finding.model for finding in report.findings}
+                drawn = [
+                    layout_graph(spec.name, spec.inputs, spec.outputs, steps)
+                    for spec, steps in made.known.ensembles
+                    if spec.name not in broken
+                ]
+                sys.stdout.write(DRAWINGS[options.graph](drawn))
+    output = sys.stderr if options.graph else sys.stdout
+    output.write(json_report(report) if options.format == "json" else text_report(report))
     return 1 if report.findings else 0
 
 

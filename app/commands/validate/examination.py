@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Finds the problems of one model, or its warnings.
 Check = Callable[["ModelDirectory"], Sequence["Problem"]]
+# Finds the problems of models with each other after all were checked, by model.
+CheckTogether = Callable[[], Mapping[str, Sequence["Problem"]]]
 
 
 class Repository(Protocol):
@@ -36,8 +38,11 @@ def examine(
     check: Check,
     warn: Check = lambda directory: (),
     open_repository: Callable[[str], Repository] = LocalRepository,
+    together: CheckTogether = dict,
 ) -> Report:
-    """Report the problems that `check` finds in each model, those of the repositories, and the warnings of `warn`."""
+    """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
+    the warnings of `warn`.
+    """
     report = Report()
     places: dict[str, str] = {}
     for location in repositories:
@@ -62,6 +67,8 @@ def examine(
                     report.warnings += _findings(location, directory, warn(directory))
             except ServerError as error:
                 report.findings.append(Finding(location, model, path, error.message, error.hint or ""))
+    for model, problems in together().items():
+        report.findings += [Finding(places[model], model, each.path, each.message, each.hint) for each in problems]
     return report
 
 

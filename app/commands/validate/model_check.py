@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,18 +15,19 @@ from app.settings.option import BadOption
 from app.settings.option_types import BadValue, integer
 
 if TYPE_CHECKING:
+    from core.config.backend_facts import BackendFacts
     from core.config.golden.request import GoldenRequest
     from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
     from core.repository.layout import ModelDirectory
+    from core.repository.model_problems import RunGolden
 
 
-def make_check(options: ValidateOptions) -> Check:
-    """The check of a model with these options. Raises BadOption."""
+def make_check(options: ValidateOptions) -> RepositoryCheck:
+    """The check of models with these options. Raises BadOption."""
     from core.backends.devices.cuda import gpu_ids
     from core.backends.registry import DEFAULT_MAX_BATCH_SIZE, BackendRegistry
-    from core.repository.model_problems import problems_of
 
     settings = split_backend_settings(options.backend_config)
     try:
@@ -41,16 +42,36 @@ def make_check(options: ValidateOptions) -> Check:
     ) -> Sequence[Problem]:
         return golden_problems(backends, path, config, spec, golden)
 
-    def check(directory: ModelDirectory) -> Sequence[Problem]:
+    return RepositoryCheck(options, backends, run_golden)
+
+
+class RepositoryCheck:
+    """Finds the problems of one model after the other, and then those of the ensembles among them."""
+
+    def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
+        from core.config.ensemble.repository_check import KnownModels
+
+        self.known = KnownModels()
+        self._options = options
+        self._backends = backends
+        self._run_golden = run_golden
+
+    def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
+        from core.repository.model_problems import problems_of
+
+        self.known.note_name(directory.name)
         return problems_of(
             directory,
-            backends,
-            config_name=options.config_name,
-            auto_complete=options.auto_complete,
-            run_golden=run_golden,
+            self._backends,
+            config_name=self._options.config_name,
+            auto_complete=self._options.auto_complete,
+            run_golden=self._run_golden,
+            note_valid=self.known.note,
         )
 
-    return check
+    def together(self) -> Mapping[str, Sequence[Problem]]:
+        """The problems of ensembles with the models of their steps, by ensemble."""
+        return self.known.problems()
 
 
 def make_warnings(options: ValidateOptions) -> Check:

@@ -21,8 +21,18 @@ _FORMAT = Option(
     variable="",
     default="text",
 )
+_GRAPH = Option(
+    flag="graph",
+    kind=choice("graph", "text", "svg", "dot"),
+    help="Draw the valid ensembles to the standard output, and write the report to the error output. "
+    "dot is graphviz's language.",
+    section="",
+    variable="",
+    default="",
+)
 _REPORTED = (
     _FORMAT,
+    _GRAPH,
     *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
 )
 ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
@@ -30,10 +40,13 @@ ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateOptions:
-    """`repositories` are values of --model-repository; `backend_config` as in ServerSettings."""
+    """`repositories` are values of --model-repository; `backend_config` as in ServerSettings. `graph` is the form of
+    the drawings of ensembles, "" for none.
+    """
 
     repositories: tuple[str, ...]
     format: str = "text"
+    graph: str = ""
     config_name: str = ""
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
@@ -60,6 +73,7 @@ def read_validate_options(
     return ValidateOptions(
         repositories=tuple(repositories),
         format=values.get("format", "text"),
+        graph=values.get("graph", ""),
         config_name=values.get("model-config-name", ""),
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import TEXT, BadValue, Kind, number
+from app.settings.option_types import FOLDER, TEXT, BadValue, Kind, number
 
 _SECTION = "Backends"
 
@@ -50,6 +50,13 @@ class BackendSettings:
         "A setting of one backend, or of all backends without the name of one.",
         section=_SECTION,
     )
+    backend_directory: str = option(
+        "/opt/tritonserver/backends",
+        "backend-directory",
+        FOLDER,
+        "Folder of the backends that are written in Python, NAME/model.py each.",
+        section=_SECTION,
+    )
     min_supported_compute_capability: float = option(
         6.0,
         "min-supported-compute-capability",
@@ -70,5 +77,7 @@ class BackendSettings:
 
     @property
     def backend_settings(self) -> dict[str, dict[str, str]]:
-        """The values of --backend-config by backend; those for all backends are under ""."""
-        return split_backend_settings(self.backend_config)
+        """The values of --backend-config by backend, and the backend directory; those for all backends are under ""."""
+        settings = split_backend_settings(self.backend_config)
+        settings.setdefault("", {}).setdefault("backend-directory", self.backend_directory)
+        return settings

@@ -80,6 +80,15 @@ class GrpcSettings:
         section=_SECTION,
         own=True,
     )
+    grpc_max_unfinished_size: int = option(
+        536870912,
+        "grpc-max-unfinished-size",
+        integer(1, 2**40),
+        "Bytes that the messages which are being received may have together, in each process and besides the largest "
+        "of them. If they have more, silent clients and then the largest messages are refused.",
+        section=_SECTION,
+        own=True,
+    )
     grpc_infer_thread_count: int = option(
         2,
         "grpc-infer-thread-count",

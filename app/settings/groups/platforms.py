@@ -123,8 +123,8 @@ class PlatformSettings:
         "auto",
         "vertex-ai-payload",
         choice("vertex-ai-payload", *PayloadKind),
-        "Form of a JSON body on the predict route: instances, a request of the v2 protocol, or, with auto, the one "
-        "that it looks like.",
+        "Form of a JSON body on the predict route: instances, a request of the v2 protocol, an object for generate, or "
+        "with auto the one that it looks like.",
         section=_SECTION,
         own=True,
     )

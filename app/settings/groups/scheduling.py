@@ -1,4 +1,4 @@
-"""The settings by which test suites of Triton control the scheduler.
+"""The settings of the schedulers, some of them for test suites of Triton.
 
 Source: docs/spec/schedulers.md.
 """
@@ -9,19 +9,37 @@ from dataclasses import dataclass
 
 from app.settings.option import option
 from app.settings.option_types import INT64_MAX, integer
+from core.inference.window_limits import DEFAULT_WINDOW
 
-_SECTION = "For test suites"
+_TESTS = "For test suites"
+_STREAMS = "Streams of responses"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SchedulingSettings:
     """Part of ServerSettings."""
 
+    response_window_count: int = option(
+        DEFAULT_WINDOW.responses,
+        "response-window-count",
+        integer(1, INT64_MAX),
+        "Responses to a request that its model may send before the client has taken them.",
+        section=_STREAMS,
+        own=True,
+    )
+    response_window_bytes: int = option(
+        DEFAULT_WINDOW.nbytes,
+        "response-window-bytes",
+        integer(1, INT64_MAX),
+        "Bytes of responses to a request after which its model waits until the client has taken some.",
+        section=_STREAMS,
+        own=True,
+    )
     delay_scheduler: int = option(
         0,
         "",
         integer(0, INT64_MAX),
         "Hold the first batch of every model with dynamic batching until this many requests are queued.",
-        section=_SECTION,
+        section=_TESTS,
         variable="TRITONSERVER_DELAY_SCHEDULER",
     )

@@ -58,8 +58,8 @@ class Http1Connection(Connection):
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
-        connections = self._service.connections.open
-        connections.add(self)
+        connections = self._service.connections
+        connections.open.add(self)
         try:
             while self._serve_one():
                 self.phase = Phase.IDLE
@@ -69,7 +69,8 @@ class Http1Connection(Connection):
         except (ClientGone, OSError) as ending:
             log.debug("connection of %s ended: %s", self._peer, ending)
         finally:
-            connections.discard(self)
+            connections.open.discard(self)
+            connections.last_end = self._clock.now
             self.close()
 
     def _serve_one(self) -> bool:

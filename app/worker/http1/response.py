@@ -6,6 +6,7 @@ Source: PEP 3333; RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol
 from wsgiref.types import WSGIApplication
@@ -19,6 +20,8 @@ from core.inference.tensors import Buffer
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
+# How long a stream may keep the hub to itself.
+_TURN_NS = 5_000_000
 _BODY_KEYS = (BODY_KEY, "wsgi.input")
 
 
@@ -30,6 +33,9 @@ class Outlet(Protocol):
 
     def send(self, parts: list[Buffer], size: int) -> None:
         """Send all parts, `size` bytes together. Takes over the list. Raises ClientGone if the client has left."""
+
+    def take_turn(self) -> None:
+        """Let other connections run."""
 
 
 class Response:
@@ -86,8 +92,13 @@ class Response:
             self._outlet.send(whole, size)
             return
         try:
+            turn_ns = perf_counter_ns()
             for part in parts:
                 self.write(part)
+                if perf_counter_ns() - turn_ns > _TURN_NS:
+                    # Parts that are always ready, and a client that always reads them, would stop the hub.
+                    self._outlet.take_turn()
+                    turn_ns = perf_counter_ns()
             self._finish()
         finally:
             close = getattr(parts, "close", None)

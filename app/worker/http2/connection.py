@@ -387,5 +387,6 @@ class Http2Connection:
         self._unsent = []
         self._unsent_size = 0
         self._service.connections.open.discard(self)
+        self._service.connections.last_end = self._service.clock.now
         self._sock.close()
         self._cancel_all()

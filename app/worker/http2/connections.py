@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class Http2Connections:
-    """The connections through the worker's HTTP/2 listeners; `open` holds them. `applications` serve their streams. Hub
-    thread only.
+    """The connections through the worker's HTTP/2 listeners; `open` holds them. `applications` serve their streams.
+    `last_end` is when one ended last, in seconds of the coarse clock. Hub thread only.
 
     There is no timer per connection or stream: `sweep()` visits every connection once per tick.
     """
@@ -23,6 +23,7 @@ class Http2Connections:
         self.clock = clock
         self.closing = False
         self.open: set[Http2Connection] = set()
+        self.last_end = 0.0
         self.applications: list[Application] = []
         self._room = room
 
@@ -47,7 +48,7 @@ class Http2Connections:
         """When a connection last had a stream, in seconds of the coarse clock; now if one has."""
         if any(connection.has_streams() for connection in self.open):
             return self.clock.now
-        return max((connection.idle_since for connection in self.open), default=0.0)
+        return max(self.last_end, max((connection.idle_since for connection in self.open), default=0.0))
 
     def in_flight(self) -> int:
         """The number of connections with calls that are not completely answered."""

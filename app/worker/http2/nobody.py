@@ -28,6 +28,9 @@ class Nobody:
     def cancel(self) -> None:
         pass
 
+    def moved(self) -> None:
+        pass
+
     def drained(self) -> None:
         pass
 

@@ -117,12 +117,14 @@ class Http2Stream:
         outbox.put_data(self.id, waiting.cut(size), size)
         waiting.since = self._streams.now
         outbox.wait(self)
-        if not waiting.size:
-            self.waiting = None
-            if waiting.trailers is not None:
-                self._end(waiting.trailers)
-            else:
-                self.receiver.drained()
+        if waiting.size:
+            self.receiver.moved()
+            return
+        self.waiting = None
+        if waiting.trailers is not None:
+            self._end(waiting.trailers)
+        else:
+            self.receiver.drained()
 
     def pause(self) -> None:
         if not self.is_paused and self.state is not _CLOSED:

@@ -50,7 +50,7 @@ from app.settings.option_types import (
         (number(), ".5", 0.5),
         (TEXT, "", ""),
         (choice("rate-limit", "off", "on"), "off", "off"),
-        (setting("cache-config", "cache name"), "local,size=10", "local,size=10"),
+        (setting("host-policy", "policy name"), "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
         (setting("metrics-config", ""), "counter_latencies=true", "counter_latencies=true"),
         (pair("rate-limit-resource", "name", "count"), "R:2:0", "R:2:0"),
     ],
@@ -84,9 +84,9 @@ def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
         (number(0), "-1", "Provided option value is out of bound. Got -1"),
         (choice("log-format", "a", "b"), "c", "invalid argument for --log-format: 'c' is not one of a, b"),
         (
-            setting("cache-config", "cache name"),
-            "size=10",
-            "--cache-config option format is '<cache name>,<setting>=<value>'. Got size=10",
+            setting("host-policy", "policy name"),
+            "cpu-cores=0-3",
+            "--host-policy option format is '<policy name>,<setting>=<value>'. Got cpu-cores=0-3",
         ),
         (
             setting("metrics-config", ""),

@@ -39,6 +39,7 @@ def test_the_defaults_of_own_options_are_kept() -> None:
 
 SAMPLES = {
     "backend_config": "onnxruntime,a=b",
+    "cache_config": "local,size=1048576",
     "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
     "metrics_log": "emf",

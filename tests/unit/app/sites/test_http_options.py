@@ -10,9 +10,8 @@ from tests.unit.fake_engine import FakeEngine
 
 
 def test_the_http_options_follow_the_settings() -> None:
-    arguments = ("--http-max-input-size=1000", "--http-restricted-api=inference:x-key=secret", "--log-verbose=2")
+    arguments = ("--http-max-input-size=1000", "--http-restricted-api=inference:x-key=secret")
     options = http_options(read_settings(["--model-repository=/m", *arguments], {}))
     assert options.max_input_size == 1000
-    assert options.log_settings["log_verbose_level"] == 2
     client = Client(V2Application(FakeEngine(), options, ThreadBridge()))
     assert client.post("/v2/models/simple/infer").status_code == 403

@@ -44,14 +44,14 @@ def test_the_exit_status_is_1_if_there_is_a_problem(tmp_path: Path, capsys: pyte
 def test_settings_without_effect_do_not_change_the_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, text in (("cached", "response_cache { enable: true }"), ("broken", "{")):
+    for name, text in (("hosted", 'instance_group { host_policy: "numa0" }'), ("broken", "{")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(text)
     assert validate([str(tmp_path)], check=lambda directory: []) == 0
     assert capsys.readouterr().out == (
         "These settings have no effect; the models load without them.\n\n"
-        f"cached ({tmp_path})\n"
-        "  response_cache  There is no response cache: every request is executed.\n\n"
+        f"hosted ({tmp_path})\n"
+        "  instance_group[0].host_policy  There are no host policies: threads are not bound to cores or nodes.\n\n"
         "2 models, no problems; 1 setting without effect\n"
     )
 
@@ -187,3 +187,20 @@ def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, caps
         assert [entry.state for entry in engine.repository_index(False)] == [ModelState.READY, ModelState.READY]
     capsys.readouterr()
     assert validate([str(tmp_path)]) == 0, capsys.readouterr().out
+
+
+def test_ensembles_are_drawn_beside_the_report(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository = simple.parent
+    for name, model in (("good", "simple"), ("bad", "none")):
+        (repository / name / "1").mkdir(parents=True)
+        tensors = "data_type: TYPE_INT32 dims: [ 16 ]"
+        maps = " ".join(f'input_map {{ key: "INPUT{n}" value: "i" }}' for n in range(2))
+        (repository / name / "config.pbtxt").write_text(
+            f'platform: "ensemble" max_batch_size: 8 input {{ name: "i" {tensors} }} output {{ name: "o" {tensors} }} '
+            f'ensemble_scheduling {{ step {{ model_name: "{model}" model_version: -1 {maps} '
+            'output_map { key: "OUTPUT0" value: "o" } } }'
+        )
+    assert validate([str(repository), "--graph=text"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "good: i -> o\n  1  simple  i -> o\n"
+    assert "ensemble bad contains models that are not available or ambiguous: none" in printed.err

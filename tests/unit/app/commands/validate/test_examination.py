@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.commands.validate.examination import examine
+from app.commands.validate.report import Finding
+from core.config.problem import Problem
 from tests.unit.app.commands.validate.repositories import bad_names, repository
 
 
@@ -29,3 +31,10 @@ def test_a_model_in_two_repositories_is_a_problem(tmp_path: Path) -> None:
     (found,) = examine([one, two], bad_names).findings
     assert (found.repository, found.model, found.message) == (two, "b", "model appears in two or more repositories")
     assert found.hint == f"the other model is {tmp_path / 'one' / 'b'}"
+
+
+def test_problems_between_models_are_reported_with_their_repository(tmp_path: Path) -> None:
+    location = repository(tmp_path, "one", "two")
+    problems = {"two": [Problem("ensemble_scheduling", "it does not fit", "change it")]}
+    report = examine([location], lambda directory: [], together=lambda: problems)
+    assert report.findings == [Finding(location, "two", "ensemble_scheduling", "it does not fit", "change it")]

@@ -16,7 +16,13 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
 
 
 def test_the_group_gives_its_backend_settings_by_backend() -> None:
-    assert BackendSettings(backend_config=("onnxruntime,a=b",)).backend_settings == {"onnxruntime": {"a": "b"}}
+    settings = BackendSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
+    assert settings == {"": {"backend-directory": "/backends"}, "onnxruntime": {"a": "b"}}
+
+
+def test_the_setting_for_all_backends_names_the_directory_too() -> None:
+    settings = BackendSettings(backend_config=("backend-directory=/mine",)).backend_settings
+    assert settings == {"": {"backend-directory": "/mine"}}
 
 
 @pytest.mark.parametrize("text", ["", "a", "a,b", ",a=b", "a,=b", "a,b=", "=b", "a="])

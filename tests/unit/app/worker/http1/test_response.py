@@ -18,6 +18,7 @@ class Sink:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.closing = False
+        self.turns = 0
 
     def send(self, parts: list[Buffer], size: int) -> None:
         whole = b"".join(parts)
@@ -26,6 +27,9 @@ class Sink:
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def take_turn(self) -> None:
+        self.turns += 1
 
 
 def answer(
@@ -152,3 +156,16 @@ def test_start_response_may_be_repeated_only_for_an_error() -> None:
     response.write(b"begun")
     with pytest.raises(ValueError, match="late"):
         response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_always_ready_lets_others_run() -> None:
+    sink = Sink()
+
+    def application(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        while sink.turns < 3:
+            yield b"part"
+
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True, minor_version=1)
+    Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
+    assert len(sink.sent) > 3

@@ -45,6 +45,7 @@ class Call:
         self.head = head
         self.content = b""
         self.events: list[str] = []
+        self.moves: list[int] = []
         self.memory: bytearray | None = None
         self._filled = 0
         self._answer = answer
@@ -70,6 +71,9 @@ class Call:
     def cancel(self) -> None:
         self.events.append("cancel")
         self.stream.release()
+
+    def moved(self) -> None:
+        self.moves.append(self.stream.unsent)
 
     def drained(self) -> None:
         self.events.append("drained")

@@ -1,5 +1,5 @@
 """Whatever a client, the application, the socket and the clock do, in any order: no exception but ConnectionFault, no
-window exceeded, nothing kept. The walks are random, but the same each time.
+window exceeded, nothing kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from app.worker.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST_
 from app.worker.http2.header_encoder import encode_fields
 from app.worker.http2.limits import Http2Limits
 from app.worker.http2.protocol import Http2Protocol
+from tests.fuzzing import examples
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS as ANSWER,
 )
@@ -283,7 +284,7 @@ class Walk:
         assert self.protocol.outbox.unsent == 0
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(60, 600)))
 def test_any_walk(seed: int):
     Walk(seed).run(400)
 
@@ -328,7 +329,7 @@ def changed(content: bytes, random: Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40, 400)))
 def test_recorded_connections_with_faults(seed: int):
     random = Random(seed)
     for _ in range(30):

@@ -103,6 +103,10 @@ def test_the_connections_window_is_shared_by_its_streams_in_turn():
     assert turns == [1, 3, 1, 3]
     client.send(frames.window_update(0, 1 << 20))
     assert [call.events for call in client.calls] == [["end", "drained"]] * 2
+    for call in client.calls:
+        assert len(call.moves) > 1
+        assert call.moves == sorted(call.moves, reverse=True)
+        assert call.moves[-1] > 0
 
 
 def test_a_server_that_is_done_first_tells_the_client_to_stop():

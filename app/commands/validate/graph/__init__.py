@@ -1,0 +1,1 @@
+"""The graphs of ensembles, drawn as text, as SVG and for graphviz."""
