@@ -2,7 +2,9 @@
 
     python -m bench                 plain HTTP beside a Flask server and the bare loop, or beside another v2 server
     python -m bench compare         this checkout beside another one, by turns of a fraction of a second
+    python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
+    python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
     python -m bench texts           health while large texts are read
@@ -17,8 +19,10 @@ from __future__ import annotations
 import sys
 
 from bench.compare import run as compare
+from bench.ensembles import run as ensembles
 from bench.grpc import run as grpc
 from bench.plain import run as plain
+from bench.python import run as python
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
 from bench.texts import run as texts
@@ -27,7 +31,9 @@ from bench.workers import run as workers
 
 FAMILIES = {
     "compare": compare.main,
+    "ensembles": ensembles.main,
     "grpc": grpc.main,
+    "python": python.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,
     "texts": texts.main,

@@ -73,6 +73,15 @@ def look() -> LoadSeen:
 
 def tree_seconds(root: int) -> float:
     """User and system time of a process, of its living descendants, and of the dead ones that were waited for."""
+    return sum(_tree_ticks(root).values()) / TICKS_PER_SECOND
+
+
+def tree_members(root: int) -> set[int]:
+    """A process and its living descendants."""
+    return set(_tree_ticks(root))
+
+
+def _tree_ticks(root: int) -> dict[int, int]:
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -83,7 +92,7 @@ def tree_seconds(root: int) -> float:
         process = int(stat.parent.name)
         parents[process] = int(fields[1])
         ticks[process] = sum(map(int, fields[11:15]))
-    return sum(ticks[process] for process in parents if _descends(process, root, parents)) / TICKS_PER_SECOND
+    return {process: ticks[process] for process in parents if _descends(process, root, parents)}
 
 
 def _descends(process: int, root: int, parents: dict[int, int]) -> bool:

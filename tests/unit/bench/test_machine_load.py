@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bench.machine_load import LoadSeen, tree_seconds
+from bench.machine_load import LoadSeen, tree_members, tree_seconds
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
@@ -36,6 +36,7 @@ def test_tree_seconds_include_children_that_still_run() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         assert tree_seconds(os.getpid()) - before >= 0.25  # of 0.3, counted in ticks of 10 ms by two clocks
+        assert tree_members(os.getpid()) >= {os.getpid(), child.pid}
         child.communicate(b"\n")
 
 

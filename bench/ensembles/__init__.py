@@ -1,0 +1,1 @@
+"""The benchmark of an ensemble of two steps beside one of them."""
