@@ -107,7 +107,7 @@ def _array(tensor: dict[str, Any]) -> np.ndarray[Any, Any]:
 def _packed(tensor: dict[str, Any]) -> bytes:
     array = _array(tensor)
     if tensor["datatype"] == "BYTES":
-        return pack_bytes(str(each).encode() for each in array.reshape(-1))
+        return bytes(pack_bytes(str(each).encode() for each in array.reshape(-1)))
     return array.astype(array.dtype.newbyteorder(_LITTLE)).tobytes()
 
 
