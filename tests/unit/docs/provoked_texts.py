@@ -124,7 +124,6 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         (["--http-port=0", repository], {}),
         ([repository], both),
         ([repository], {"SAGEMAKER_MULTI_MODEL": "perhaps"}),
-        ([repository], {"SAGEMAKER_TRITON_INFERENCE_TYPE": "generate"}),
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),
     ):
         texts.raised_by(read_settings, arguments, environ)
@@ -206,6 +205,17 @@ def _input(name: str, data_type: str = "TYPE_INT32", dims: int = 16) -> str:
     return f'input {{ name: "{name}" data_type: {data_type} dims: [ {dims} ] }} '
 
 
+def _ensemble(*models: str) -> str:
+    """An ensemble of INT32 whose steps run one after the other."""
+    steps = " ".join(
+        f'{{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT0" value: "T{n}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "T{n + 1}" }} }},'
+        for n, model in enumerate(models)
+    )
+    output = f'output {{ name: "T{len(models)}" data_type: TYPE_INT32 dims: [ 16 ] }} '
+    return f'platform: "ensemble" {_input("T0")}{output}ensemble_scheduling {{ step [ {steps.removesuffix(",")} ] }}'
+
+
 FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
     f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }} '
     for side in ("input", "output")
@@ -214,8 +224,10 @@ FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
 MODELS = {
     "typo": "max_batch_size: 8 inptu {}",
     "sequence": "max_batch_size: 8 sequence_batching {}",
-    "ensemble": 'platform: "ensemble" ensemble_scheduling { step [ { model_name: "simple" model_version: -1 } ] }',
-    "python": 'backend: "python" max_batch_size: 8',
+    "ensemble": _ensemble("nowhere", "damaged"),
+    "ensemble_mixed": _ensemble("simple", "text"),
+    "ensemble_unused": _ensemble("simple").replace("output_map", 'output_map { key: "OUTPUT1" value: "U" } output_map'),
+    "unknown_backend": 'backend: "caffe2" max_batch_size: 8',
     "no_backend": 'default_model_filename: "foo.onnx" max_batch_size: 8',
     "runtime": 'runtime: "libtriton_mine.so" max_batch_size: 8',
     "escaping_runtime": 'runtime: "../libtriton_onnxruntime.so" max_batch_size: 8',
@@ -313,14 +325,16 @@ def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
             "/v2/models/damaged/infer",
             "/v2/models/damaged/versions/1/infer",
             "/v2/models/decoupled/infer",
-            "/v2/models/simple/generate",
             "/v2/repository/models/simple/load",
             "/v2/systemsharedmemory/region/r/register",
         ):
             texts.answered_by(plain, path, {"inputs": BOTH})
+        generate = "/v2/models/simple/generate"
+        texts.answered_by(plain, generate, {"INPUT0": 1})
+        texts.answered_by(plain, generate, b"x", headers={"Content-Encoding": "gzip"})
         texts.answered_by(plain, "/v2/systemsharedmemory/region/r/status", method="GET")
         texts.answered_by(plain, "/v2/trace/setting", {"trace_level": ["OFF"]})
-        texts.answered_by(plain, "/v2/logging", {"log_info": True})
+        texts.answered_by(plain, "/v2/logging", {"log_file": "x"})
         provoke_sagemaker(texts, engine, folder)
         provoke_vertex(texts, engine)
     texts.answered_by(plain, "/v2/health/ready", method="GET")
@@ -360,6 +374,10 @@ def provoke_vertex(texts: ProvokedTexts, engine: InferenceEngine) -> None:
     texts.answered_by(application(), "/nowhere")
     texts.answered_by(application(default_model="simple"), "/predict", {"rows": [1]})
     texts.answered_by(application(default_model="simple", max_request_size=9), "/predict", {"instances": [1]})
+    events = {"Accept": "text/event-stream"}
+    simple = {"INPUT0": [1] * 16, "INPUT1": [1] * 16}
+    texts.answered_by(application(default_model="simple"), "/predict", {"instances": [simple] * 9}, headers=events)
+    texts.answered_by(application(default_model="simple"), "/predict", {"inputs": BOTH}, headers=events)
     for target in ("v2/repository/models/simple/load", "nowhere"):
         texts.answered_by(application(), "/predict", headers={"X-Vertex-Ai-Triton-Redirect": target})
     texts.raised_by(Deadline(0, None))
@@ -402,10 +420,15 @@ def provoke_grpc(texts: ProvokedTexts, folder: Path) -> None:
         for message in (b"\xff", mixed.SerializeToString(), missing.SerializeToString(), infer_request("twice")):
             note(client.send("ModelInfer", message))
         note(client.send("ModelInfer", infer_request("late"), {"grpc-timeout": "1m"}))
+        unfinished = [client.feed(client.begin("ModelInfer"), frame(b"x" * 900)[:800]) for _ in range(3)]
+        note(unfinished[-1])
+        for stream in unfinished:
+            client.end(stream)
         client.application.begin_exit()
         note(client.send("ModelStreamInfer", infer_request()))
 
-    options = GrpcOptions(max_message_size=1000, restricted=parse_restricted(["metadata:key=value"], GRPC))
+    restricted = parse_restricted(["metadata:key=value"], GRPC)
+    options = GrpcOptions(max_message_size=1000, max_unfinished_size=1000, restricted=restricted)
     with_client(Chatty(chatty), provoke, options)
 
 

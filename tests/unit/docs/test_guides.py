@@ -84,16 +84,15 @@ NOTES = {
     "sagemaker-thread-count": "the same",
     "vertex-ai-thread-count": "the same",
     "log-format": "and `json`",
-    "backend-config": "only `default-max-batch-size`, and for `onnxruntime` also `enable-global-threadpool`, "
-    "`intra_op_thread_count`, `inter_op_thread_count`",
+    "backend-config": "only `default-max-batch-size`, those of `python`, and for `onnxruntime` also "
+    "`enable-global-threadpool`, `intra_op_thread_count`, `inter_op_thread_count`",
     "allow-client-shm": "no shared memory yet: the routes answer as with `false`",
-    "backend-directory": "the backend is built in",
+    "backend-directory": "only backends that are written in Python",
     "repoagent-directory": "no repository agents",
     "model-load-gpu-limit": "no limit",
     "enable-peer-access": "",
-    "cache-config": "no response cache",
-    "cache-directory": "no response cache",
-    "response-cache-byte-size": "no response cache",
+    "cache-config": "`local,size=<bytes>`; no `redis`",
+    "cache-directory": "the cache is built in",
     "rate-limit": "no rate limiter",
     "grpc-infer-thread-count": "threads for large messages and repository control; other calls need none",
     "grpc-infer-allocation-pool-size": "no such pool",
@@ -191,14 +190,6 @@ def test_missing_features_answer_with_the_texts_on_the_page() -> None:
     texts = [text for cells in rows(TRITON, "feature") for text in QUOTE.findall(cells[2])]
     assert len(texts) > 5
     assert [text for text in texts if not in_source(text)] == []
-
-
-def test_the_product_lacks_the_metrics_that_the_page_calls_missing() -> None:
-    missing = re.search(r"Not available: (.*?)\. For a mean", TRITON, re.DOTALL)
-    assert missing is not None
-    fragments = [name.strip("…") for name in QUOTE.findall(missing[1])]
-    assert fragments == ["nv_cache_"]
-    assert [row.name for row in metric_rows() if any(each in row.name for each in fragments)] == []
 
 
 @contextmanager
