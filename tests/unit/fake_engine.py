@@ -18,6 +18,7 @@ from core.inference.tensors import BY_NAME
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.state import ModelState
+from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import ModelStatistics, VersionStatistics
 
@@ -166,6 +167,9 @@ class FakeEngine:
 
     def phase(self) -> ServingPhase:
         return self.serving
+
+    def change_log(self, levels: LogLevels) -> None:
+        self.calls.append(("change_log", levels))
 
     def metrics(self) -> MetricsSnapshot:
         raise NotImplementedError

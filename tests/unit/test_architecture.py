@@ -19,6 +19,8 @@ CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "memo"),
     ("waiting",),
     ("inference",),
+    ("interprocess",),
+    ("response_cache",),
     ("config",),
     ("repository",),
     ("backends",),
@@ -51,7 +53,8 @@ IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("core/backends/onnxruntime/", "core/config/platforms.py"),
 }
-ENVIRONMENT_READERS = ("app/process/environment.py", "adapters/*/settings.py")
+# A stub process inherits the environment, as Triton's do.
+ENVIRONMENT_READERS = ("app/process/environment.py", "adapters/*/settings.py", "core/backends/python/stub_process.py")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from tests.certificates import Authority
-from tests.contract.grpc.grpc_requests import address_of, assert_simple, client_of, rpc_refusal, simple_inputs
+from tests.contract.grpc.grpc_requests import address_of, assert_simple, rpc_refusal, simple_inputs
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 
@@ -102,10 +102,3 @@ def test_a_taken_port_ends_the_start(http_workers: str, shipped_models: Path, tm
             server.kill()
     last = server.log_text().splitlines()[-1]
     assert f"error: creating server: Unavailable - Socket '{HOST}:{server.grpc_port}' already in use" in last
-
-
-def test_responses_are_compressed_if_asked_for(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
-    option = "--grpc-infer-response-compression-level=high"
-    with serving(http_workers, shipped_models, tmp_path, option) as server, client_of(server) as client:
-        for algorithm in ("gzip", "deflate", None):
-            assert_simple(client.infer("simple", simple_inputs(), compression_algorithm=algorithm))

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 
 import grpc
 import pytest
@@ -23,13 +22,11 @@ from tests.contract.grpc.raw_connection import raw_connection
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
-from tests.unit.app.worker.http2.test_fuzz import RECORDED, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
 FRAMES = 20_000
 IDS = range(1, 2 * FRAMES, 2)
-FAULTY_CONNECTIONS = 500
 
 
 @contextmanager
@@ -87,19 +84,6 @@ def test_an_attack_ends_its_connection_alone(server: ServerProcess, parts: list[
             attacker.send(*parts)
         _, _, content = attacker.next(GOAWAY)
         assert int.from_bytes(content[4:8], "big") == ErrorCode.ENHANCE_YOUR_CALM
-
-
-def test_connections_with_faults(server: ServerProcess):
-    """Recorded connections of grpcio's client, with a few bytes changed."""
-    random = Random(0)
-    with served_meanwhile(server):
-        for _ in range(FAULTY_CONNECTIONS):
-            connection = socket.create_connection((HOST, server.grpc_port), timeout=LIMIT_S)
-            with connection, contextlib.suppress(ConnectionError):
-                connection.sendall(changed(random.choice(RECORDED).read_bytes(), random))
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):
-                    pass
 
 
 def test_half_open_connections_leave_others_their_places(server: ServerProcess):

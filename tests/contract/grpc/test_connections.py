@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.worker.http2 import frames
 from app.worker.http2.error_codes import ErrorCode
-from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message
+from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message, tensor
 from tests.contract.grpc.raw_connection import RawConnection, raw_connection
+from tests.contract.servers.held import Held
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
@@ -23,7 +25,9 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
 LARGE = 16 << 20
+UNFINISHED = 16 << 20
 IDLE = 1000
+RESETS = 1250
 # KB of resident memory.
 IDLE_KB = 12
 
@@ -88,11 +92,71 @@ def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, 
     until(lambda: open_connections(server) == 0)
 
 
+def test_messages_that_never_end_on_many_connections(http_workers: str, tmp_path: Path) -> None:
+    """Their memory is bounded, and another client's large message is received meanwhile."""
+    count, sent = 60, 3 << 20
+    held = 2 * (UNFINISHED + LARGE)  # in two front ends
+    repository = link_models(tmp_path / "models", "identity_fp32", "simple")
+    options = ("--shutdown-grace-secs=0", f"--grpc-max-unfinished-size={UNFINISHED}")
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerProcess(repository, tmp_path / "log", *options))
+        assert_serves(server)
+        before = resident_kb(server)
+        clients = [stack.enter_context(raw_connection(server)) for _ in range(count)]
+        for client in clients:
+            client.next(frames.SETTINGS)
+            client.begin(1)
+            client.send(frames.data_head(1, 4 << 20), b"\0" + LARGE.to_bytes(4, "big"), bytes(sent))
+        values = np.arange(1 << 18, dtype=np.float32).reshape(1, -1)
+        with client_of(server) as client:
+            echoed = client.infer("identity_fp32", [tensor("INPUT0", values, "FP32")]).as_numpy("OUTPUT0")
+        assert echoed.tobytes() == values.tobytes()
+        assert sum(map(was_refused, clients)) >= count - held // sent
+        assert resident_kb(server) - before < 2 * held >> 10
+        assert_serves(server)
+
+
+def was_refused(client: RawConnection) -> bool:
+    """Whether the one call was refused for lack of memory; False if it goes on."""
+    client.socket.settimeout(0.5)
+    try:
+        fields, _ = client.answer()
+    except TimeoutError:
+        return False
+    assert fields[b"grpc-status"] == b"8"
+    assert fields[b"grpc-message"].startswith(b"Too many large messages are being received")
+    return True
+
+
 def open_connections(server: ServerProcess) -> int:
     """Connections to the gRPC port that are established."""
     port = f":{server.grpc_port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(port) and row[3] == "01" for row in rows)
+
+
+def test_ten_thousand_calls_that_are_reset_leave_nothing(server: ServerProcess) -> None:
+    """More on each connection than it has places, half of them after the whole request, with answered calls between."""
+    message = simple_message().SerializeToString()
+
+    def reset_many() -> None:
+        with raw_connection(server) as client:
+            client.send(frames.window_update(0, 1 << 24))
+            for stream in range(1, 3 * RESETS, 6):
+                client.begin(stream)
+                client.call(stream + 2, message)
+                client.send(*(frames.rst_stream(id, ErrorCode.CANCEL) for id in (stream, stream + 2)))
+                client.call(stream + 4, message)
+                while client.next(frames.DATA)[1] != stream + 4:
+                    pass
+
+    reset_many()
+    before = Held.by(server)
+    for _ in range(10_000 // RESETS):
+        reset_many()
+    until(lambda: Held.by(server).is_within(before, growth_mb=10), lambda: f"{before}, then {Held.by(server)}")
+    assert "Traceback" not in server.log_text()
+    assert_serves(server)
 
 
 def test_a_slow_reader_holds_up_nobody_else(server: ServerProcess) -> None:

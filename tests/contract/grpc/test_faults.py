@@ -39,6 +39,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 # A client that asks for much and dies.
 DOOMED = """
@@ -104,6 +105,18 @@ def test_calls_and_streams_are_answered_when_the_engine_is_killed(server: Remote
         client.async_stream_infer("simple", simple_inputs(7))
         assert_simple(responses.next_result(), 7)
         client.stop_stream()
+    answers_again(server)
+
+
+def test_the_watch_of_health_follows_the_engine(server: RemoteServer) -> None:
+    server.wait_until_all_ready()
+    with grpc.insecure_channel(address_of(server)) as channel:
+        states = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=LIMIT_S)
+        assert next(states) == SERVING
+        server.kill_engine()
+        assert next(states) == NOT_SERVING
+        assert next(states) == SERVING
+        states.cancel()
     answers_again(server)
 
 

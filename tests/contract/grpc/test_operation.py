@@ -5,18 +5,23 @@ Source: docs/spec/grpc.md sections 2, 3 and 6; docs/spec/server-options.md secti
 
 from __future__ import annotations
 
+import json
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tritonclient.grpc import service_pb2 as pb
 
+from app.worker.http2 import frames
 from tests.contract.grpc.grpc_requests import (
     CHECK,
     LIMIT_S,
+    Responses,
     address_of,
     assert_simple,
     client_of,
@@ -27,6 +32,8 @@ from tests.contract.grpc.grpc_requests import (
     stub_of,
     tensor,
 )
+from tests.contract.grpc.raw_connection import INFER, raw_connection
+from tests.contract.python.python_models import write_model
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
@@ -34,6 +41,19 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
 KEY = {"triton-grpc-protocol-admin": "secret"}
+# A model that answers with the parameters of its request.
+PARAMETERS_CONFIG = """
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+PARAMETERS = """
+def execute(self, requests):
+    return [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([request.parameters().encode()], np.object_))])
+        for request in requests
+    ]
+"""
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 CLOSED = "This protocol is restricted, expecting header 'triton-grpc-protocol-admin'"
 
 
@@ -48,7 +68,9 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "--grpc-max-message-size=2000000",
         "--log-verbose=1",
     )
-    with ServerProcess(link_models(folder / "models", "simple", "identity_fp32"), folder / "log", *options) as running:
+    repository = link_models(folder / "models", "simple", "identity_fp32")
+    write_model(repository, "parameters", PARAMETERS, PARAMETERS_CONFIG, max_batch_size=0)
+    with ServerProcess(repository, folder / "log", *options) as running:
         yield running
 
 
@@ -68,25 +90,54 @@ def test_restricted_protocols_want_their_metadata(server: ServerProcess) -> None
 
 
 def test_metadata_that_match_the_pattern_are_forwarded(server: ServerProcess) -> None:
+    """As parameters, which the model sees; in a stream those of the call go with each request."""
+    headers = {"x-mine": "1", "x-other": "zwei", "authorization": "Basic x"}
+    number = tensor("IN", np.array([1], np.int32), "INT32")
     with client_of(server) as client:
-        assert_simple(client.infer("simple", simple_inputs(), headers={"x-mine": "1", "authorization": "Basic x"}))
+        result = client.infer("parameters", [number], headers=headers, parameters={"own": 5})
+        assert json.loads(result.as_numpy("OUT")[0]) == {"own": 5, "x-mine": "1", "x-other": "zwei"}
+        responses = Responses()
+        client.start_stream(responses.put, headers={"x-mine": "2"})
+        for own in range(2):
+            client.async_stream_infer("parameters", [number], parameters={"own": own})
+            assert json.loads(responses.next_result().as_numpy("OUT")[0]) == {"own": own, "x-mine": "2"}
+        client.stop_stream()
         assert refusal(client.infer, "simple", simple_inputs(), headers={"priority": "1"}) == (
             "INVALID_ARGUMENT",
             "Header 'priority' is reserved for Triton usage and cannot be forwarded.",
         )
 
 
-def test_large_responses_are_compressed_for_those_who_accept_it(server: ServerProcess) -> None:
-    values = np.zeros((1, 200_000), np.float32)
+@pytest.mark.parametrize("elements", [1000, 40_000])
+@pytest.mark.parametrize("path", [INFER, STREAM_INFER])
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [(b"identity, deflate, gzip", b"deflate"), (b"gzip", b"gzip"), (b"identity", None), (None, None)],
+)
+def test_responses_are_compressed_for_those_who_accept_it(
+    server: ServerProcess, accepted: bytes | None, encoding: bytes | None, path: str, elements: int
+) -> None:
+    """As bytes on the wire: a gRPC library decompresses the message and does not tell."""
+    values = np.zeros((1, elements), np.float32)
     request = pb.ModelInferRequest(model_name="identity_fp32")
     request.inputs.add(name="INPUT0", datatype="FP32", shape=values.shape)
     request.raw_input_contents.append(values.tobytes())
-    with stub_of(server) as stub:
-        response, call = stub.ModelInfer.with_call(request, timeout=LIMIT_S)
-        assert response.raw_output_contents[0] == values.tobytes()
-        assert dict(call.initial_metadata()).get("grpc-encoding") in ("deflate", None)
-        answers = stub.ModelStreamInfer(iter([request] * 3), timeout=LIMIT_S)
-        assert [each.infer_response.raw_output_contents[0] == values.tobytes() for each in answers] == [True] * 3
+    metadata = () if accepted is None else ((b"grpc-accept-encoding", accepted),)
+    with raw_connection(server, settings={frames.INITIAL_WINDOW_SIZE: 1 << 20}) as client:
+        client.send(frames.window_update(0, 1 << 20))
+        client.call(1, request.SerializeToString(), path, metadata)
+        fields, content = client.answer()
+    assert fields[b"grpc-status"] == b"0"
+    assert fields.get(b"grpc-encoding") == encoding
+    flag, size, message = content[0], int.from_bytes(content[1:5], "big"), content[5:]
+    assert (flag, size) == (int(encoding is not None), len(message))
+    if encoding is not None:
+        assert size < values.nbytes / 10
+        message = zlib.decompress(message, 16 + zlib.MAX_WBITS if encoding == b"gzip" else zlib.MAX_WBITS)
+    answer = pb.ModelInferResponse() if path == INFER else pb.ModelStreamInferResponse()
+    answer.ParseFromString(message)
+    response = answer if path == INFER else answer.infer_response
+    assert response.raw_output_contents[0] == values.tobytes()
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
@@ -130,9 +181,8 @@ def test_the_health_service(server: ServerProcess) -> None:
 
 
 def test_server_reflection(server: ServerProcess) -> None:
-    reflection = pytest.importorskip("grpc_reflection.v1alpha.proto_reflection_descriptor_database")
     with grpc.insecure_channel(address_of(server)) as channel:
-        database = reflection.ProtoReflectionDescriptorDatabase(channel)
+        database = ProtoReflectionDescriptorDatabase(channel)
         assert "inference.GRPCInferenceService" in database.get_services()
         found = database.FindFileContainingSymbol("inference.GRPCInferenceService")
         assert len(found.service[0].method) == 20

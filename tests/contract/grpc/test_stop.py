@@ -16,7 +16,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.contract.grpc.grpc_requests import Responses, assert_simple, client_of, simple_inputs, simple_message
+from tests.contract.grpc.grpc_requests import (
+    Responses,
+    address_of,
+    assert_simple,
+    client_of,
+    simple_inputs,
+    simple_message,
+)
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
@@ -89,7 +96,10 @@ def test_an_open_stream_learns_of_the_stop_and_ends(http_workers: str, shipped_m
     with (
         ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server,
         client_of(server) as client,
+        grpc.insecure_channel(address_of(server)) as channel,
     ):
+        health = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+        assert next(health) == b"\x08\x01"
         responses = Responses()
         client.start_stream(responses.put)
         client.async_stream_infer("simple", simple_inputs())
@@ -103,6 +113,8 @@ def test_an_open_stream_learns_of_the_stop_and_ends(http_workers: str, shipped_m
         # The client only waits, and does not hold up the stop.
         _, error = responses.next()
         assert error.status() == "StatusCode.UNAVAILABLE"
+        assert next(health) == b"\x08\x02"
+        assert health.code() is grpc.StatusCode.UNAVAILABLE
         assert server.process.wait(20) == 0
 
 

@@ -275,5 +275,3 @@ def test_features_that_are_off(client: Any) -> None:
     assert trace["trace_level"]["value"] == ["OFF"]
     assert len(client.get_trace_settings("nope").settings) == 0
     assert refusal(client.update_trace_settings, settings={"trace_rate": "1"})[0] == "UNIMPLEMENTED"
-    assert client.get_log_settings().settings["log_info"].bool_param is True
-    assert refusal(client.update_log_settings, {"log_info": False})[0] == "UNIMPLEMENTED"

@@ -1,15 +1,10 @@
-"""Random requests: each is answered in time, and never with an error of the server.
-
-The examples are the same in every run. With FUZZ_EXAMPLES=n in the environment each test makes n new ones, and a
-failure prints how to repeat it.
-"""
+"""Random requests: each is answered in time, and never with an error of the server."""
 
 from __future__ import annotations
 
 import gzip
 import http.client
 import json
-import os
 import socket
 import struct
 import zlib
@@ -18,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -35,6 +30,7 @@ from tests.contract.servers.simple_model import (
     link_models,
     raw_post,
 )
+from tests.fuzzing import bounded
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
@@ -42,20 +38,8 @@ PATIENCE_S = 30.0
 STATUSES = frozenset({200, 400, 404, 405, 501, 503})
 HEAD_STATUSES = STATUSES | {414, 417, 431}
 MODELS = ("simple", "identity_fp32", "str_id", "cls", "id_bool", "id_fp16", "id_int64", "id_uint8", "auto_nobatch")
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 Post = Callable[..., None]
-
-
-def bounded(examples: int) -> settings:
-    return settings(
-        max_examples=EXAMPLES or examples,
-        derandomize=not EXAMPLES,
-        database=None,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +84,7 @@ def check(status: int, headers: http.client.HTTPMessage, answer: bytes, *, is_in
     if headers["Content-Encoding"]:
         answer = zlib.decompress(answer, zlib.MAX_WBITS | 32)  # of either kind
     if status != 200:
-        document = json.loads(answer)
+        document = json.loads(answer.removeprefix(b"data: "))
         assert document.keys() - {"hint"} == {"error"}
         assert isinstance(document["error"], str)
     elif is_infer:
@@ -128,6 +112,9 @@ ELEMENTS = st.lists(
     max_size=20,
 )
 PATHS = st.sampled_from([f"/v2/models/{model}/infer" for model in MODELS])
+GENERATE_PATHS = st.sampled_from(
+    [f"/v2/models/{model}/{route}" for model in MODELS for route in ("generate", "generate_stream")]
+)
 
 
 def maybe(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -158,6 +145,11 @@ INPUTS = st.lists(
 )
 OUTPUTS = st.lists(maybe(a_dict(name=NAMES, parameters=OUTPUT_PARAMETERS)), max_size=3)
 DOCUMENTS = a_dict(id=st.text(max_size=10), parameters=PARAMETERS, inputs=INPUTS, outputs=OUTPUTS)
+
+TENSOR = ELEMENTS | LEAVES
+OBJECTS = a_dict(
+    IN=TENSOR, INPUT0=TENSOR, INPUT1=TENSOR, id=st.text(max_size=10), parameters=a_dict(IN=TENSOR, custom=LEAVES)
+)
 
 FIELD_TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30)
 LENGTHS = st.one_of(EDGES.map(str), st.integers(-10, 400).map(str), FIELD_TEXT)
@@ -208,6 +200,14 @@ def test_documents_of_the_right_form_and_wrong_values_are_answered(
     body = b" " * padding + json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
     post(body, path=path)
     post(body + tail, {HEADER_LENGTH: str(len(body))}, path=path)
+
+
+@bounded(600)
+@given(document=OBJECTS | VALUES, path=GENERATE_PATHS, edits=st.just([]) | EDITS)
+def test_generate_objects_are_answered(
+    post: Post, document: Any, path: str, edits: list[tuple[float, int, bytes]]
+) -> None:
+    post(edited(json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), edits), path=path)
 
 
 @bounded(400)

@@ -188,3 +188,14 @@ def test_refused_requests_hold_no_memory(server: RemoteServer) -> None:
             status, answer = client.ask("POST", IDENTITY, body.replace(b'"FP32"', b'"INT8"', 1), headers)
             assert status == 400, answer
     assert_echoed(server)
+
+
+def test_idle_processes_return_the_memory_that_nothing_uses(server: RemoteServer) -> None:
+    assert_echoed(server)
+    processes = (server.engine, *server.front_ends)
+    until(
+        lambda: all(resident_kb(process, "RssShmem") < FITS >> 12 for process in processes),
+        "it is kept",
+        limit_s=ROOM_LIMIT_S,
+    )
+    assert_echoed(server)

@@ -159,7 +159,8 @@ def test_start_without_access_is_reported_and_stays_up(
 ) -> None:
     rules.refused = {"s3:ListBucket": "AccessDenied"}
     with start(tmp_path, storage, "--exit-on-error=false", ready=False) as server:
-        until(lambda: connected_front_ends(server) == int(http_workers), "a front end does not find the engine")
+        # No backend is loaded, by which the engine would be told from a front end: it may be counted, too.
+        until(lambda: connected_front_ends(server) >= int(http_workers), "a front end does not find the engine")
         # Every front end must be asked: the engine informs them one after the other.
         until(lambda: all(readiness(server).get("phase") == "failed" for _ in range(20)), "the start does not end")
         (reason,) = readiness(server)["failures"].values()

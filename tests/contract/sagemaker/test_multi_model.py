@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
+from tests.contract.lifecycle.changing_models import WIDTH, add_scaled
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat, write_nested
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.unit.onnx_models import waiting, write_version
@@ -301,3 +303,28 @@ def test_multi_model_container_has_no_default_model(endpoint: Endpoint) -> None:
 def test_unknown_page_token_is_a_400(endpoint: Endpoint, token: str) -> None:
     answer = endpoint.container.ask("GET", f"/models?next_page_token={token}")
     assert answer.status == 400, answer.text
+
+
+def test_an_ensemble_comes_with_the_models_of_its_steps(endpoint: Endpoint) -> None:
+    """Two archives have models of the same names, which belong to their own ensembles alone."""
+    for name, factor in (("six", 3), ("ten", 5)):
+        folder = Path(endpoint.url(name))
+        add_scaled(folder, "first", 2)
+        add_scaled(folder, "second", factor)
+        write_ensemble(
+            folder,
+            "product",
+            [("INPUT0", "TYPE_FP32", [WIDTH])],
+            [("OUTPUT0", "TYPE_FP32", [WIDTH])],
+            [
+                step("first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "x"}),
+                step("second", {"INPUT0": "x"}, {"OUTPUT0": "OUTPUT0"}),
+            ],
+        )
+        assert endpoint.load(name) == 200
+    assert endpoint.answers("six", 6)
+    assert endpoint.answers("ten", 10)
+    assert endpoint.unload("six") == 200
+    assert endpoint.invoke_status("six") == 404
+    assert endpoint.answers("ten", 10)
+    assert endpoint.unload("ten") == 200

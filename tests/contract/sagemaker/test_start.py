@@ -91,19 +91,6 @@ def test_container_of_one_model_serves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_unsupported_inference_type_ends_the_start(tmp_path: Path) -> None:
-    variables = {
-        "SAGEMAKER_TRITON_INFERENCE_TYPE": "generate_stream",
-        "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple",
-        "TRIDENT_SAGEMAKER_MODEL_ROOT": str(MODELS),
-    }
-    log = tmp_path / "log"
-    with running(["serve"], variables, log) as process:
-        assert process.wait(LIMIT_S) == 1
-    assert "is 'generate_stream', which this server does not support yet; it takes infer" in log.read_text()
-
-
-@pytest.mark.slow
 def test_port_outside_the_safe_range_ends_the_start(tmp_path: Path) -> None:
     port, other = free_ports(2)
     variables = {

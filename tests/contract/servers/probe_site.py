@@ -160,6 +160,8 @@ class ProbeSite:
 
         threading.Thread(target=load).start()
 
+    def release_memory(self) -> None: ...
+
     def begin_exit(self) -> None:
         self.probe.exiting = True
 

@@ -92,10 +92,13 @@ def _targets(process: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def memory_bound(server: Started, megabytes: int) -> Iterator[None]:
-    """Fail if the resident memory of a process rises by more than `megabytes`, even for a moment."""
+def memory_bound(server: Started, megabytes: int, also: Iterable[int] = ()) -> Iterator[None]:
+    """Fail if the resident memory of a process rises by more than `megabytes`, even for a moment.
+
+    `also` are processes of other sessions.
+    """
     before = {}
-    for worker in workers_of(server):
+    for worker in [*workers_of(server), *also]:
         Path(f"/proc/{worker}/clear_refs").write_text("5")  # resets the high-water mark
         before[worker] = _status_kb(worker, "VmRSS")
     yield

@@ -5,15 +5,12 @@ Source: docs/spec/repository.md section 1.6, "In-flight requests".
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, base64_of, factor_of, heavy, load, unload_and_wait
-from tests.contract.servers.processes import open_files, workers_of
+from tests.contract.servers.held import Held, resident_mb
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import write_version
@@ -71,38 +68,6 @@ def replace(server: ServerProcess) -> None:
     assert factor_of(server, NAME) == FACTOR
 
 
-def resident_mb(server: ServerProcess) -> int:
-    """The memory of all its processes. Shared pages count once."""
-    return sum(_proportional_kb(worker) for worker in workers_of(server)) >> 10
-
-
-def _proportional_kb(worker: int) -> int:
-    lines = Path(f"/proc/{worker}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-
-
-@dataclass(frozen=True)
-class Held:
-    """The memory in MB, the threads and the open files of a server."""
-
-    memory: int
-    threads: int
-    files: int
-
-    @staticmethod
-    def by(server: ServerProcess) -> Held:
-        threads = sum(len(os.listdir(f"/proc/{worker}/task")) for worker in workers_of(server))
-        return Held(resident_mb(server), threads, open_files(server))
-
-    def is_within(self, before: Held) -> bool:
-        """Whether it is no more than before, with room for a connection and a thread that is ending."""
-        return (
-            self.memory <= before.memory + GROWTH_MB
-            and self.threads <= before.threads + 2
-            and self.files <= before.files + 2
-        )
-
-
 @pytest.mark.shapes("front-ends")
 @pytest.mark.parametrize(
     ("action", "times"),
@@ -118,7 +83,7 @@ def test_repeated_load_keeps_nothing(
     for _ in range(times - WARM_UP):
         action(server)
     # A worker returns freed memory only when it is idle.
-    until(lambda: Held.by(server).is_within(before), f"{before}, {Held.by(server)}")
+    until(lambda: Held.by(server).is_within(before, GROWTH_MB), f"{before}, {Held.by(server)}")
     assert_still_serves(server)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.contract.servers.processes import engine_of, front_ends_of, workers_o
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
+from tests.contract.servers.stock_server import StockServer
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.waiting import until
@@ -230,14 +230,6 @@ def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: 
             thread.join()
         assert failures == []
         assert server.process.wait(LIMIT_S) == 0
-
-
-class StockServer(ServerProcess):
-    """The application under gunicorn's thread worker."""
-
-    @property
-    def command(self) -> list[str]:
-        return [sys.executable, str(ROOT / "tests/contract/servers/served_models.py"), "gthread", *super().command[2:]]
 
 
 @pytest.mark.shapes("one-process", "front-ends")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.docs.test_readme import ROOT, Example, examples, run, same
+from tests.contract.docs.documented_examples import Example, examples, run, same
 from tests.contract.vertex.vertex_container import HOST, VertexContainer
+from tests.project import ROOT
 
 DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
 EXAMPLES = examples(DOCUMENT)
@@ -40,7 +41,7 @@ def test_example_answers_as_written(example: Example, container: VertexContainer
 
 def test_document_shows_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
-    assert sum('"instances"' in text for text in texts) == 3
+    assert sum('"instances"' in text for text in texts) == 4
     assert sum("X-Vertex-Ai-Triton-Redirect" in text for text in texts) == 1
     assert sum("text/csv" in text for text in texts) == 1
     assert all("localhost:8080/predict" in text for text in texts)

@@ -240,9 +240,11 @@ def test_bare_list_is_answered_with_a_bare_list(container: VertexContainer) -> N
     assert container.post([[1.0] * ROWS, [2.0] * ROWS]).document == [[1.0] * ROWS, [2.0] * ROWS]
 
 
-def test_streams_are_refused(container: VertexContainer) -> None:
+def test_a_stream_of_a_model_with_one_response_has_an_event(container: VertexContainer) -> None:
     for answer in (
-        container.post({"instances": [[1]], "parameters": {"model": "single", "stream": True}}),
-        container.post({"instances": [[1]], "parameters": {"model": "single"}}, Accept="text/event-stream"),
+        container.post({"instances": [[1.0] * ROWS], "parameters": {"stream": True}}),
+        container.post({"instances": [[1.0] * ROWS]}, Accept="text/event-stream"),
     ):
-        assert (answer.status, answer.error) == (501, "this server does not stream predictions yet")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+        text = answer.body.removeprefix(b"data: ").removesuffix(b"\n\n")
+        assert json.loads(text) == {"predictions": [[1.0] * ROWS]}

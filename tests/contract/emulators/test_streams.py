@@ -1,0 +1,70 @@
+"""Streams of a decoupled model through the emulators, read by the platforms' SDKs as the model sends them.
+
+Source: docs/spec/sagemaker.md section B5; docs/spec/vertex.md section A3 and section D point 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api import httpbody_pb2
+
+from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
+from tests.contract.emulators.vertex_emulator import VertexEmulator
+from tests.contract.servers.streamer import write_streamer
+
+pytestmark = pytest.mark.slow
+
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+def said(event: bytes) -> str:
+    text: str = json.loads(event.removeprefix(b"data: "))["said"]
+    return text
+
+
+def test_sagemaker_passes_events_on_as_they_come(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    script = ["say first", f"wait {flag}", "count 100", "fail broken"]
+    model, kind = write_streamer(tmp_path / "model"), "--env=SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream"
+    with SageMakerEmulator(tmp_path / "log", model, kind) as emulator:
+        answer = emulator.client.invoke_endpoint_with_response_stream(
+            EndpointName="any", ContentType="application/json", Body=json.dumps({"script": script})
+        )
+        assert answer["ContentType"] == EVENTS
+        with contextlib.closing(answer["Body"]) as body:
+            parts: Iterator[bytes] = (event["PayloadPart"]["Bytes"] for event in body)
+            assert said(next(parts)) == "first"
+            flag.touch()
+            events = b"".join(parts).split(b"\n\n")
+        assert [said(event) for event in events[:100]] == [str(number) for number in range(100)]
+        assert events[100:] == [b'data: {"error":"broken"}', b""]
+        emulator.end()
+        assert emulator.breaches() == []
+
+
+def test_vertex_passes_events_on_as_they_come(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    script = ["say first", f"wait {flag}", "say second"]
+    with VertexEmulator(tmp_path, write_streamer(tmp_path / "model"), "--port=0") as emulator:
+        endpoint = emulator.sdk_endpoint()
+        body = json.dumps({"script": script, "stream": True}).encode()
+        lines = endpoint.stream_raw_predict(body=body, headers={"Content-Type": "application/json"})
+        events = (line for line in lines if line)
+        assert said(next(events)) == "first"
+        flag.touch()
+        assert [said(event) for event in events] == ["second"]
+
+        predicted = {"instances": [{"script": script[:1]}], "parameters": {"stream": True}}
+        request: Any = {
+            "endpoint": emulator.endpoint,
+            "http_body": httpbody_pb2.HttpBody(data=json.dumps(predicted).encode(), content_type="application/json"),
+        }
+        parts = [part.data for part in emulator.client().stream_raw_predict(request=request)]
+        assert b"".join(parts) == b'data: {"predictions":[["first"]]}\n\n'
+        assert emulator.stop() == 0

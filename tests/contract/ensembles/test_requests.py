@@ -1,0 +1,286 @@
+"""Requests for ensembles of ONNX models: HTTP and gRPC, in one process and with front ends.
+
+Source: docs/spec/schedulers.md section 3.5.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import good_document, link_models
+from tests.unit.onnx_models import add_sub, identity, string_to_number, strings, write_version
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+WIDTH = 16
+PAIR = [(f"INPUT{n}", "TYPE_INT32", [WIDTH]) for n in range(2)]
+RESULTS = [(f"OUTPUT{n}", "TYPE_INT32", [WIDTH]) for n in range(2)]
+FIRST = step("first", {"INPUT0": "INPUT0", "INPUT1": "INPUT1"}, {"OUTPUT0": "sum", "OUTPUT1": "difference"})
+SECOND = step("second", {"INPUT0": "sum", "INPUT1": "difference"}, {"OUTPUT0": "OUTPUT0", "OUTPUT1": "OUTPUT1"})
+
+
+def write_models(repository: Path) -> Path:
+    link_models(repository, "cls")
+    for name in ("first", "second", "third"):
+        write_version(add_sub(), repository, name, "max_batch_size: 8 dynamic_batching {}")
+    write_version(add_sub(batch=None), repository, "single")
+    write_version(strings(), repository, "text", "max_batch_size: 8")
+    write_version(string_to_number(), repository, "number", "max_batch_size: 8")
+    write_version(identity(), repository, "same", "max_batch_size: 8")
+    write_ensemble(repository, "chain", PAIR, RESULTS, [FIRST, SECOND])
+    write_ensemble(
+        repository,
+        "branches",
+        PAIR,
+        [*RESULTS, ("EARLY", "TYPE_INT32", [WIDTH])],
+        [
+            step("first", {"INPUT0": "INPUT0", "INPUT1": "INPUT1"}, {"OUTPUT0": "a", "OUTPUT1": "EARLY"}),
+            step("second", {"INPUT0": "INPUT0", "INPUT1": "INPUT0"}, {"OUTPUT0": "b"}),
+            step("third", {"INPUT0": "a", "INPUT1": "b"}, {"OUTPUT0": "OUTPUT0", "OUTPUT1": "OUTPUT1"}),
+        ],
+    )
+    write_ensemble(
+        repository,
+        "nested",
+        PAIR,
+        RESULTS,
+        [
+            step("chain", {"INPUT0": "INPUT0", "INPUT1": "INPUT1"}, {"OUTPUT0": "x", "OUTPUT1": "y"}),
+            step("first", {"INPUT0": "x", "INPUT1": "y"}, {"OUTPUT0": "OUTPUT0", "OUTPUT1": "OUTPUT1"}),
+        ],
+    )
+    write_ensemble(
+        repository,
+        "unbatched",
+        PAIR,
+        RESULTS,
+        [
+            step("single", {"INPUT0": "INPUT0", "INPUT1": "INPUT1"}, {"OUTPUT0": "sum", "OUTPUT1": "difference"}),
+            SECOND,
+        ],
+    )
+    write_ensemble(
+        repository,
+        "parsed",
+        [("TEXT", "TYPE_STRING", [-1])],
+        [("SAME", "TYPE_STRING", [-1]), ("NUMBER", "TYPE_FP32", [-1])],
+        [
+            step("text", {"INPUT0": "TEXT"}, {"OUTPUT0": "SAME"}),
+            step("number", {"INPUT0": "SAME"}, {"OUTPUT0": "parsed"}),
+            step("same", {"INPUT0": "parsed"}, {"OUTPUT0": "NUMBER"}),
+        ],
+    )
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("ensembles")
+    with ServerProcess(write_models(folder / "models"), folder / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def client(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """NVIDIA's client with its module as `triton`."""
+    module, port = (triton_http, server.http_port) if request.param == "http" else (triton_grpc, server.grpc_port)
+    made = module.InferenceServerClient(f"{HOST}:{port}")
+    made.triton = module
+    yield made
+    made.close()
+
+
+def infer(client: Any, model: str, outputs: list[str] | None = None, **arrays: np.ndarray[Any, Any]) -> Any:
+    inputs = []
+    for name, array in arrays.items():
+        datatype = {"i": "INT32", "O": "BYTES", "f": "FP32"}[array.dtype.kind]
+        inputs.append(client.triton.InferInput(name, list(array.shape), datatype))
+        inputs[-1].set_data_from_numpy(array)
+    wanted = [client.triton.InferRequestedOutput(name) for name in outputs] if outputs else None
+    return client.infer(model, inputs, outputs=wanted, request_id="7")
+
+
+def pair(batch: int = 1, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(seed)
+    return {f"INPUT{n}": random.integers(-99, 99, (batch, WIDTH)).astype(np.int32) for n in range(2)}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_steps_run_one_after_the_other(client: Any, batch: int) -> None:
+    given = pair(batch)
+    result = infer(client, "chain", **given)
+    assert (result.as_numpy("OUTPUT0") == 2 * given["INPUT0"]).all()
+    assert (result.as_numpy("OUTPUT1") == 2 * given["INPUT1"]).all()
+
+
+def test_branches_meet_again(client: Any) -> None:
+    given = pair(2)
+    first, second = given["INPUT0"], given["INPUT1"]
+    result = infer(client, "branches", **given)
+    assert (result.as_numpy("EARLY") == first - second).all()
+    assert (result.as_numpy("OUTPUT0") == first + second + 2 * first).all()
+    assert (result.as_numpy("OUTPUT1") == first + second - 2 * first).all()
+    result = infer(client, "branches", ["EARLY"], **given)
+    assert (result.as_numpy("EARLY") == first - second).all()
+    assert result.as_numpy("OUTPUT0") is None
+
+
+def test_an_ensemble_may_be_a_step(client: Any) -> None:
+    given = pair(4)
+    result = infer(client, "nested", **given)
+    assert (result.as_numpy("OUTPUT0") == 2 * (given["INPUT0"] + given["INPUT1"])).all()
+    assert (result.as_numpy("OUTPUT1") == 2 * (given["INPUT0"] - given["INPUT1"])).all()
+
+
+def test_a_model_without_batches_gets_single_items(client: Any) -> None:
+    given = pair(1)
+    result = infer(client, "unbatched", **given)
+    assert result.as_numpy("OUTPUT0").shape == (1, WIDTH)
+    assert (result.as_numpy("OUTPUT0") == 2 * given["INPUT0"]).all()
+    with pytest.raises(
+        InferenceServerException, match=r"in ensemble 'unbatched', .*unexpected shape for input 'INPUT1'"
+    ):
+        infer(client, "unbatched", **pair(2))
+
+
+def test_strings_pass_between_steps(client: Any) -> None:
+    given = np.array([[b"1.5", b"-2"], [b"3e2", b"0"]], dtype=object)
+    result = infer(client, "parsed", TEXT=given)
+    assert (result.as_numpy("SAME") == given).all()
+    assert result.as_numpy("NUMBER").tolist() == [[1.5, -2.0], [300.0, 0.0]]
+
+
+def test_a_failing_step_fails_the_request(client: Any) -> None:
+    before = statistics(client, "parsed")
+    with pytest.raises(InferenceServerException, match=r"^.*in ensemble 'parsed', onnx runtime error"):
+        infer(client, "parsed", TEXT=np.array([[b"1", b"x"]], dtype=object))
+    after = statistics(client, "parsed")
+    assert after["fail"] == before["fail"] + 1
+    assert after["success"] == before["success"]
+    assert infer(client, "parsed", TEXT=np.array([[b"1"]], dtype=object)).as_numpy("NUMBER").tolist() == [[1.0]]
+
+
+def test_a_request_that_cannot_be_right_does_not_reach_the_steps(client: Any) -> None:
+    before = statistics(client, "first")
+    with pytest.raises(InferenceServerException, match="inference request batch-size must be <= 8 for 'chain'"):
+        infer(client, "chain", **pair(9))
+    with pytest.raises(InferenceServerException, match="unexpected inference input 'OTHER' for model 'chain'"):
+        infer(client, "chain", INPUT0=pair()["INPUT0"], OTHER=pair()["INPUT1"])
+    assert statistics(client, "first") == before
+
+
+def test_the_ensemble_and_its_steps_are_counted(client: Any) -> None:
+    names = ("chain", "first", "second")
+    before = {name: statistics(client, name) for name in names}
+    for _ in range(3):
+        infer(client, "chain", **pair(2))
+    for name in names:
+        after = statistics(client, name)
+        assert after["success"] - before[name]["success"] == 3
+        assert after["inference_count"] - before[name]["inference_count"] == 6
+        assert after["execution_count"] - before[name]["execution_count"] == 3
+        assert after["compute_ns"] > before[name]["compute_ns"]
+
+
+def statistics(client: Any, model: str) -> dict[str, int]:
+    """The counters that tests compare, in one form for both protocols."""
+    found = client.get_inference_statistics(model)
+    if not isinstance(found, dict):
+        found = client.get_inference_statistics(model, as_json=True)
+    (entry,) = found["model_stats"]
+    counters = entry.get("inference_stats", {})
+    return {
+        "success": int(counters.get("success", {}).get("count", 0)),
+        "fail": int(counters.get("fail", {}).get("count", 0)),
+        "compute_ns": int(counters.get("compute_infer", {}).get("ns", 0)),
+        "inference_count": int(entry.get("inference_count", 0)),
+        "execution_count": int(entry.get("execution_count", 0)),
+    }
+
+
+def test_metadata_and_configuration_are_those_of_the_ensemble(server: ServerProcess) -> None:
+    metadata = server.json("GET", "/v2/models/chain")
+    assert metadata["platform"] == "ensemble"
+    assert metadata["inputs"] == [{"name": name, "datatype": "INT32", "shape": [-1, WIDTH]} for name, _, _ in PAIR]
+    config = server.json("GET", "/v2/models/chain/config")
+    assert [each["model_name"] for each in config["ensemble_scheduling"]["step"]] == ["first", "second"]
+    assert config["ensemble_scheduling"]["step"][0]["output_map"] == {"OUTPUT0": "sum", "OUTPUT1": "difference"}
+    assert config["model_transaction_policy"] == {"decoupled": False}
+    assert config["instance_group"] == []
+
+
+def test_the_metrics_have_the_ensemble(server: ServerProcess) -> None:
+    server.json("POST", "/v2/models/chain/infer", good_document())
+    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
+    assert b'nv_inference_request_success{model="chain",version="1"}' in page
+
+
+def test_many_clients_get_their_own_answers(server: ServerProcess) -> None:
+    wrong: list[Any] = []
+
+    def ask(number: int) -> None:
+        client = triton_http.InferenceServerClient(f"{HOST}:{server.http_port}")
+        client.triton = triton_http
+        for turn in range(60):
+            given = pair(1 + turn % 3, seed=number * 1000 + turn)
+            result = infer(client, "nested", **given)
+            if not (result.as_numpy("OUTPUT0") == 2 * (given["INPUT0"] + given["INPUT1"])).all():
+                wrong.append((number, turn))
+        client.close()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def test_labels_are_those_of_the_step_that_makes_the_output(
+    server: ServerProcess, tmp_path: Path, http_workers: str
+) -> None:
+    spec = server.json("GET", "/v2/models/cls")
+    (given,), (made,) = spec["inputs"], spec["outputs"]
+    repository = link_models(tmp_path / "models", "cls")
+    write_ensemble(
+        repository,
+        "labelled",
+        [("IN", f"TYPE_{given['datatype']}", given["shape"][1:])],
+        [("OUT", f"TYPE_{made['datatype']}", made["shape"][1:])],
+        [step("cls", {given["name"]: "IN"}, {made["name"]: "OUT"})],
+        batch=1,
+    )
+    width = int(np.prod(given["shape"][1:]))
+
+    def ask(running: ServerProcess, model: str, name: str, output: str) -> list[str]:
+        document = {
+            "inputs": [
+                {
+                    "name": name,
+                    "datatype": given["datatype"],
+                    "shape": [1, *given["shape"][1:]],
+                    "data": list(range(width)),
+                }
+            ],
+            "outputs": [{"name": output, "parameters": {"classification": 2}}],
+        }
+        answer = running.json("POST", f"/v2/models/{model}/infer", document)
+        return list(answer["outputs"][0]["data"])
+
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as running:
+        labels = ask(running, "labelled", "IN", "OUT")
+    assert labels == ask(server, "cls", given["name"], made["name"])
+    assert all(len(label.split(":")) == 3 for label in labels), json.dumps(labels)

@@ -1,0 +1,200 @@
+"""generate_stream with a model that sends any number of responses, on a real server in both of its shapes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.stock_server import StockServer
+from tests.contract.servers.streamer import write_streamer
+from tests.project import ROOT
+from tests.waiting import LIMIT_S, until
+
+pytestmark = pytest.mark.shapes("one-process", "front-ends")
+
+EVENTS = "text/event-stream; charset=utf-8"
+# Between the model and a client that does not read: the window, the buffers of the sockets, and what is on its way.
+MOST_UNREAD_MB = 48
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("streams")
+    repository = write_streamer(folder / "models")
+    options = ("--shutdown-grace-secs=0", "--log-access=true", "--log-format=json")
+    with ServerProcess(repository, folder / "log", *options) as running:
+        yield running
+
+
+def url(server: ServerProcess, route: str = "generate_stream") -> str:
+    return f"http://{server.address}/v2/models/streamer/{route}"
+
+
+def stream(server: ServerProcess, *script: str, **members: str) -> requests.Response:
+    """The answer, whose body is not read yet."""
+    return requests.post(url(server), json={"script": script, **members}, stream=True, timeout=LIMIT_S)
+
+
+def event(text: str) -> bytes:
+    return (
+        b"data: %b\n\n"
+        % json.dumps({"model_name": "streamer", "model_version": "1", "said": text}, separators=(",", ":")).encode()
+    )
+
+
+ERROR = b'data: {"error":"broken"}\n\n'
+
+
+def connect(server: ServerProcess, *script: str) -> socket.socket:
+    """A client that has sent its request, and reads only when it is told to."""
+    sock = socket.create_connection((HOST, server.http_port), LIMIT_S)
+    body = json.dumps({"script": script}).encode()
+    head = f"POST /v2/models/streamer/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    sock.sendall(head.encode() + body)
+    return sock
+
+
+def test_each_response_is_an_event(server: ServerProcess) -> None:
+    with stream(server, "say one", "say two words", 'say "three"', id="r7") as answer:
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, EVENTS)
+        assert answer.headers["Transfer-Encoding"] == "chunked"
+        texts = [json.loads(line.removeprefix(b"data: ")) for line in answer.iter_lines() if line]
+    assert [text["said"] for text in texts] == ["one", "two words", '"three"']
+    assert all(text["id"] == "r7" for text in texts)
+
+
+def test_an_event_leaves_before_the_next_response(server: ServerProcess, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    with stream(server, "say first", f"wait {flag}", "say second") as answer:
+        parts = answer.iter_content(chunk_size=None)
+        assert next(parts) == event("first")
+        flag.touch()
+        assert b"".join(parts) == event("second")
+
+
+def test_a_thousand_events_arrive_in_order(server: ServerProcess) -> None:
+    with stream(server, "count 1000") as answer:
+        assert answer.content == b"".join([event(str(number)) for number in range(1000)])
+
+
+def test_a_stream_may_have_no_events(server: ServerProcess) -> None:
+    with stream(server) as answer:
+        assert (answer.status_code, answer.headers["Content-Type"], answer.content) == (200, EVENTS, b"")
+
+
+def test_an_error_after_events_is_an_event(server: ServerProcess) -> None:
+    with stream(server, "say one", "say two", "fail broken") as answer:
+        assert (answer.status_code, answer.content) == (200, event("one") + event("two") + ERROR)
+
+
+@pytest.mark.parametrize("script", ["fail broken", "raise"])
+def test_an_error_before_the_first_event_has_its_status(server: ServerProcess, script: str) -> None:
+    with stream(server, script) as answer:
+        assert (answer.status_code, answer.headers["Content-Type"]) == (500, EVENTS)
+        text = json.loads(answer.content.removeprefix(b"data: "))["error"]
+    assert ("raised before the first response" if script == "raise" else "broken") in text
+
+
+def test_generate_takes_exactly_one_response(server: ServerProcess) -> None:
+    answer = requests.post(url(server, "generate"), json={"script": "say one"}, timeout=LIMIT_S)
+    assert (answer.status_code, answer.json()["said"]) == (200, "one")
+    for script in (["say one", "say two"], []):
+        answer = requests.post(url(server, "generate"), json={"script": script}, timeout=LIMIT_S)
+        assert (answer.status_code, "exactly 1 response" in answer.json()["error"]) == (500, True)
+
+
+@pytest.mark.parametrize("script", [["say one"], []])
+def test_a_client_that_leaves_cancels_the_request(server: ServerProcess, tmp_path: Path, script: list[str]) -> None:
+    gone = tmp_path / "gone"
+    with connect(server, *script, f"cancelled {gone}") as sock:
+        if script:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200 OK")
+    assert until(lambda: gone.exists() and gone.read_text()) == "cancelled"
+
+
+def test_a_client_that_does_not_read_holds_its_model_back(server: ServerProcess, tmp_path: Path) -> None:
+    counts = [tmp_path / f"count{number}" for number in range(2)]
+    with contextlib.ExitStack() as stack:
+        for count in counts:
+            stack.enter_context(connect(server, f"pour {count}"))
+        sent = [until(lambda count=count: count.exists() and int(count.read_text())) for count in counts]  # type: ignore[misc]
+        # Others are served meanwhile, until these models stand still.
+        while True:
+            with stream(server, "count 200") as answer:
+                assert len(answer.content) > 200
+            before, sent = sent, [int(count.read_text()) for count in counts]
+            if sent == before:
+                break
+        assert max(sent) <= MOST_UNREAD_MB
+
+
+def test_a_client_that_reads_slowly_gets_everything(server: ServerProcess) -> None:
+    with connect(server, *["say " + 100_000 * "y"] * 300) as sock:
+        reader = sock.makefile("rb")
+        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        while reader.readline() != b"\r\n":
+            pass
+        received = b""
+        while size := int(reader.readline(), 16):
+            received += reader.read(size)
+            reader.readline()
+    assert received == event(100_000 * "y") * 300
+
+
+@pytest.mark.parametrize("route", ["generate", "generate_stream"])
+def test_a_load_balancer_gets_the_load_of_the_models_cache(server: ServerProcess, route: str) -> None:
+    document, headers = {"script": "say one"}, {"endpoint-load-metrics-format": "json"}
+    answer = requests.post(url(server, route), json=document, headers=headers, timeout=LIMIT_S)
+    assert answer.status_code == 200
+    assert answer.headers["endpoint-load-metrics"] == (
+        'JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacity":7680}}'
+    )
+
+
+def test_streams_under_gunicorns_thread_worker(
+    http_workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with StockServer(write_streamer(tmp_path / "models"), tmp_path / "log", "--shutdown-grace-secs=0") as stock:
+        flag, gone = tmp_path / "flag", tmp_path / "gone"
+        with stream(stock, "say first", f"wait {flag}", "count 100", "fail broken") as answer:
+            parts = answer.iter_content(chunk_size=None)
+            assert next(parts) == event("first")
+            flag.touch()
+            assert b"".join(parts) == b"".join([event(str(number)) for number in range(100)]) + ERROR
+        with connect(stock, f"pour {tmp_path / 'count'}", f"cancelled {gone}") as sock:
+            sock.recv(100)
+        assert until(lambda: gone.exists() and gone.read_text()) == "cancelled"
+
+
+def test_curl_shows_the_events(server: ServerProcess) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    command = [curl, "-sN", "--noproxy", "*", url(server), "-d", '{"script": ["say a", "say b"]}']
+    shown = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True).stdout
+    assert shown == event("a") + event("b")
+
+
+def test_the_access_log_has_a_line_at_the_end_of_a_stream(server: ServerProcess) -> None:
+    with stream(server, "say logged", id="the-logged-one") as answer:
+        size = len(answer.content)
+
+    def line() -> str | None:
+        lines = [line for line in server.log_text().splitlines() if "the-logged-one" in line]
+        return lines[0] if lines else None
+
+    fields = json.loads(until(line) or "")
+    assert (fields["status"], fields["request_id"]) == (200, "the-logged-one")
+    assert (fields["model"], fields["version"]) == ("streamer", 1)
+    assert fields["sent_bytes"] > size

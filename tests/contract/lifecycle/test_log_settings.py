@@ -1,0 +1,108 @@
+"""The settings of the log change in every process of a server, over both protocols.
+
+Source: docs/spec/trace-and-log.md section 5.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc as grpc_core
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = pytest.mark.shapes("one-process", "front-ends")
+
+START = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+QUIET = {name: value for name, value in START.items() if name != "log_file"}
+MANY = 20
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[triton.InferenceServerClient]:
+    client = triton.InferenceServerClient(server.address)
+    yield client
+    client.update_log_settings(QUIET)
+    client.close()
+
+
+@pytest.fixture
+def grpc(server: ServerProcess) -> Iterator[triton_grpc.InferenceServerClient]:
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        yield client
+
+
+def seen(server: ServerProcess) -> list[Any]:
+    """What many new connections see: with front ends these reach all of them."""
+    return [server.json("GET", "/v2/logging") for _ in range(MANY)]
+
+
+def test_a_change_over_http_is_seen_everywhere(
+    server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
+) -> None:
+    assert http.get_log_settings() == START
+    wanted = {"log_verbose_level": 1, "log_format": "json", "log_info": None}
+    changed = {**START, "log_verbose_level": 1, "log_format": "json"}
+    assert http.update_log_settings(wanted) == changed
+    until(lambda: seen(server) == [changed] * MANY, "the front ends do not agree")
+    settings = grpc.get_log_settings().settings
+    assert (settings["log_verbose_level"].uint32_param, settings["log_format"].string_param) == (1, "json")
+    marker = "/v2/models/marked/ready"
+    server.request("GET", marker)
+    until(lambda: any(marker in line for line in server.log_text().splitlines()), "not logged")
+    line = next(line for line in server.log_text().splitlines() if marker in line)
+    assert json.loads(line)["message"]
+
+
+def test_a_change_over_grpc(
+    server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
+) -> None:
+    answer = grpc.update_log_settings({"log_info": False, "log_verbose_level": 2}, as_json=True)
+    assert answer["settings"]["log_verbose_level"] == {"uint32_param": 2}
+    changed = {**START, "log_info": False, "log_verbose_level": 2}
+    until(lambda: http.get_log_settings() == changed, "the front ends do not agree")
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "text"),
+    [
+        ({"log_info": 1}, 400, "attempt to access JSON non-boolean as boolean"),
+        ({"log_verbose_level": -1}, 400, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        ({"log_format": "xml"}, 400, "invalid argument for log_format, got: xml"),
+        ({"log_file": "x"}, 501, "log file location can not be updated through network protocol"),
+    ],
+)
+def test_an_invalid_setting_over_http(
+    server: ServerProcess, http: triton.InferenceServerClient, settings: dict[str, Any], status: int, text: str
+) -> None:
+    found, _, body = server.request("POST", "/v2/logging", json.dumps(settings).encode())
+    assert found == status
+    assert text in json.loads(body)["error"]
+    assert http.get_log_settings() == START
+
+
+def test_an_invalid_setting_over_grpc(grpc: triton_grpc.InferenceServerClient) -> None:
+    for settings, text in (
+        ({"log_format": "xml"}, "invalid argument for log_format, got: xml"),
+        ({"log_file": "x"}, "log file location can not be updated through network protocol"),
+    ):
+        with pytest.raises(InferenceServerException, match=text):
+            grpc.update_log_settings(settings)
+    wrong = {"log_info": {"string_param": "no"}}
+    with pytest.raises(grpc_core.RpcError, match="expect boolean for 'log_info'"):
+        grpc._client_stub.LogSettings(service_pb2.LogSettingsRequest(settings=wrong))

@@ -1,0 +1,138 @@
+"""Does what models should not do: CASE says what."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+PLAIN = np.arange(4, dtype=np.int32)
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        case = requests[0].inputs()[0].as_numpy()[0].decode()
+        return getattr(self, case)(requests)
+
+    def answer(self, array):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])]
+
+    def fine(self, requests):
+        return self.answer(PLAIN)
+
+    def wrong_count(self, requests):
+        return []
+
+    def no_list(self, requests):
+        return PLAIN
+
+    def wrong_element(self, requests):
+        return ["text"]
+
+    def raises(self, requests):
+        raise ValueError("why")
+
+    def exits(self, requests):
+        sys.exit(1)
+
+    def error_with_code(self, requests):
+        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("gone", pb_utils.TritonError.NOT_FOUND))]
+
+    def closed_sender(self, requests):
+        sender = requests[0].get_response_sender()
+        sender.send(self.answer(PLAIN)[0], pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def by_sender(self, requests):
+        sender = requests[0].get_response_sender()
+        sender.send(self.answer(PLAIN)[0])
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def answers_never(self, requests):
+        pass
+
+    def missing_output(self, requests):
+        return [pb_utils.InferenceResponse([])]
+
+    def wrong_dtype(self, requests):
+        return self.answer(np.arange(4, dtype=np.float64))
+
+    def wrong_shape(self, requests):
+        return self.answer(np.zeros((2, 3), np.int32))
+
+    def empty(self, requests):
+        return self.answer(np.zeros((0, 4), np.int32))
+
+    def ragged(self, requests):
+        return self.answer(np.array([[1, 2], [3]], np.object_))
+
+    def unordered(self, requests):
+        return self.answer(np.arange(12, dtype=np.int32).reshape(3, 4).T)
+
+    def without_datatype(self, requests):
+        return self.answer(np.zeros(4, np.complex64))
+
+    def not_text(self, requests):
+        return self.answer(np.array(["\ud800"], np.object_))
+
+    def twice(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", PLAIN), pb_utils.Tensor("OUT", PLAIN + 1)])]
+
+    def huge(self, requests):
+        return self.answer(np.ones(100_000_000, np.int32))
+
+    def too_large(self, requests):
+        return self.answer(np.zeros(1 << 30, np.int32))
+
+    def writes_its_input(self, requests):
+        requests[0].inputs()[0].as_numpy()[0] = b"other"
+        return self.answer(PLAIN)
+
+    def forks(self, requests):
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+        return self.answer(PLAIN + os.waitstatus_to_exitcode(status))
+
+    def runs_a_program(self, requests):
+        printed = subprocess.run([sys.executable, "-c", "print(3)"], stdout=subprocess.PIPE, check=True).stdout
+        return self.answer(PLAIN + int(printed))
+
+    def leaves_a_child(self, requests):
+        if os.fork() == 0:
+            signal.pause()
+        return self.answer(PLAIN)
+
+    def returns_in_a_child(self, requests):
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+        return self.answer(PLAIN)
+
+    def logs_in_a_child(self, requests):
+        child = os.fork()
+        if child == 0:
+            try:
+                pb_utils.Logger.log_info("from a child")
+            except Exception:
+                os._exit(5)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        return self.answer(PLAIN + os.waitstatus_to_exitcode(status))
+
+    def prints(self, requests):
+        print("printed by the model")
+        print("printed to stderr", file=sys.stderr)
+        pb_utils.Logger.log_warn("logged by the model")
+        return self.answer(PLAIN)
+
+    def dies(self, requests):
+        print("its last words", file=sys.stderr, flush=True)
+        os._exit(3)
+
+    def segmentation_fault(self, requests):
+        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.pause()

@@ -1,0 +1,212 @@
+"""Loading and unloading Python models: what they complete, what keeps them from loading, and what they leave behind.
+
+Source: docs/spec/python-backend.md sections 4.1, 4.5 and 4.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.python.python_models import (
+    INT32_PAIR,
+    assert_adds,
+    is_alive,
+    line_of,
+    pair,
+    stubs_of,
+    write_model,
+)
+from tests.contract.servers.processes import engine_of, open_files
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+CYCLES = 20
+# A response in a file says when the execution may end.
+HOLDING = """
+def execute(self, requests):
+    folder = pb_utils.get_model_dir()
+    open(os.path.join(folder, "begun"), "w").close()
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.01)
+    tensor = pb_utils.get_input_tensor_by_name(requests[0], "INPUT0")
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])]
+
+def finalize(self):
+    print("finalized")
+"""
+COMPLETES = """
+@staticmethod
+def auto_complete_config(config):
+    config.set_max_batch_size(4)
+    config.set_dynamic_batching()
+    for name in ("INPUT0", "INPUT1"):
+        config.add_input({"name": name, "data_type": "TYPE_INT32", "dims": [16]})
+    for name in ("OUTPUT0", "OUTPUT1"):
+        config.add_output({"name": name, "data_type": "TYPE_INT32", "dims": [16]})
+    return config
+
+def execute(self, requests):
+    a, b = [t.as_numpy() for t in requests[0].inputs()]
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)])]
+"""
+COMPLETES_NOTHING = """
+@staticmethod
+def auto_complete_config(config):
+    return None
+"""
+HUNGRY = """
+def execute(self, requests):
+    hoard = np.ones(1 << 28)
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", hoard[:16].astype(np.int32).reshape(1, 16))])]
+"""
+SMALL = INT32_PAIR + 'parameters { key: "MEMORY_LIMIT_BYTES" value { string_value: "1000000000" } }'
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    repository = link_models(tmp_path_factory.mktemp("models"), "simple")
+    write_model(repository, "add_sub")
+    options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
+    with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log", *options) as running:
+        yield running
+
+
+def load(server: ServerProcess, model: str) -> str:
+    """Load a model. Returns the error, "" without one."""
+    status, _, body = server.request("POST", f"/v2/repository/models/{model}/load")
+    return "" if status == 200 else str(json.loads(body)["error"])
+
+
+def unload(server: ServerProcess, model: str) -> None:
+    server.json("POST", f"/v2/repository/models/{model}/unload")
+
+
+def leave(server: ServerProcess, model: str) -> None:
+    """Unload a model, and wait until its processes are gone."""
+    processes = [process for name, process in stubs_of(server).items() if name.startswith(model)]
+    unload(server, model)
+    until(lambda: not any(map(is_alive, processes)), server.log_text)
+
+
+def test_loads_and_unloads_leave_nothing(server: ServerProcess) -> None:
+    for _ in range(2):  # what is imported and opened once
+        assert load(server, "add_sub") == ""
+        leave(server, "add_sub")
+    until(lambda: not stubs_of(server))
+    before = open_files(server)
+    for cycle in range(CYCLES):
+        assert load(server, "add_sub") == ""
+        assert_adds(server, "add_sub", seed=cycle)
+        leave(server, "add_sub")
+    until(lambda: not stubs_of(server), lambda: f"left: {stubs_of(server)}")
+    until(lambda: open_files(server) <= before + 1, lambda: f"{before} files before, {open_files(server)} now")
+    maps = Path(f"/proc/{engine_of(server)}/maps").read_text()
+    assert maps.count("trident-shared-memory") <= 2  # those of the front ends
+
+
+def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
+    model = write_model(server.repository, "holding", HOLDING)
+    assert load(server, "holding") == ""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(server.json, "POST", "/v2/models/holding/infer", pair(seed=7))
+        until(lambda: (model / "1" / "begun").exists())
+        unload(server, "holding")
+        assert server.request("POST", "/v2/models/holding/infer", json.dumps(pair()).encode())[0] == 404
+        (model / "1" / "go").touch()
+        assert answer.result()["outputs"][0]["data"] == list(range(7, 23))
+    until(lambda: not stubs_of(server))
+    until(lambda: "holding_0_0: finalized" in server.log_text())
+
+
+def test_a_model_completes_its_configuration(server: ServerProcess) -> None:
+    write_model(server.repository, "completes", COMPLETES, "", max_batch_size=0)
+    assert load(server, "completes") == ""
+    config = server.json("GET", "/v2/models/completes/config")
+    assert config["max_batch_size"] == 4
+    assert "dynamic_batching" in config
+    assert [entry["name"] for entry in config["input"]] == ["INPUT0", "INPUT1"]
+    assert_adds(server, "completes", rows=2)
+    leave(server, "completes")
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "reason"),
+    [
+        (
+            "nothing",
+            COMPLETES_NOTHING,
+            "auto_complete_config function in model 'nothing' must return a valid pb.ModelConfig object.",
+        ),
+        ("raises", "def initialize(self, args):\n    raise ValueError('no weights')", "ValueError: no weights"),
+        ("misspelt", "def initialize(self, args):\n    undefined", "NameError: name 'undefined' is not defined"),
+        ("broken", "def initialize(self, args:", "SyntaxError"),
+        ("ends", "def initialize(self, args):\n    os._exit(7)", "Stub process 'ends_0_0' is not healthy."),
+        ("exits", "def initialize(self, args):\n    sys.exit(2)", "SystemExit: 2"),
+    ],
+    ids=lambda text: text if text.isidentifier() else "",
+)
+def test_what_keeps_a_model_from_loading(server: ServerProcess, name: str, methods: str, reason: str) -> None:
+    write_model(server.repository, name, methods)
+    error = load(server, name)
+    assert reason in error, error
+    until(lambda: not stubs_of(server), lambda: f"left: {stubs_of(server)}")
+    assert_still_serves(server)
+
+
+def test_a_failed_load_names_the_file_and_the_line(server: ServerProcess) -> None:
+    model = write_model(server.repository, "traced", "def initialize(self, args):\n    raise ValueError('no weights')")
+    assert f"{model}/1/model.py({line_of(model, 'no weights')}): initialize" in load(server, "traced")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "reason"),
+    [
+        ("no_file", 'default_model_filename: "other.py"', "Python model file not found in '"),
+        ("no_code", 'default_model_filename: "model.txt"', "Model name must end with '.py'. Model name provided: "),
+        (
+            "no_number",
+            'parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "soon" } }',
+            "parameter 'EXECUTION_LIMIT_SECONDS' must be a number above 0, not 'soon'",
+        ),
+        (
+            "neither",
+            'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "maybe" } }',
+            "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'",
+        ),
+    ],
+    ids=lambda text: text if text.isidentifier() else "",
+)
+def test_what_a_configuration_may_not_say(server: ServerProcess, name: str, more: str, reason: str) -> None:
+    write_model(server.repository, name, more=INT32_PAIR + more)
+    assert reason in load(server, name)
+
+
+def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
+    write_model(server.repository, "hungry", HUNGRY, SMALL)
+    assert load(server, "hungry") == ""
+    status, _, body = server.request("POST", "/v2/models/hungry/infer", json.dumps(pair()).encode())
+    assert status == 500
+    assert b"Unable to allocate" in body
+    leave(server, "hungry")
+
+
+def test_instances_are_processes_of_their_own_and_change_while_the_model_serves(server: ServerProcess) -> None:
+    two = INT32_PAIR.replace("KIND_CPU", "KIND_CPU count: 2")
+    model = write_model(server.repository, "scaled", more=two)
+    assert load(server, "scaled") == ""
+    assert set(stubs_of(server)) == {"scaled_0_0", "scaled_0_1"}
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("count: 2", "count: 1"))
+    assert load(server, "scaled") == ""
+    until(lambda: set(stubs_of(server)) == {"scaled_0_0"}, server.log_text)
+    assert_adds(server, "scaled")
+    assert server.request("GET", "/v2/models/scaled/ready")[0] == 200
+    leave(server, "scaled")

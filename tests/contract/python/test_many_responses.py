@@ -1,0 +1,305 @@
+"""Models that answer a request many times: over events and over gRPC streams, with clients that are slow or leave, and
+processes that die, in both shapes of the server.
+
+Source: docs/spec/schedulers.md section 3.8, docs/spec/python-backend.md sections 4.3 and 4.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from tritonclient.grpc import service_pb2 as pb
+
+from tests.contract.grpc.grpc_requests import LIMIT_S, Responses, client_of, stub_of, tensor
+from tests.contract.python.python_models import stubs_of, write_model
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.processes import engine_of, front_ends_of, memory_bound
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+CONFIG = """
+model_transaction_policy { decoupled: true }
+input [ { name: "count" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "size" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "said" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+# Each request has a thread. A count below 0 never ends; one of 100 or more fails after the 99th response.
+TALKER = """
+def execute(self, requests):
+    for request in requests:
+        count, size = (
+            int(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0]) for name in ("count", "size")
+        )
+        arguments = (request.get_response_sender(), count, size)
+        threading.Thread(target=self.talk, args=arguments, daemon=True).start()
+
+def talk(self, sender, count, size):
+    number = 0
+    while number != count and not sender.is_cancelled():
+        if number == 99 and count > 0:
+            error = pb_utils.TritonError("that is enough", pb_utils.TritonError.UNSUPPORTED)
+            sender.send(pb_utils.InferenceResponse(error=error))
+            break
+        text = str(number).encode().rjust(size, b".")
+        tensor = pb_utils.Tensor("said", np.array([text], dtype=object))
+        sender.send(pb_utils.InferenceResponse([tensor], parameters={"number": number}))
+        number += 1
+    if sender.is_cancelled():
+        print("cancelled", flush=True)
+    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+MEGABYTE = 1 << 20
+CLIENTS = 100
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("many")
+    write_model(folder / "models", "talker", TALKER, CONFIG, max_batch_size=0)
+    # The engine is known by the framework of its other model.
+    link_models(folder / "models", "simple")
+    options = (f"--response-window-bytes={2 * MEGABYTE}", "--shutdown-grace-secs=0")
+    with ServerProcess(folder / "models", folder / "log", *options) as running:
+        yield running
+
+
+def stream(server: ServerProcess, count: int, size: int = 1) -> requests.Response:
+    url = f"http://{server.address}/v2/models/talker/generate_stream"
+    return requests.post(url, json={"count": count, "size": size}, stream=True, timeout=LIMIT_S)
+
+
+def events(response: requests.Response) -> Iterator[Any]:
+    for line in response.iter_lines():
+        if line:
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+def inputs(count: int, size: int = 1) -> list[Any]:
+    pairs = (("count", count), ("size", size))
+    return [tensor(name, np.array([value], np.int32), "INT32") for name, value in pairs]
+
+
+def request_message(count: int, size: int) -> Any:
+    request = pb.ModelInferRequest(model_name="talker")
+    for name, value in (("count", count), ("size", size)):
+        request.inputs.add(name=name, datatype="INT32", shape=[1])
+        request.raw_input_contents.append(np.array([value], np.int32).tobytes())
+    return request
+
+
+def message(response: Any) -> tuple[str, str | None, bool]:
+    """The request's id, what was said, and the final flag."""
+    content = response.raw_output_contents[0][4:].decode() if response.raw_output_contents else None
+    return response.id, content, response.parameters["triton_final_response"].bool_param
+
+
+def statistics(server: ServerProcess) -> Any:
+    return server.json("GET", "/v2/models/talker/stats")["model_stats"][0]
+
+
+def in_flight(server: ServerProcess) -> int:
+    """Requests that the model has and that are not done, less those that a dead process could not begin."""
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    cancelled = re.search(
+        r'^nv_inference_request_failure{model="talker",reason="CANCELED".* (\d+)$', page, re.MULTILINE
+    )
+    assert cancelled is not None
+    # First the metrics: a request that leaves the queue in between is counted once.
+    seen = statistics(server)
+    counts = seen["inference_stats"]
+    failed = int(counts["fail"]["count"]) - int(cancelled[1])
+    return int(seen["execution_count"]) - int(counts["success"]["count"]) - failed
+
+
+def responses_sent(server: ServerProcess) -> int:
+    return sum(each["success"]["count"] for each in statistics(server)["response_stats"].values())
+
+
+def wait_until_held_back(server: ServerProcess, requests_in_flight: int) -> None:
+    """Wait until the model has so many requests and sends nothing more."""
+    until(lambda: in_flight(server) == requests_in_flight)
+    last = -1
+    while (now := responses_sent(server)) != last:
+        last = now
+        time.sleep(1)
+
+
+def test_events_arrive_in_order_while_the_model_goes_on(server: ServerProcess) -> None:
+    with stream(server, 50) as response:
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        assert response.headers["Transfer-Encoding"] == "chunked"
+        said = [event["said"] for event in events(response)]
+    assert said == [str(number) for number in range(50)]
+    with stream(server, -1) as endless:
+        told = events(endless)
+        assert [next(told)["number"] for _ in range(1000)] == list(range(1000))
+
+
+def test_over_http_1_0_the_end_of_the_connection_ends_the_events(server: ServerProcess) -> None:
+    body = b'{"count":3,"size":1}'
+    with socket.create_connection((HOST, server.http_port), LIMIT_S) as client:
+        client.sendall(
+            b"POST /v2/models/talker/generate_stream HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        head, _, content = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert [json.loads(each[6:])["said"] for each in content.decode().split("\n\n") if each] == ["0", "1", "2"]
+
+
+def test_an_error_of_the_model_is_an_event(server: ServerProcess) -> None:
+    with stream(server, 1000) as response:
+        told = list(events(response))
+    assert response.status_code == 200
+    assert len(told) == 100
+    assert told[-1]["error"] == "that is enough"
+
+
+def test_messages_arrive_in_order_with_their_final_flags(server: ServerProcess) -> None:
+    with client_of(server) as client:
+        responses = Responses()
+        client.start_stream(responses.put)
+        for identifier, is_final_wanted in (("a", True), ("b", False)):
+            client.async_stream_infer(
+                "talker", inputs(3), request_id=identifier, enable_empty_final_response=is_final_wanted
+            )
+        told = [message(responses.next_result().get_response()) for _ in range(7)]
+        client.stop_stream()
+    assert [each for each in told if each[0] == "a"] == [*(("a", str(n), False) for n in range(3)), ("a", None, True)]
+    assert [each for each in told if each[0] == "b"] == [("b", str(n), False) for n in range(3)]
+
+
+def test_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
+    sockets: list[socket.socket] = []
+    running = in_flight(server)
+    # Each has a window of 2 MB and one response, the one that is being sent and its event. All responses: 10 GB.
+    with memory_bound(server, CLIENTS * 6, stubs_of(server).values()):
+        try:
+            for _ in range(CLIENTS):
+                sockets.append(stalled_events(server, 99, MEGABYTE))
+            wait_until_held_back(server, running + CLIENTS)
+            with stream(server, 3) as response:
+                assert len(list(events(response))) == 3
+        finally:
+            for each in sockets:
+                each.close()
+        until(lambda: in_flight(server) == running)
+
+
+def stalled_events(server: ServerProcess, count: int, size: int) -> socket.socket:
+    """A client that asks for a stream and reads nothing."""
+    body = json.dumps({"count": count, "size": size}).encode()
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((HOST, server.http_port))
+    head = f"POST /v2/models/talker/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def test_grpc_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
+    count, running = 20, in_flight(server)
+    request = request_message(99, MEGABYTE)
+    with ExitStack() as stubs, memory_bound(server, count * 8, stubs_of(server).values()):
+        calls = [stubs.enter_context(stub_of(server)).ModelStreamInfer(iter([request])) for _ in range(count)]
+        wait_until_held_back(server, running + count)
+        with stream(server, 3) as response:
+            assert len(list(events(response))) == 3
+        told = [message(each.infer_response)[1] for each in calls.pop()]
+        assert told == [str(number).rjust(MEGABYTE, ".") for number in range(99)]
+        for each in calls:
+            each.cancel()
+        until(lambda: in_flight(server) == running)
+
+
+def test_a_client_that_leaves_cancels_its_request(server: ServerProcess) -> None:
+    before, running = server.log_text().count("cancelled"), in_flight(server)
+    with stream(server, -1) as response:
+        assert next(events(response))["said"] == "0"
+    with client_of(server) as client:
+        responses = Responses()
+        client.start_stream(responses.put)
+        client.async_stream_infer("talker", inputs(-1))
+        responses.next_result()
+        client.stop_stream(cancel_requests=True)
+    until(lambda: in_flight(server) == running)
+    until(lambda: server.log_text().count("cancelled") == before + 2)
+
+
+def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:
+    running, failures = in_flight(server), server.log_text().count("Traceback")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: come_and_go(server, random.Random(seed)), range(8)))
+    until(lambda: in_flight(server) == running)
+    assert server.log_text().count("Traceback") == failures
+
+
+def come_and_go(server: ServerProcess, chance: random.Random) -> None:
+    """Ask for streams over either protocol, and leave some of them early."""
+    with stub_of(server) as stub:
+        for _ in range(12):
+            count, size = chance.choice([0, 1, 30, 98]), chance.choice([1, 50_000])
+            most = chance.choice([0, 5, 1000])
+            if chance.random() < 0.5:
+                with stream(server, count, size) as response:
+                    told = [event["number"] for event in islice(events(response), most)]
+            else:
+                call = stub.ModelStreamInfer(iter([request_message(count, size)]))
+                told = [each.infer_response.parameters["number"].int64_param for each in islice(call, most)]
+                call.cancel()
+            assert told == list(range(min(count, most)))
+
+
+def test_a_process_of_the_model_that_dies_ends_its_streams(server: ServerProcess) -> None:
+    with stream(server, -1) as response:
+        told = events(response)
+        assert next(told)["said"] == "0"
+        (process,) = stubs_of(server).values()
+        os.kill(process, signal.SIGKILL)
+        *_, last = told
+    assert last["error"] == "Stub process 'talker_0_0' is not healthy."
+    until(lambda: answers_again(server))
+
+
+def answers_again(server: ServerProcess) -> bool:
+    with stream(server, 3) as response:
+        return response.status_code == 200 and len(list(events(response))) == 3
+
+
+@pytest.mark.shapes("front-ends")
+def test_a_front_end_that_dies_cancels_its_requests(server: ServerProcess) -> None:
+    before, running = server.log_text().count("cancelled"), in_flight(server)
+    with stream(server, -1) as response:
+        assert next(events(response))["said"] == "0"
+        for each in front_ends_of(server):
+            os.kill(each, signal.SIGKILL)
+    until(lambda: server.log_text().count("cancelled") == before + 1)
+    server.wait_until_ready()
+    until(lambda: in_flight(server) == running)
+
+
+@pytest.mark.shapes("front-ends")
+def test_an_engine_that_dies_ends_its_streams(server: ServerProcess) -> None:
+    with stream(server, -1) as response:
+        told = events(response)
+        assert next(told)["said"] == "0"
+        os.kill(engine_of(server), signal.SIGKILL)
+        *_, last = told
+    assert last["error"].startswith("the engine is not there")
+    until(lambda: answers_again(server))

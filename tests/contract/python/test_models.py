@@ -1,0 +1,362 @@
+"""Model files as Triton's documentation teaches them, on a real server: `models` has one folder for each.
+
+Source: docs/spec/python-backend.md.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+MODELS = Path(__file__).with_name("models")
+FAILED = "Failed to process the request(s) for model 'cases_0_0', message: "
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(MODELS, tmp_path_factory.mktemp("server") / "log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[triton_http.InferenceServerClient]:
+    with triton_http.InferenceServerClient(server.address, network_timeout=60) as made:
+        yield made
+
+
+def tensor(name: str, array: Any, datatype: str) -> triton_http.InferInput:
+    made = triton_http.InferInput(name, list(array.shape), datatype)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def text(name: str, value: str) -> triton_http.InferInput:
+    return tensor(name, np.array([value], np.object_), "BYTES")
+
+
+class Streamed:
+    """The responses to one request over a gRPC stream."""
+
+    def __init__(self, server: ServerProcess, model: str, value: int) -> None:
+        self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._client = triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}")
+        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+        given = triton_grpc.InferInput("IN", [1], "INT32")
+        given.set_data_from_numpy(np.array([value], np.int32))
+        self._client.async_stream_infer(model, [given], enable_empty_final_response=True)
+
+    def next(self) -> Any:
+        """The next response. Raises InferenceServerException."""
+        result, error = self._answers.get(timeout=30)
+        if error is not None:
+            raise error
+        return result
+
+    @property
+    def has_answer(self) -> bool:
+        return not self._answers.empty()
+
+    def numbers(self) -> list[int]:
+        """OUT of all responses until the final one."""
+        found: list[int] = []
+        while True:
+            result = self.next()
+            if result.as_numpy("OUT") is not None:
+                found.append(int(result.as_numpy("OUT")[0]))
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return found
+
+    def close(self) -> None:
+        self._client.stop_stream(cancel_requests=True)
+        self._client.close()
+
+
+@pytest.fixture
+def stream(server: ServerProcess) -> Iterator[Any]:
+    made: list[Streamed] = []
+
+    def open_stream(model: str, value: int) -> Streamed:
+        made.append(Streamed(server, model, value))
+        return made[-1]
+
+    yield open_stream
+    for each in made:
+        each.close()
+
+
+def test_add_sub(client: triton_http.InferenceServerClient) -> None:
+    first, second = np.arange(8, dtype=np.float32).reshape(2, 4), np.full((2, 4), 3, np.float32)
+    inputs = [tensor("INPUT0", first, "FP32"), tensor("INPUT1", second, "FP32")]
+    result = client.infer("add_sub", inputs)
+    assert np.array_equal(result.as_numpy("OUTPUT0"), first + second)
+    assert np.array_equal(result.as_numpy("OUTPUT1"), first - second)
+    one = client.infer("add_sub", inputs, outputs=[triton_http.InferRequestedOutput("OUTPUT1")])
+    assert [output["name"] for output in one.get_response()["outputs"]] == ["OUTPUT1"]
+
+
+def test_strings(client: triton_http.InferenceServerClient) -> None:
+    result = client.infer(
+        "strings", [tensor("IN", np.array([["a", "stra\u00dfe"], ["", "x" * 50_000]], np.object_), "BYTES")]
+    )
+    upper = [[b"A", b"STRASSE"], [b"", b"X" * 50_000]]
+    assert result.as_numpy("OBJECTS").tolist() == upper
+    assert result.as_numpy("TEXTS").tolist() == upper
+
+
+@pytest.mark.parametrize(("model", "value", "expected"), [("square", 4, [4] * 4), ("repeat", 5, [*range(5)])])
+def test_decoupled(stream: Any, model: str, value: int, expected: list[int]) -> None:
+    assert stream(model, value).numbers() == expected
+    assert stream(model, 0).numbers() == []
+
+
+def test_more_responses_than_any_window(stream: Any) -> None:
+    assert stream("repeat", 2000).numbers() == [*range(2000)]
+
+
+def test_responses_of_a_decoupled_model_have_parameters(stream: Any) -> None:
+    responses = stream("repeat", 2)
+    numbers = [responses.next().get_response().parameters["number"].int64_param for _ in range(2)]
+    assert numbers == [0, 1]
+
+
+def test_a_client_that_goes_away_cancels(server: ServerProcess, stream: Any) -> None:
+    responses = stream("repeat", -1)
+    responses.next()
+    responses.close()
+    until(lambda: "repeat was cancelled" in server.log_text(), server.log_text)
+
+
+def test_coroutines_of_a_decoupled_model_overlap(stream: Any) -> None:
+    waiting = stream("async_repeat", 0)
+
+    def is_ended_by_another_one() -> bool:
+        assert stream("async_repeat", 2).numbers() == [0, 1]
+        return waiting.has_answer
+
+    # The streams are connections of their own: the first request may arrive after the second one.
+    until(is_ended_by_another_one, "no execution ended the first one")
+    assert waiting.numbers() == []
+
+
+def test_a_decoupled_coroutine_that_fails(stream: Any) -> None:
+    with pytest.raises(InferenceServerException, match="ValueError: cannot count down"):
+        stream("async_repeat", -1).numbers()
+
+
+def ask(client: triton_http.InferenceServerClient, how: str, model: str, value: float = 3, asker: str = "bls") -> Any:
+    values = np.full(4, value, np.float32)
+    return client.infer(asker, [text("HOW", how), text("MODEL", model), tensor("IN", values, "FP32")])
+
+
+@pytest.mark.parametrize(
+    ("asker", "how"), [("bls", "sync"), ("bls", "async"), ("bls_async", "exec"), ("bls_async", "await")]
+)
+def test_another_model_is_asked(client: triton_http.InferenceServerClient, asker: str, how: str) -> None:
+    result = ask(client, how, "add_sub", asker=asker)
+    assert result.as_numpy("OUTPUT0").tolist() == [[6] * 4]
+    assert result.as_numpy("OUTPUT1").tolist() == [[0] * 4]
+
+
+@pytest.mark.parametrize("how", ["count", "count async"])
+@pytest.mark.parametrize("model", ["repeat", "async_repeat"])
+def test_a_decoupled_model_is_asked(client: triton_http.InferenceServerClient, how: str, model: str) -> None:
+    result = ask(client, how, model, 100)
+    assert result.as_numpy("OUTPUT0").tolist() == [*range(100)]
+
+
+def test_an_endless_model_is_cancelled(client: triton_http.InferenceServerClient) -> None:
+    assert ask(client, "cancel", "repeat").as_numpy("OUTPUT0").tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("how", "model", "reason"),
+    [
+        ("sync", "no_such_model", "Request for unknown model: 'no_such_model' is not found"),
+        ("async", "cases", "unexpected inference output 'OUTPUT0' for model 'cases'"),
+        ("count", "no_such_model", "Request for unknown model: 'no_such_model' is not found"),
+    ],
+)
+def test_models_that_cannot_be_asked(
+    client: triton_http.InferenceServerClient, how: str, model: str, reason: str
+) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        ask(client, how, model)
+    message = caught.value.message()
+    assert message.startswith(f"Model {model} - Error when running inference: ")
+    assert message.endswith(reason)
+
+
+def test_a_decoupled_model_must_be_asked_as_one(client: triton_http.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        ask(client, "async", "square")
+    assert "Model square is using the decoupled." in caught.value.message()
+
+
+def test_a_configuration_completes_itself(client: triton_http.InferenceServerClient) -> None:
+    config = client.get_model_config("auto_complete")
+    assert config["max_batch_size"] == 4
+    assert "dynamic_batching" in config
+    assert [(tensor["name"], tensor["optional"]) for tensor in config["input"]] == [("IN", False), ("OPTIONAL", True)]
+    values = np.array([[1, 2]], np.int64)
+    assert client.infer("auto_complete", [tensor("IN", values, "INT64")]).as_numpy("OUT").tolist() == [[1, 2]]
+    both = [tensor("IN", values, "INT64"), tensor("OPTIONAL", values, "INT64")]
+    assert client.infer("auto_complete", both).as_numpy("OUT").tolist() == [[1, 4]]
+
+
+def test_custom_metrics(server: ServerProcess, client: triton_http.InferenceServerClient) -> None:
+    for value in (0.5, 4.0):
+        result = client.infer("custom_metrics", [tensor("IN", np.array([value]), "FP64")])
+        assert result.as_numpy("OUT").tolist() == [value]
+    labels = '{model="custom_metrics",version="1"'
+    lines = server.request("GET", "/metrics", port=server.metrics_port)[2].decode().split("\n")
+    assert f"seen_total{labels}}} 4.5" in lines
+    assert f"seen_last{labels}}} 4" in lines or f"seen_last{labels}}} 4.0" in lines
+    assert any(
+        line.startswith(f'seen_values_bucket{labels},le="1') and line.endswith(("} 1", "} 1.0")) for line in lines
+    )
+    assert "temporary" not in "\n".join(lines)
+
+
+def test_what_a_request_has(client: triton_http.InferenceServerClient) -> None:
+    result = client.infer(
+        "mirror",
+        [tensor("IN", np.array([1, 2], np.int8), "INT8")],
+        request_id="r",
+        sequence_id=7,
+        sequence_start=True,
+        timeout=5_000_000,
+        parameters={"custom": "value", "number": 3},
+    )
+    seen = json.loads(result.as_numpy("REQUEST")[0])
+    assert seen["parameters"] == {"custom": "value", "number": 3}
+    del seen["parameters"]
+    assert seen == {
+        "id": "r",
+        "correlation id": 7,
+        "flags": 1,
+        "timeout": 5_000_000,
+        "outputs": ["OUT", "REQUEST"],
+        "is cancelled": False,
+        "directory": str(MODELS / "mirror" / "1"),
+    }
+    response = result.get_response()
+    assert [output["name"] for output in response["outputs"]] == ["OUT", "REQUEST"]
+    assert response["parameters"] == {"bool": True, "int": 7, "str": "text"}
+
+
+def case(client: triton_http.InferenceServerClient, name: str) -> Any:
+    return client.infer("cases", [text("CASE", name)])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (
+            "wrong_count",
+            FAILED + "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n",
+        ),
+        ("no_list", FAILED + "Expected a list in the execute return, found type '<class 'numpy.ndarray'>'."),
+        (
+            "wrong_element",
+            FAILED + "Expected an 'InferenceResponse' object in the execute function return list, found type "
+            "'<class 'str'>'.",
+        ),
+        ("raises", FAILED + "ValueError: why\n\nAt:\n  {file}({line}): raises\n  {file}(17): execute\n"),
+        ("exits", FAILED + "SystemExit: 1\n\nAt:\n  {file}({line}): exits\n  {file}(17): execute\n"),
+        ("error_with_code", "gone"),
+        ("without_datatype", FAILED + "TritonModelException: Tensor 'OUT' has the numpy dtype 'complex64', which has "),
+        ("not_text", FAILED + "UnicodeEncodeError: "),
+        ("too_large", "Tensor 'OUT' has 4294967296 bytes, which is more than the 4293918720 that can be sent."),
+    ],
+)
+def test_errors(client: triton_http.InferenceServerClient, name: str, reason: str) -> None:
+    file = MODELS / "cases" / "1" / "model.py"
+    lines = file.read_text().split("\n")
+    line = next(number for number, text in enumerate(lines, 1) if f"def {name}(" in text) + 1
+    with pytest.raises(InferenceServerException) as caught:
+        case(client, name)
+    assert caught.value.message().startswith(reason.format(file=file, line=line))
+    assert caught.value.status() == ("404" if name == "error_with_code" else "500")
+    assert case(client, "fine").as_numpy("OUT").tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fine", [0, 1, 2, 3]),
+        ("by_sender", [0, 1, 2, 3]),
+        ("wrong_dtype", [0.0, 1.0, 2.0, 3.0]),
+        ("wrong_shape", [[0] * 3] * 2),
+        ("unordered", [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]),
+        ("writes_its_input", [0, 1, 2, 3]),
+        ("forks", [7, 8, 9, 10]),
+        ("leaves_a_child", [0, 1, 2, 3]),
+        ("returns_in_a_child", [0, 1, 2, 3]),
+        ("logs_in_a_child", [5, 6, 7, 8]),
+        ("runs_a_program", [3, 4, 5, 6]),
+    ],
+)
+def test_unusual_models_work(client: triton_http.InferenceServerClient, name: str, expected: list[Any]) -> None:
+    assert case(client, name).as_numpy("OUT").tolist() == expected
+
+
+def test_a_missing_output_is_absent(client: triton_http.InferenceServerClient) -> None:
+    assert case(client, "missing_output").get_response().get("outputs", []) == []
+
+
+def test_an_empty_output(client: triton_http.InferenceServerClient) -> None:
+    assert case(client, "empty").get_output("OUT")["shape"] == [0, 4]
+
+
+def test_ragged_outputs_are_texts(client: triton_http.InferenceServerClient) -> None:
+    assert case(client, "ragged").as_numpy("OUT").tolist() == [b"[1, 2]", b"[3]"]
+
+
+def test_a_huge_output(client: triton_http.InferenceServerClient) -> None:
+    assert case(client, "huge").as_numpy("OUT").sum() == 100_000_000
+
+
+def test_a_sender_that_is_used_after_its_end(client: triton_http.InferenceServerClient) -> None:
+    assert case(client, "closed_sender").as_numpy("OUT").tolist() == [0, 1, 2, 3]
+
+
+def test_a_request_that_nobody_answers(client: triton_http.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="the model dropped its response sender before the final resp"):
+        case(client, "answers_never")
+
+
+def test_lines_of_the_log(server: ServerProcess, client: triton_http.InferenceServerClient) -> None:
+    case(client, "prints")
+    line = (MODELS / "cases" / "1" / "model.py").read_text()[:-1].split('log_warn("logged')[0].count("\n") + 1
+    for expected in (f"model.py:{line}]", "logged by the model", "printed by the model", "printed to stderr"):
+        until(lambda expected=expected: expected in server.log_text(), server.log_text)
+
+
+@pytest.mark.parametrize("name", ["dies", "segmentation_fault"])
+def test_a_model_that_dies_is_started_again(client: triton_http.InferenceServerClient, name: str) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        case(client, name)
+    assert caught.value.message() == "Stub process 'cases_0_0' is not healthy."
+
+    def serves() -> bool:
+        try:
+            return bool(case(client, "fine").as_numpy("OUT").tolist() == [0, 1, 2, 3])
+        except InferenceServerException:
+            return False
+
+    until(serves, "the model")

@@ -1,0 +1,229 @@
+"""A Python model whose process dies is started again; what clients, readiness, metrics and the log say meanwhile.
+
+Source: docs/spec/python-backend.md sections 4.5 and 4.7.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.python.python_models import (
+    ADD_SUB,
+    INT32_PAIR,
+    assert_adds,
+    children_of,
+    is_alive,
+    pair,
+    stubs_of,
+    write_model,
+)
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+# What a first number does to the process.
+DYING = """
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+        first = int(a.flat[0])
+        if first == 100:
+            print("about to end", file=sys.stderr)
+            sys.exit(3)
+        if first == 101:
+            os._exit(4)
+        if first == 102:
+            import ctypes
+            ctypes.string_at(0)
+        if first == 103:
+            while True:
+                pass
+        if first == 104:
+            time.sleep(1000)
+        tensors = [pb_utils.Tensor("OUTPUT0", a + 3), pb_utils.Tensor("OUTPUT1", a - 3)]
+        responses.append(pb_utils.InferenceResponse(tensors))
+    return responses
+"""
+LIMITED = INT32_PAIR + 'parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "0.5" } }'
+DIES_AT_START = """
+def initialize(self, args):
+    flag = os.path.join(args["model_repository"], "dead")
+    if os.path.exists(flag):
+        print("the flag is there", file=sys.stderr)
+        os._exit(5)
+
+def execute(self, requests):
+    open(os.path.join(pb_utils.get_model_dir(), "..", "dead"), "w").close()
+    os._exit(6)
+"""
+# Its child holds the other end of every socket.
+FORKING = """
+def initialize(self, args):
+    if not os.fork():
+        time.sleep(1000)
+
+def execute(self, requests):
+    open(os.path.join(pb_utils.get_model_dir(), "begun"), "w").close()
+    time.sleep(1000)
+"""
+STARTS_WHEN_IT_MAY = """
+def initialize(self, args):
+    while os.path.exists(os.path.join(args["model_repository"], "wait")):
+        time.sleep(0.01)
+"""
+ASKED = """
+def is_ready(self):
+    flag = os.path.join(pb_utils.get_model_dir(), "ready")
+    text = open(flag).read() if os.path.exists(flag) else "True"
+    return eval(text)
+
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = link_models(tmp_path_factory.mktemp("models"), "simple")
+    write_model(repository, "dying", DYING, LIMITED)
+    write_model(repository, "asked", ASKED)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+def ask(server: ServerProcess, model: str, first: int) -> tuple[int, str]:
+    """The status and the error of a request with this first number."""
+    status, _, body = server.request("POST", f"/v2/models/{model}/infer", json.dumps(pair(seed=first)).encode())
+    return status, json.loads(body).get("error", "")
+
+
+def is_ready(server: ServerProcess, model: str) -> bool:
+    status = server.request("GET", f"/v2/models/{model}/ready")[0]
+    assert status in (200, 400)
+    return status == 200
+
+
+def restarts(server: ServerProcess, model: str) -> int:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    name = f'trident_model_process_restarts_total{{instance="{model}_0_0",model="{model}",version="1"}}'
+    (line,) = [line for line in page.splitlines() if line.startswith(name)]
+    return int(float(line.rpartition(" ")[2]))
+
+
+@pytest.fixture
+def dying(server: ServerProcess) -> str:
+    """The model, serving."""
+    until(lambda: is_ready(server, "dying"), server.log_text)
+    return "dying"
+
+
+@pytest.mark.parametrize("first", [101, 102, 103, 104])
+def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dying: str, first: int) -> None:
+    before = restarts(server, dying)
+    assert ask(server, dying, first) == (500, "Stub process 'dying_0_0' is not healthy.")
+    until(lambda: restarts(server, dying) == before + 1, server.log_text)
+    until(lambda: is_ready(server, dying), server.log_text)
+    assert_adds(server, dying, seed=1)
+    assert_still_serves(server)
+
+
+def test_a_process_that_is_killed_between_requests_is_started_again(server: ServerProcess, dying: str) -> None:
+    before, stub = restarts(server, dying), stubs_of(server)["dying_0_0"]
+    os.kill(stub, signal.SIGKILL)
+    until(lambda: restarts(server, dying) == before + 1, server.log_text)
+    assert_adds(server, dying, seed=1)
+    assert stubs_of(server)["dying_0_0"] != stub
+
+
+def test_a_model_that_exits_has_failed_a_request(server: ServerProcess, dying: str) -> None:
+    stub = stubs_of(server)["dying_0_0"]
+    status, error = ask(server, dying, 100)
+    assert status == 500
+    assert "SystemExit: 3" in error
+    assert stubs_of(server)["dying_0_0"] == stub
+
+
+def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    model = write_model(repository, "dies", DIES_AT_START)
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        assert is_ready(server, "dies")
+        assert ask(server, "dies", 1) == (500, "Stub process 'dies_0_0' is not healthy.")
+        until(lambda: "the next try is in 1 s" in server.log_text(), server.log_text)
+        assert not is_ready(server, "dies")
+        assert server.request("GET", "/v2/health/ready")[0] == 400
+        (entry,) = [each for each in server.json("POST", "/v2/repository/index") if each["name"] == "dies"]
+        assert "ended with status 5; its last lines were: the flag is there" in entry["reason"]
+        assert ask(server, "dies", 1) == (500, "Stub process is not healthy.")
+        until(lambda: "the next try is in 3 s" in server.log_text(), server.log_text)
+        (model / "dead").unlink()
+        until(lambda: is_ready(server, "dies"), server.log_text)
+        until(lambda: server.request("GET", "/v2/health/ready")[0] == 200)
+
+
+def test_a_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    model = write_model(repository, "forking", FORKING)
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server, ThreadPoolExecutor(1) as one:
+        stub = stubs_of(server)["forking_0_0"]
+        group = [process for process in children_of(stub) if is_alive(process)]
+        assert len(group) == 1
+        answer = one.submit(ask, server, "forking", 1)
+        until((model / "1" / "begun").exists)
+        os.kill(stub, signal.SIGKILL)
+        assert answer.result(60) == (500, "Stub process 'forking_0_0' is not healthy.")
+        until(lambda: not is_alive(group[0]))
+        until(lambda: restarts(server, "forking") == 1, server.log_text)
+
+
+def test_other_instances_do_the_work_meanwhile(http_workers: str, tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    two = INT32_PAIR.replace("KIND_CPU", "KIND_CPU count: 2")
+    model = write_model(repository, "slow", ADD_SUB + STARTS_WHEN_IT_MAY, two)
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        (model / "wait").touch()
+        os.kill(stubs_of(server)["slow_0_0"], signal.SIGKILL)
+        until(lambda: not is_ready(server, "slow"))
+        for seed in range(20):
+            assert_adds(server, "slow", seed=seed)
+        (model / "wait").unlink()
+        until(lambda: is_ready(server, "slow"), server.log_text)
+        os.kill(stubs_of(server)["slow_0_1"], signal.SIGKILL)
+        until(lambda: stubs_of(server).keys() == {"slow_0_0", "slow_0_1"})
+        assert_adds(server, "slow")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("False", "Model 'asked_0_0' is not ready (user-defined check failed)."),
+        ("1", "is_ready() must return a boolean value"),
+        ("1 / 0", "division by zero"),
+        ("time.sleep(8)", "Timed out waiting for user-defined is_ready() response"),
+    ],
+)
+def test_a_model_says_whether_it_is_ready(server: ServerProcess, models: Path, answer: str, reason: str) -> None:
+    assert is_ready(server, "asked")
+    (models / "asked" / "1" / "ready").write_text(answer)
+    try:
+        assert not is_ready(server, "asked")
+    finally:
+        (models / "asked" / "1" / "ready").unlink()
+    assert f"Model 'asked' version 1 is not ready: {reason}" in server.log_text() or reason in server.log_text()
+    assert server.json("POST", "/v2/models/asked/infer", pair())["outputs"] == []
+    until(lambda: is_ready(server, "asked"))
