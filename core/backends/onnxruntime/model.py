@@ -13,8 +13,9 @@ import onnxruntime
 
 from core.backends.base import BackendInstance, OnChange
 from core.backends.devices.pinned_memory import PinnedMemory
+from core.backends.in_process.instance import Failures, InProcessInstance, Run
 from core.backends.onnxruntime.bounded_graph import has_bounded_graph
-from core.backends.onnxruntime.instance import OnnxInstance, Run
+from core.backends.onnxruntime.errors import failure_of, is_poison
 from core.backends.onnxruntime.model_file import model_path
 from core.backends.onnxruntime.session import FAILURES, run_options
 from core.backends.onnxruntime.session_options import SessionSettings
@@ -28,6 +29,8 @@ from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.inference.tensors import BYTES
 from core.observability.metrics.snapshot import ModelProcessMetrics
+
+_FAILURES = Failures(FAILURES, failure_of, is_poison)
 
 
 class OnnxModel:
@@ -84,7 +87,16 @@ class OnnxModel:
         options = run_options(self._settings)
         # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
         run, may_run_inline = self._run(session, on_gpu), not on_gpu and self._is_bounded
-        return OnnxInstance(placement, self._spec, gatherer, splitter, run, options, FAILURES, may_run_inline)
+        return InProcessInstance(
+            placement,
+            self._spec,
+            gatherer,
+            splitter,
+            run,
+            _FAILURES,
+            run_options=options,
+            may_run_inline=may_run_inline,
+        )
 
     trouble = ""
 

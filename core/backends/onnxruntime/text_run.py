@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.backends.onnxruntime.instance import Run
+from core.backends.in_process.instance import Run
 from core.backends.onnxruntime.strings import to_bytes, to_text
 from core.inference.tensors import Array
 

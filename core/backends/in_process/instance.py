@@ -1,20 +1,21 @@
-"""One instance of an ONNX model, which executes one batch at a time.
+"""One instance of a model whose framework runs in this process. It executes one batch at a time.
 
-Source: docs/spec/onnxruntime-backend.md section 5.5.
+Source: docs/spec/onnxruntime-backend.md section 5.5; docs/spec/framework-backends.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
 from core.backends.base import Execution
-from core.backends.onnxruntime.errors import failure_of, is_poison
 from core.backends.tensors.gatherer import Gatherer, batch_total
 from core.backends.tensors.splitter import Splitter
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
+from core.errors import ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response_sender import ResponseSender
 from core.inference.tensors import Array
@@ -23,11 +24,26 @@ from core.inference.tensors import Array
 Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
 
 
-class OnnxInstance:
+def _never(exc: BaseException) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What a framework raises. `error_of` makes the server's error of an exception and the name of the model.
+
+    `is_poison` tells whether an exception means that nothing can run again on the GPU in this process.
+    """
+
+    exceptions: tuple[type[Exception], ...]
+    error_of: Callable[[Exception, str], ServerError]
+    is_poison: Callable[[BaseException], bool] = _never
+
+
+class InProcessInstance:
     """Implements BackendInstance.
 
-    `run` and `run_options` belong to the session, which all instances on one device share. `failures` are the
-    exceptions that ONNX Runtime raises.
+    `run` and `run_options` belong to the weights on the device, which several instances may share.
     """
 
     def __init__(
@@ -37,9 +53,10 @@ class OnnxInstance:
         gatherer: Gatherer,
         splitter: Splitter,
         run: Run,
-        run_options: Any,
-        failures: tuple[type[Exception], ...],
-        may_run_inline: bool,
+        failures: Failures,
+        *,
+        run_options: Any = None,
+        may_run_inline: bool = False,
     ) -> None:
         self.placement = placement
         self.may_run_inline = may_run_inline
@@ -51,6 +68,7 @@ class OnnxInstance:
         self._run = run
         self._run_options = run_options
         self._failures = failures
+        self._exceptions = failures.exceptions
         self._names = list(spec.outputs)
 
     def execute(
@@ -66,15 +84,15 @@ class OnnxInstance:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
             results = self._run(self._names, feed, self._run_options)
-        except self._failures as exc:
-            if self.placement.kind is DeviceKind.GPU and is_poison(exc):
+        except self._exceptions as exc:
+            if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
                 self.poisoned = True
-            raise failure_of(exc, spec.name) from exc
+            raise self._failures.error_of(exc, spec.name) from exc
         finished_ns = monotonic_ns()
         return Execution(self._splitter.split(requests, batch_sizes, results, total), gathered_ns, finished_ns)
 
     def close(self) -> None:
-        """Free the buffers and drop the session."""
+        """Free the buffers and drop what it runs."""
         self._gatherer.close()
         self._run = _closed
 
