@@ -22,6 +22,8 @@ from core.inference.tensors import BYTES, Array, Shape, element_count, shape_tex
 from core.memo import Memo
 
 _PACKED_BYTES_AT_MOST = 64 * 1024
+_NOT_BATCHED = "the model changes its first dimension: set max_batch_size to 0 in its configuration"
+_SCATTER = "it follows a ragged input: name it in a batch_output with that input as its source_input"
 
 # The requested outputs, the numbers of requests and items, and the shapes of the results.
 _LayoutKey = tuple[object, ...]
@@ -30,7 +32,8 @@ _LayoutKey = tuple[object, ...]
 class Splitter:
     """Splits the results of one model. Any thread.
 
-    `scattered` maps each output that is split by the shapes of an input to the name of that input.
+    `scattered` maps each output that is split by the shapes of an input to the name of that input. Each request gets
+    the output's dimensions, and for those that are variable the sizes that its input has at the same positions.
     """
 
     def __init__(self, spec: ModelSpec, scattered: Mapping[str, str]) -> None:
@@ -112,7 +115,7 @@ class Splitter:
         for (output, name, datatype), result in zip(self._outputs, results, strict=True):
             array = result
             if name in self._scattered:
-                array = self._scatter(name, array, (request,))[0]
+                array = self._scatter(output, array, (request,))[0]
             else:
                 shape = array.shape
                 if not self._plain or not shape:
@@ -133,7 +136,7 @@ class Splitter:
     ) -> Iterable[Array]:
         """One piece of `result` for each request."""
         if output.name in self._scattered:
-            return self._scatter(output.name, result, requests)
+            return self._scatter(output, result, requests)
         shape = result.shape
         if not shape or shape[0] != total:
             raise self._wrong_batch(output.name, shape, total)
@@ -150,21 +153,25 @@ class Splitter:
             start = end
         return pieces
 
-    def _scatter(self, name: str, result: Array, requests: Sequence[InferenceRequest]) -> list[Array]:
-        source = self._scattered[name]
+    def _scatter(self, output: OutputSpec, result: Array, requests: Sequence[InferenceRequest]) -> list[Array]:
+        source = self._scattered[output.name]
+        dims = output.dims if output.model_dims is None else output.model_dims
+        if self._batching:
+            dims = (-1, *dims)
         flat = result.reshape(-1)
         pieces: list[Array] = []
         start = 0
         for request in requests:
-            shape: Shape = input_named(request, source).array.shape
+            given = input_named(request, source).array.shape
+            shape: Shape = tuple([given[at] if dim == -1 else dim for at, dim in enumerate(dims)])
             end = start + element_count(shape)
             if end > flat.size:
                 raise BackendFailed(
-                    f"output '{name}' of '{self._spec.name}' has {flat.size} elements, too few to give each request "
-                    f"the shape of its input '{source}'",
+                    f"output '{output.name}' of '{self._spec.name}' has {flat.size} elements, too few to give each "
+                    f"request the variable dimensions of its input '{source}'",
                     model=self._spec.name,
                 )
-            pieces.append(flat[start:end].reshape(shape))
+            pieces.append(self._in_client_shape(output, flat[start:end].reshape(shape)))
             start = end
         return pieces
 
@@ -176,10 +183,11 @@ class Splitter:
         return result if shape == result.shape else result.reshape(shape)
 
     def _wrong_batch(self, name: str, shape: Shape, total: int) -> BackendFailed:
+        is_ragged = any(tensor.allow_ragged_batch for tensor in self._spec.inputs.values())
         return BackendFailed(
             f"output '{name}' of '{self._spec.name}' has shape {shape_text(shape)} for a batch of {total}, so that it "
             "cannot be divided among the requests",
-            hint="the model changes its first dimension: set max_batch_size to 0 in its configuration",
+            hint=_SCATTER if is_ragged else _NOT_BATCHED,
             model=self._spec.name,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from core.config.problem import Problem
-from core.config.schema import BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
 from core.config.signature import ModelSignature, TensorSignature
 from core.inference.tensors import BY_NAME, Shape, shape_text
 
@@ -20,12 +20,15 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
     for index, entry in enumerate(config.input):
         allowed = signature.optional_inputs if entry.optional else signature.inputs
         problems += _input_problems(config, entry, allowed, f"input[{index}]", model_name)
+    for index, batch_input in enumerate(config.batch_input):
+        for name in batch_input.target_name:
+            problems += _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
     scattered = _scattered_outputs(config)
     for index, entry in enumerate(config.output):
         path = f"output[{index}]"
         tensor = _named(signature.outputs, entry.name)
         if tensor is None:
-            problems.append(_unexpected("output", entry.name, signature.outputs, path))
+            problems.append(_unexpected("output", entry.name, signature.outputs, f"{path}.name"))
             continue
         problems += _datatype_problems("output", entry, tensor, path, model_name)
         if entry.name not in scattered:
@@ -34,7 +37,8 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
 
 
 def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    expected = sum(not entry.optional for entry in config.input) + len(config.batch_input)
+    expected = sum(not entry.optional for entry in config.input)
+    expected += sum(len(entry.target_name) for entry in config.batch_input)
     provided = len(signature.inputs)
     if expected != provided:
         names = ", ".join(sorted(tensor.name for tensor in signature.inputs))
@@ -54,7 +58,7 @@ def _input_problems(
         yield Problem(f"{path}.optional", text)
     tensor = _named(allowed, entry.name)
     if tensor is None:
-        yield _unexpected("input", entry.name, allowed, path)
+        yield _unexpected("input", entry.name, allowed, f"{path}.name")
         return
     yield from _datatype_problems("input", entry, tensor, path, model_name)
     if not entry.allow_ragged_batch:
@@ -67,6 +71,27 @@ def _input_problems(
     elif tensor.shape != (-1,):
         text = f"{ragged} for ragged input '{entry.name}', model provides {shape_text(tensor.shape)}"
         yield Problem(f"{path}.allow_ragged_batch", text)
+
+
+def _batch_input_problems(
+    entry: BatchInput, name: str, signature: ModelSignature, path: str, model_name: str
+) -> Iterator[Problem]:
+    """The target of a batch input must take what the server makes. Triton finds this out at the first request."""
+    tensor = _named(signature.inputs, name)
+    if tensor is None:
+        yield _unexpected("input", name, signature.inputs, f"{path}.target_name")
+        return
+    unable = f"unable to load model '{model_name}', "
+    wanted = datatype_of(entry.data_type)
+    if wanted is not None and wanted is not BY_NAME.get(tensor.datatype):
+        text = f"{unable}configuration expects datatype {wanted.config_name} for batch input '{name}', model provides "
+        text += f"TYPE_{tensor.datatype or '<invalid>'}"
+        yield Problem(f"{path}.data_type", text, "the graph must take INT32 or FP32 here, and may cast it")
+    rank = 2 if entry.kind == BatchInput.BATCH_ITEM_SHAPE else 1
+    if tensor.shape and len(tensor.shape) != rank:
+        kind = BatchInput.Kind.Name(entry.kind)
+        text = f"{unable}batch input '{name}' of kind '{kind}' has {'1 dimension' if rank == 1 else '2 dimensions'}, "
+        yield Problem(f"{path}.kind", f"{text}model provides {shape_text(tensor.shape)}")
 
 
 def _datatype_problems(
@@ -144,4 +169,4 @@ def _named(tensors: Iterable[TensorSignature], name: str) -> TensorSignature | N
 
 def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: str) -> Problem:
     allowed = ", ".join(sorted(tensor.name for tensor in tensors))
-    return Problem(f"{path}.name", f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}")
+    return Problem(path, f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}")

@@ -6,12 +6,12 @@ Source: docs/spec/model-config.md sections 2.3 and 2.7.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from core.config.platforms import TENSORRT
 from core.config.problem import Problem
 from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.inference.tensors import element_count
+from core.inference.tensors import element_count, shape_text
 
 _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"
 
@@ -35,18 +35,21 @@ def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = T
 def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]:
     """The problems of `batch_input` and `batch_output` of a completed `config`."""
     problems: list[Problem] = []
-    inputs = {entry.name for entry in config.input}
-    outputs = {entry.name for entry in config.output}
+    inputs = {entry.name: entry for entry in config.input}
+    outputs = {entry.name: entry for entry in config.output}
     for index, entry in enumerate(config.batch_input):
         path = f"batch_input[{index}]"
-        problems += _source_problems(entry, path, f"batch input kind '{_kind(entry)}'", inputs, model_name)
+        problems += _source_problems(entry, path, "input", set(inputs), model_name)
+        if not entry.target_name:
+            text = f"batch input kind '{_kind(entry)}' expects a target name, got none for {model_name}"
+            problems.append(Problem(f"{path}.target_name", text, "the input of the graph that takes the tensor"))
         if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
             text = f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model_name}"
             problems.append(Problem(f"{path}.data_type", text))
     seen: set[str] = set()
     for index, entry in enumerate(config.batch_output):
         path = f"batch_output[{index}]"
-        problems += _source_problems(entry, path, f"batch output kind '{_kind(entry)}'", inputs, model_name)
+        problems += _source_problems(entry, path, "output", set(inputs), model_name)
         for name in entry.target_name:
             if name not in outputs:
                 text = f"unknown target output name '{name}' for {model_name}"
@@ -54,6 +57,8 @@ def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]
             elif name in seen:
                 text = f"target output name '{name}' can only be specified once for {model_name}"
                 problems.append(Problem(f"{path}.target_name", text))
+            else:
+                problems += _scatter_problems(entry, outputs[name], inputs, path, model_name)
             seen.add(name)
     return problems
 
@@ -128,9 +133,32 @@ def _repeated(side: str, entries: Sequence[ModelInput | ModelOutput], model_name
     ]
 
 
+def _scatter_problems(
+    entry: BatchOutput, output: ModelOutput, inputs: Mapping[str, ModelInput], path: str, model_name: str
+) -> Iterator[Problem]:
+    """A variable dimension of a scattered output takes the size that its source has at the same position."""
+    source = inputs.get(entry.source_input[0]) if len(entry.source_input) == 1 else None
+    if source is None:
+        return
+    given, wanted = _model_dims(source), _model_dims(output)
+    if -1 in wanted[len(given) :]:
+        text = f"batch output '{output.name}' has a variable dimension at position {len(given) + 1} or later, where "
+        text += f"its source input '{source.name}' has no dimension, for {model_name}"
+        hint = f"the dims are {shape_text(wanted)} of the output and {shape_text(given)} of the input"
+        yield Problem(f"{path}.target_name", text, hint)
+
+
+def _model_dims(entry: ModelInput | ModelOutput) -> list[int]:
+    return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+
+
 def _source_problems(
-    entry: BatchInput | BatchOutput, path: str, label: str, inputs: set[str], model_name: str
+    entry: BatchInput | BatchOutput, path: str, side: str, inputs: set[str], model_name: str
 ) -> list[Problem]:
+    label = f"batch {side} kind '{_kind(entry)}'"
+    if entry.kind not in entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number:
+        known = ", ".join(entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_name)
+        return [Problem(f"{path}.kind", f"unknown {label} for {model_name}", f"known are: {known}")]
     sources = list(entry.source_input)
     if len(sources) != 1:
         text = f"{label} expects 1 source input, got {len(sources)} for {model_name}"

@@ -82,6 +82,7 @@ ONLY_IN_SOURCE = {
     "Server is stopping, scheduler for model has stopped accepting new inference requests",
     "the engine is not there: …",
     "the inputs '…' of a batch for '…' do not fit together: …",
+    "output '…' of '…' has shape … for a batch of …, so that it cannot be divided among the requests",
     "a batch of … requests for model '…' failed, running it again split: …",
     "internal server error",
     "the connection to the engine is lost: …",

@@ -81,15 +81,38 @@ def test_a_reshape_without_batching_covers_all_dimensions() -> None:
     assert cut.split([request(1, 1)], [numbers(2, 2)], 1)[0][0].shape == (4,)
 
 
-def test_scattered_outputs_have_the_shape_of_their_source() -> None:
-    text = BATCHING + tensor_text("output", "O", "FP32", [-1])
-    text += "batch_output { target_name: 'O' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }"
-    cut = Cutter(text)
-    answers = cut.split([request(1, 2), request(2, 1, 2)], [numbers(6)], 3)
-    assert [answer[0].array.tolist() for answer in answers] == [[[0, 1]], [[[2, 3]], [[4, 5]]]]
+SCATTER = "batch_output { target_name: 'O' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }"
+
+
+def test_variable_dimensions_of_scattered_outputs_are_those_of_their_source() -> None:
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1]) + SCATTER)
+    answers = cut.split([request(1, 2), request(2, 1)], [numbers(4)], 3)
+    assert [answer[0].array.tolist() for answer in answers] == [[[0, 1]], [[2], [3]]]
     assert cut.split([request(1, 2)], [numbers(2)], 1)[0][0].array.tolist() == [[0, 1]]
     with pytest.raises(BackendFailed, match="output 'O' of 'model' has 3 elements, too few"):
         cut.split([request(1, 2), request(1, 2)], [numbers(3)], 2)
+
+
+def test_fixed_dimensions_of_scattered_outputs_are_configured() -> None:
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1, 3]) + SCATTER)
+    answers = cut.split([request(1, 2), request(1, 1)], [numbers(3, 3)], 2)
+    assert [answer[0].array.tolist() for answer in answers] == [[[[0, 1, 2], [3, 4, 5]]], [[[6, 7, 8]]]]
+
+
+def test_scattered_outputs_are_reshaped_for_the_client() -> None:
+    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1, 1], "reshape { shape: [-1] }") + SCATTER)
+    answers = cut.split([request(1, 2), request(1, 1)], [numbers(3)], 2)
+    assert [answer[0].shape for answer in answers] == [(1, 2, 1), (1, 1, 1)]
+
+
+def test_an_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
+    ragged = tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
+    cut = Cutter(BATCHING + ragged + tensor_text("output", "O", "FP32", [-1]))
+    with pytest.raises(BackendFailed, match="cannot be divided") as caught:
+        cut.split([request(1, 2), request(1, 3)], [numbers(5)], 2)
+    assert caught.value.hint == (
+        "it follows a ragged input: name it in a batch_output with that input as its source_input"
+    )
 
 
 def test_small_results_become_one_run_of_bytes_for_each_request() -> None:

@@ -98,7 +98,7 @@ def test_every_problem_is_reported_at_once() -> None:
 
 
 def test_validation_before_auto_complete_skips_inputs_and_outputs() -> None:
-    text = 'backend: "onnxruntime" batch_input { data_type: TYPE_INT32 source_input: "A" } '
+    text = 'backend: "onnxruntime" batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
     assert problems(text + "input { dims: 0 } output {}", completed=False) == []
     assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
 

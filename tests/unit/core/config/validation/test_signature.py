@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf import text_format
 
@@ -103,10 +105,44 @@ def test_wrong_number_of_inputs_is_a_problem() -> None:
         f"{UNABLE}configuration expects 2 inputs, model provides 1",
         "unexpected inference input 'B', allowed inputs are: IN",
     ]
-    generated = 'batch_input { target_name: "COUNT" } '
-    assert messages(config_text() + generated, graph())[0] == (
-        f"{UNABLE}configuration expects 2 inputs, model provides 1"
-    )
+
+
+@pytest.mark.parametrize(
+    ("batch_input", "shape", "expected"),
+    [
+        ("data_type: TYPE_INT32", (-1,), []),
+        ("kind: BATCH_ITEM_SHAPE data_type: TYPE_INT32", (-1, 2), []),
+        (
+            "data_type: TYPE_FP32",
+            (-1,),
+            ["configuration expects datatype TYPE_FP32 for batch input 'COUNT', model provides TYPE_INT32"],
+        ),
+        (
+            "data_type: TYPE_INT32",
+            (-1, 2),
+            ["batch input 'COUNT' of kind 'BATCH_ELEMENT_COUNT' has 1 dimension, model provides [-1,2]"],
+        ),
+        (
+            "kind: BATCH_ITEM_SHAPE data_type: TYPE_INT32",
+            (-1,),
+            ["batch input 'COUNT' of kind 'BATCH_ITEM_SHAPE' has 2 dimensions, model provides [-1]"],
+        ),
+    ],
+)
+def test_batch_input_must_fit_the_graph(batch_input: str, shape: Shape, expected: list[str]) -> None:
+    plain = graph()
+    signature = replace(plain, inputs=(*plain.inputs, TensorSignature("COUNT", "INT32", shape)))
+    text = config_text() + f'batch_input {{ target_name: "COUNT" {batch_input} }} '
+    assert messages(text, signature) == [f"{UNABLE}{message}" for message in expected]
+
+
+def test_every_target_of_a_batch_input_is_an_input_of_the_graph() -> None:
+    text = config_text() + 'batch_input { target_name: [ "A", "B" ] data_type: TYPE_INT32 } '
+    assert messages(text, graph()) == [
+        f"{UNABLE}configuration expects 3 inputs, model provides 1",
+        "unexpected inference input 'A', allowed inputs are: IN",
+        "unexpected inference input 'B', allowed inputs are: IN",
+    ]
 
 
 def test_wrong_datatype_is_a_problem() -> None:

@@ -105,14 +105,21 @@ def test_every_tensor_problem_is_found_with_its_path() -> None:
     ("text", "expected"),
     [
         (
-            "batch_input { kind: BATCH_ITEM_SHAPE data_type: TYPE_FP32 }",
+            'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_FP32 }',
             ["batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m"],
         ),
         (
-            'batch_input { data_type: TYPE_INT64 source_input: "A" }',
+            'batch_input { target_name: "T" data_type: TYPE_INT64 source_input: "A" }',
             ["batch input data type must be TYPE_INT32 or TYPE_FP32 for m"],
         ),
-        ('batch_input { data_type: TYPE_INT32 source_input: "Q" }', ["unknown source input name 'Q' for m"]),
+        (
+            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "Q" }',
+            ["unknown source input name 'Q' for m"],
+        ),
+        (
+            'batch_input { data_type: TYPE_INT32 source_input: "A" }',
+            ["batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m"],
+        ),
         (
             'batch_output { target_name: "Z" }',
             ["batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m"],
@@ -123,11 +130,22 @@ def test_every_tensor_problem_is_found_with_its_path() -> None:
             ["target output name 'Z' can only be specified once for m"],
         ),
         (
-            'batch_input { data_type: TYPE_INT32 source_input: "A" } '
+            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
             'batch_output { target_name: "Z" source_input: "A" }',
             [],
         ),
-        ("batch_input { kind: 9 data_type: TYPE_INT32 }", ["batch input kind '9' expects 1 source input, got 0 for m"]),
+        (
+            'batch_input { kind: 9 target_name: "T" data_type: TYPE_INT32 source_input: "A" }',
+            ["unknown batch input kind '9' for m"],
+        ),
+        (
+            'output { name: "W" data_type: TYPE_FP32 dims: [ 4, -1 ] } '
+            'batch_output { target_name: "W" source_input: "A" }',
+            [
+                "batch output 'W' has a variable dimension at position 2 or later, where its source input 'A' has no "
+                "dimension, for m"
+            ],
+        ),
     ],
 )
 def test_batch_tensor_problem_has_its_text(text: str, expected: list[str]) -> None:
