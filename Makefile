@@ -55,7 +55,7 @@ $(VENV)/.installed-cpu: pyproject.toml requirements.lock | $(BIN)/pip
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml requirements.lock | $(BIN)/pip
-	$(INSTALL) --editable '.[cpu,test]'
+	$(INSTALL) --editable '.[cpu,trees,openvino,test]'
 	touch $@ $(VENV)/.installed-cpu
 
 $(BIN)/pip:

@@ -2,7 +2,8 @@
 
 A backend is a package beside this module. The package's module `backend` has a function `make_backend`, which takes the
 backend's settings and returns a Backend. The package is imported when the first model asks for it: a server whose
-repositories hold no such model neither loads the framework nor needs it installed.
+repositories hold no such model neither loads the framework nor needs it installed. The package's EXTRA is the extra of
+this distribution that installs the framework.
 Source: docs/spec/repository.md section 1.2.
 """
 
@@ -164,12 +165,14 @@ def _module_of(name: str) -> str:
 
 
 def _import_and_make(name: str, settings: Settings) -> Backend:
+    # The package itself imports no framework.
+    extra: str = getattr(import_module(f"{backends.__name__}.{name}"), "EXTRA", "cpu")
     try:
         module = import_module(_module_of(name))
     except ImportError as error:
         raise ModelLoadFailed(
             f"unable to import backend '{name}': {error}",
-            hint="install trident-inference with the extra that brings it, such as trident-inference[cpu]",
+            hint=f"install its framework: pip install 'trident-inference[{extra}]'",
         ) from error
     make: MakeBackend = module.make_backend
     return make(settings)

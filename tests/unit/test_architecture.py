@@ -45,6 +45,9 @@ PLACES: dict[str, tuple[str, ...]] = {
     "gunicorn": ("app/",),
     "gunicorn_h1c": ("app/",),
     "grpc": ("app/", "core/grpc/"),
+    "openvino": ("core/backends/openvino/",),
+    "torch": ("core/backends/pytorch/",),
+    "treelite": ("core/backends/fil/",),
 }
 # Cloud SDKs: whichever module it is, it is one.
 IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")

@@ -1,1 +1,3 @@
 """The backend `onnxruntime`. The package `onnxruntime` is imported here and nowhere else."""
+
+EXTRA = "cpu"

@@ -81,7 +81,8 @@ def test_the_quick_start_consists_of_two_commands() -> None:
 def test_the_lock_file_pins_every_required_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["cpu"], *extras["test"], *extras["train"]]
+    # The packages for a GPU are installed by hand, on machines that have one.
+    wanted = [*project["dependencies"], *(name for extra in extras if extra != "gpu" for name in extras[extra])]
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)

@@ -19,9 +19,9 @@ from app.process.heap import keep_freed_memory
 from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.observability.hardware.host_memory import MemoryRoom, resident_bytes, trim_heap
 from tests.unit import onnx_models
+from tests.unit.backend_serving import tensor_text
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
-from tests.unit.onnx_serving import tensor_text
 from tests.waiting import until
 
 MIB = 1 << 20

@@ -156,12 +156,15 @@ def test_every_package_of_a_backend_is_installed() -> None:
     assert folders
 
 
-def test_a_backend_that_cannot_be_imported_fails_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("backend", "extra"), [("onnxruntime", "cpu"), ("fil", "trees")])
+def test_a_backend_without_its_framework_fails_the_load(
+    monkeypatch: pytest.MonkeyPatch, backend: str, extra: str
+) -> None:
     registry = BackendRegistry({})
-    monkeypatch.setitem(sys.modules, "core.backends.onnxruntime.backend", None)
-    with pytest.raises(ModelLoadFailed, match="unable to import backend 'onnxruntime': ") as caught:
-        registry.find(config_of("onnxruntime"))
-    assert caught.value.hint
+    monkeypatch.setitem(sys.modules, f"core.backends.{backend}.backend", None)
+    with pytest.raises(ModelLoadFailed, match=f"unable to import backend '{backend}': ") as caught:
+        registry.find(config_of(backend))
+    assert caught.value.hint == f"install its framework: pip install 'trident-inference[{extra}]'"
 
 
 def test_an_engine_without_models_imports_no_framework(tmp_path: Path) -> None:

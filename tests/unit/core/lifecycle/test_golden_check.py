@@ -21,7 +21,8 @@ from core.inference.response_sender import ResponseSender
 from core.inference.tensors import BY_NAME, Array
 from core.lifecycle.golden_check import check_golden
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import ON_CPU, add_sub_config, config_of, identity_config, serving, spec_of, strings
+from tests.unit.backend_serving import ON_CPU, config_of, spec_of, strings
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving
 
 BEGINNING = "golden request 'cat.json' of model 'model' version 1"
 

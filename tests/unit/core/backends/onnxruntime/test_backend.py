@@ -16,16 +16,8 @@ from core.config.signature import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import (
-    ON_CPU,
-    add_sub_config,
-    config_of,
-    identity_config,
-    serving,
-    spec_of,
-    tensor_text,
-    usable_gpus,
-)
+from tests.unit.backend_serving import ON_CPU, config_of, spec_of, tensor_text
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
 
 EMPTY = config_of("")
 

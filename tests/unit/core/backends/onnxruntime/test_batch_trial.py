@@ -15,7 +15,8 @@ from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import config_of, serving, tensor_text
+from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.onnx_serving import serving
 
 
 def declared(shape: Sequence[int | str], datatype: str = "FP32") -> onnx.ModelProto:

@@ -16,7 +16,7 @@ from core.backends.onnxruntime.execution_providers import (
 )
 from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
-from tests.unit.onnx_serving import config_of
+from tests.unit.backend_serving import config_of
 
 GPU = Placement("model_0", DeviceKind.GPU, 1)
 ON_CPU = Placement("model_0", DeviceKind.CPU)

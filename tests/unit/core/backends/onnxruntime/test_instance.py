@@ -13,7 +13,8 @@ import pytest
 from core.errors import BackendFailed, OutOfMemory
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config, identity_config, serving, strings, tensor_text
+from tests.unit.backend_serving import strings, tensor_text
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving
 
 PICKY = (
     "max_batch_size: 8\n" + tensor_text("input", "INDEX", "INT64", [1]) + tensor_text("output", "VALUE", "FP32", [1])

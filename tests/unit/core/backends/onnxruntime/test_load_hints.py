@@ -11,7 +11,7 @@ from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.load_hints import load_hint
 from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import config_of
+from tests.unit.backend_serving import config_of
 
 
 def too_new(part: str) -> onnx.ModelProto:

@@ -17,16 +17,8 @@ from core.backends.onnxruntime.execution_providers import CPU
 from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import (
-    ON_CPU,
-    Serving,
-    add_sub_config,
-    config_of,
-    serving,
-    spec_of,
-    tensor_text,
-    usable_gpus,
-)
+from tests.unit.backend_serving import ON_CPU, Serving, config_of, spec_of, tensor_text
+from tests.unit.onnx_serving import add_sub_config, serving, usable_gpus
 
 
 def test_describe_names_device_provider_and_threads(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from core.backends.onnxruntime.model_file import library_path, model_path
 from core.errors import RepositoryUnavailable
-from tests.unit.onnx_serving import config_of
+from tests.unit.backend_serving import config_of
 
 
 def made(path: Path) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from core.backends.devices.cpu_budget import Spinning
 from core.backends.onnxruntime.session_options import SessionSettings, global_pool_sizes, session_settings
 from core.errors import ConfigInvalid
-from tests.unit.onnx_serving import config_of
+from tests.unit.backend_serving import config_of
 
 
 def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> SessionSettings:

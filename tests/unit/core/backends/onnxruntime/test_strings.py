@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.backends.onnxruntime.strings import BLOCK, StringObjects, read_strings, to_bytes, to_text
-from tests.unit.onnx_serving import strings
+from tests.unit.backend_serving import strings
 
 ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
 

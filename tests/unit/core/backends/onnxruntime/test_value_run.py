@@ -14,7 +14,7 @@ from core.backends.onnxruntime.value_run import ValueRun, strings_work
 from core.errors import Unsupported
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import strings
+from tests.unit.backend_serving import strings
 
 BYTES = BY_NAME["BYTES"]
 

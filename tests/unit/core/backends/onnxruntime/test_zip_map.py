@@ -15,7 +15,8 @@ from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.zip_map import without_zip_maps
 from core.config.signature import TensorSignature
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import config_of, serving, tensor_text
+from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.onnx_serving import serving
 
 ROWS = np.array([[1, 2, 3, 4], [-1, 5, -9, 0.5]], np.float32)
 

@@ -8,7 +8,7 @@ import pytest
 from core.backends.tensors.batch_inputs import batch_inputs, input_named
 from core.errors import BackendFailed, ConfigInvalid
 from core.inference.request import InferenceRequest, InputTensor
-from tests.unit.onnx_serving import config_of
+from tests.unit.backend_serving import config_of
 
 
 def request(*shape: int) -> InferenceRequest:

@@ -11,7 +11,7 @@ from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array
-from tests.unit.onnx_serving import config_of, spec_of, strings, tensor_text
+from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.packed_tensors import TWO, packed_request
 
 VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])

@@ -12,7 +12,7 @@ from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs
 from core.inference.tensors import Array
-from tests.unit.onnx_serving import config_of, spec_of, tensor_text
+from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.packed_tensors import TWO, plain_requests, spec, two_results
 
 BATCHING = "max_batch_size: 8\n"

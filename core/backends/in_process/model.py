@@ -1,0 +1,68 @@
+"""One loaded version of a model whose framework runs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from core.backends.base import BackendInstance, LoadContext, OnChange
+from core.backends.in_process.device_weights import DeviceWeights, Weights
+from core.backends.in_process.instance import Failures, InProcessInstance, Run
+from core.backends.tensors.batch_inputs import batch_inputs
+from core.backends.tensors.gatherer import Gatherer
+from core.backends.tensors.splitter import Splitter, scattered_outputs
+from core.config.placement import Placement
+from core.observability.metrics.snapshot import ModelProcessMetrics
+
+
+class InProcessModel:
+    """Implements BackendModel. Loader threads, several at once.
+
+    `load` loads the weights onto the device of a placement: one set for all instances on the device. `make_run` makes
+    what one instance runs from them. Both raise a ServerError. `described` are cells of the start table besides
+    `device`. The weights for all placements of `context` are loaded at once.
+    """
+
+    labels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    trouble = ""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        load: Callable[[Placement], Weights],
+        make_run: Callable[[Weights, Placement], Run],
+        failures: Failures,
+        described: Mapping[str, str],
+    ) -> None:
+        self._config = context.config
+        self._spec = context.spec
+        self._make_run = make_run
+        self._failures = failures
+        self._described = described
+        wanted = {placement.device: placement for placement in context.placements}
+        self._weights = DeviceWeights(load, {device: load(placement) for device, placement in wanted.items()})
+
+    def describe(self) -> dict[str, str]:
+        return {"device": ", ".join(self._weights.devices), **self._described}
+
+    def instance(self, placement: Placement) -> BackendInstance:
+        """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
+        run = self._make_run(self._weights.of(placement), placement)
+        gatherer = Gatherer(self._spec, batch_inputs=batch_inputs(self._config, self._spec.name))
+        splitter = Splitter(self._spec, scattered_outputs(self._config))
+        return InProcessInstance(placement, self._spec, gatherer, splitter, run, self._failures)
+
+    def watch(self, on_change: OnChange) -> None:
+        """An instance can always execute."""
+
+    def check_ready(self) -> None:
+        """It is always ready."""
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        return []
+
+    def retain(self, devices: Iterable[str]) -> None:
+        self._weights.retain(devices)
+
+    def close(self) -> None:
+        self._weights.close()
