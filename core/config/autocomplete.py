@@ -41,7 +41,14 @@ def auto_complete(config: ModelConfig, signature: ModelSignature, default_max_ba
 
 
 def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:
-    fixed = _first_fixed_tensor(signature)
+    if signature.can_batch is False:
+        if config.max_batch_size > 0:
+            _log.warning(
+                "model layout for model %s does not support batching while non-zero max_batch_size is specified",
+                config.name,
+            )
+        return
+    fixed = "" if signature.can_batch else _first_fixed_tensor(signature)
     if fixed:
         if config.max_batch_size != 0:
             raise ConfigInvalid(

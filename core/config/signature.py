@@ -21,8 +21,12 @@ class TensorSignature:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """The tensors of a graph. `optional_inputs` are initializers that a request may override."""
+    """The tensors of a graph. `optional_inputs` are initializers that a request may override.
+
+    `can_batch` is what the model itself says about its first dimensions; None if only their sizes say it.
+    """
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
     optional_inputs: tuple[TensorSignature, ...] = ()
+    can_batch: bool | None = None

@@ -1,0 +1,122 @@
+"""The backend `openvino`: models that OpenVINO compiles for the CPU.
+
+Source: docs/spec/framework-backends.md section 6.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from core.backends.base import Backend, BackendModel, LoadContext
+from core.backends.in_process.instance import Failures, Run
+from core.backends.in_process.model import InProcessModel
+from core.backends.openvino.graph import FittedGraph, fit, signature_of
+from core.backends.openvino.model_file import failure_of, model_path, read_model
+from core.backends.openvino.settings import OpenVinoSettings
+from core.config.placement import DeviceKind, Placement, placements
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError
+from core.inference.tensors import Array
+
+
+def make_backend(settings: Mapping[str, str]) -> Backend:
+    """The backend. It has no settings."""
+    return OpenVinoBackend()
+
+
+class OpenVinoBackend:
+    """Implements Backend. Loader threads, several at once. Make it after the fork."""
+
+    supports_gpus = False
+    completes_configs = False
+
+    def __init__(self) -> None:
+        self._core = openvino.Core()
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        """The signature of the model in the version directory `path`."""
+        return signature_of(read_model(self._core, model_path(path, config), config.name))
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Never called: an OpenVINO model says what it is in its graph."""
+        raise NotImplementedError
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError for GPUs, and for parameters that have no meaning."""
+        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
+            raise ConfigInvalid(
+                f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
+                hint="set the kind of the instance group to KIND_CPU",
+                model=config.name,
+            )
+        OpenVinoSettings.read(config)
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Compile one version, once for all its instances. Raises a ServerError."""
+        config = context.config
+        self.check(config)
+        settings = OpenVinoSettings.read(config)
+        path = model_path(context.path, config)
+        properties = settings.compiled_with(context.threads, len(context.placements))
+        if settings.extension:
+            self._add_extension(settings.extension, config.name)
+        graph = fit(lambda: read_model(self._core, path, config.name), config, reshapes=settings.reshapes)
+
+        def load(placement: Placement) -> Any:
+            try:
+                return self._core.compile_model(graph.model, settings.device, properties)
+            except RuntimeError as exc:
+                raise failure_of(exc, "compiling the model", ModelLoadFailed, config.name) from exc
+
+        def make_run(compiled: Any, placement: Placement) -> Run:
+            return _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
+
+        described = {
+            "execution provider": f"OpenVINO {openvino.__version__.partition('-')[0]}",
+            "threads": str(context.threads or "all"),
+        }
+        return InProcessModel(context, load, make_run, _FAILURES, described)
+
+    def _add_extension(self, library: str, model: str) -> None:
+        try:
+            self._core.add_extension(library)
+        except RuntimeError as exc:
+            raise failure_of(exc, "adding the CPU extension", ModelLoadFailed, model) from exc
+
+
+def _error_of(exc: Exception, model: str) -> ServerError:
+    return failure_of(exc, "running the inference request", BackendFailed, model)
+
+
+_FAILURES = Failures((RuntimeError, ValueError), _error_of)
+
+
+def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
+    """What an instance with the infer request `request` runs. `outputs` are the names in the configuration's order."""
+    inputs, fixed_batch = graph.inputs, graph.fixed_batch
+    order = [graph.outputs.index(name) for name in outputs]
+
+    def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
+        arrays = [feed[name] for name in inputs]
+        rows = len(arrays[0]) if fixed_batch else 0
+        if fixed_batch and rows < fixed_batch:
+            arrays = [_padded(array, fixed_batch) for array in arrays]
+        results = request.infer(arrays, share_inputs=True, share_outputs=True)
+        # The request's next run writes into the same memory.
+        copies = [np.array(results[index]) for index in order]
+        return [array[:rows] for array in copies] if fixed_batch else copies
+
+    return run
+
+
+def _padded(array: Array, rows: int) -> Array:
+    """`array` with rows of zeros behind its own, `rows` in all."""
+    whole = np.zeros((rows, *array.shape[1:]), array.dtype)
+    whole[: len(array)] = array
+    return whole

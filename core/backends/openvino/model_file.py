@@ -1,0 +1,51 @@
+"""Finds and reads the file of an OpenVINO model.
+
+Source: docs/spec/framework-backends.md sections 6.1 and 6.6.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openvino
+
+from core.config.paths import is_plain
+from core.config.schema import ModelConfig
+from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
+
+DEFAULT_FILE = "model.xml"
+
+
+def model_path(version: Path, config: ModelConfig) -> Path:
+    """The file, or the folder of a SavedModel, in the directory of a version. Raises RepositoryUnavailable."""
+    name = config.default_model_filename or DEFAULT_FILE
+    path = version / name
+    if not is_plain(name) or not path.exists():
+        raise RepositoryUnavailable(
+            f"unable to find '{path}' for model '{config.name}'",
+            hint="put the model there, or name its file in default_model_filename",
+            model=config.name,
+        )
+    return path
+
+
+def read_model(core: Any, path: Path, model: str) -> Any:
+    """The graph of the model at `path`. Raises ModelLoadFailed with OpenVINO's text."""
+    weights = path.with_suffix(".bin")
+    try:
+        return core.read_model(str(path))
+    except RuntimeError as exc:
+        hint = f"the file is not a model that OpenVINO {openvino.__version__} reads, or incomplete"
+        if path.suffix == ".xml" and not weights.is_file():
+            hint = f"the weights are missing: put '{weights.name}' beside '{path.name}'"
+        raise failure_of(exc, "reading the model", ModelLoadFailed, model, hint) from exc
+
+
+def failure_of(
+    exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
+) -> ServerError:
+    """The server's error for an exception of OpenVINO, with Triton's text."""
+    # OpenVINO begins with the places in its own sources, and ends with empty lines.
+    lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
+    return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint, model=model)

@@ -1,0 +1,82 @@
+"""The parameters of an OpenVINO model, and the properties that it is compiled with. Errors have Triton's texts.
+
+Source: docs/spec/framework-backends.md section 6.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.backends.parameter_values import parameters_of
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid
+
+_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
+_STREAMS = ("AUTO", "NUMA")
+_DEVICES = ("CPU", "AUTO")
+
+_COMPILATION_THREADS = "COMPILATION_NUM_THREADS"
+_HINT = "PERFORMANCE_HINT"
+_NUM_STREAMS = "NUM_STREAMS"
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_THREADS = "INFERENCE_NUM_THREADS"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVinoSettings:
+    """`properties` are those that the configuration sets, by OpenVINO's names. `extension` is a library of operators.
+
+    `reshapes`: inputs get the dimensions of the configuration.
+    """
+
+    device: str
+    properties: Mapping[str, str]
+    extension: str = ""
+    reshapes: bool = False
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> OpenVinoSettings:
+        """The settings of `config`. Raises ConfigInvalid that names the parameter."""
+        given = parameters_of(config)
+        properties: dict[str, str] = {}
+        for name in (_THREADS, _COMPILATION_THREADS):
+            if name in given:
+                if not given[name].isdecimal():
+                    raise _wrong(f"the parameter '{name}' to be a non-negative number", given[name], config)
+                properties[name] = given[name]
+        if _NUM_STREAMS in given:
+            if given[_NUM_STREAMS] not in _STREAMS and not given[_NUM_STREAMS].isdecimal():
+                wanted = f"the parameter '{_NUM_STREAMS}' to be either AUTO/NUMA/<int_value>"
+                raise _wrong(wanted, given[_NUM_STREAMS], config)
+            properties[_NUM_STREAMS] = given[_NUM_STREAMS]
+        if _HINT in given:
+            if given[_HINT].upper() not in _HINTS:
+                raise _wrong(f"the parameter '{_HINT}' to be {'/'.join(_HINTS)}", given[_HINT], config)
+            properties[_HINT] = given[_HINT].upper()
+        # Without the hint OpenVINO computes in bfloat16 where the processor can, with three digits.
+        properties[_PRECISION] = "f32"
+        if "HINT_BF16" in given:
+            if given["HINT_BF16"].upper() != "YES":
+                raise _wrong("the parameter 'HINT_BF16' to be YES", given["HINT_BF16"].lower(), config)
+            properties[_PRECISION] = "bf16"
+        device = given.get("TARGET_DEVICE", "CPU")
+        if device not in _DEVICES:
+            raise ConfigInvalid(
+                f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
+                hint=f"set TARGET_DEVICE to {' or '.join(_DEVICES)}",
+                model=config.name,
+            )
+        return cls(
+            device, properties, given.get("CPU_EXTENSION_PATH", ""), given.get("RESHAPE_IO_LAYERS", "").lower() == "yes"
+        )
+
+    def compiled_with(self, threads: int, instances: int) -> dict[str, str]:
+        """The properties to compile with, for `instances` at the same time of `threads` each; 0 threads means all."""
+        planned = {_NUM_STREAMS: str(instances), _THREADS: str(threads * instances)}
+        # A hint makes OpenVINO choose both.
+        return dict(self.properties) if _HINT in self.properties else {**planned, **self.properties}
+
+
+def _wrong(wanted: str, given: str, config: ModelConfig) -> ConfigInvalid:
+    return ConfigInvalid(f"expected {wanted}, got {given}", model=config.name)

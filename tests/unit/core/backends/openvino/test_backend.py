@@ -1,0 +1,270 @@
+"""OpenVINO models made here, served, and compared with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from openvino import opset13
+
+from core.backends.openvino.backend import OpenVinoBackend
+from core.config.autocomplete import auto_complete
+from core.config.problem import InvalidModelConfig
+from core.config.schema import ModelConfig
+from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
+from core.inference.tensors import BY_NAME, Array
+from tests.unit import onnx_models
+from tests.unit.backend_serving import Serving, config_of, serving_version, tensor_text
+
+NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name not in ("BYTES", "BF16")]
+OV_TYPES = {name: name.lower().replace("uint", "u").replace("int", "i").replace("fp", "f") for name in NUMERIC}
+OV_TYPES["BOOL"] = "boolean"
+
+
+def add_sub(shape: Sequence[int] = (-1, 16), datatype: str = "FP32", layout: str = "") -> Any:
+    kind = getattr(openvino.Type, OV_TYPES[datatype])
+    inputs = [opset13.parameter(list(shape), kind, name=f"INPUT{n}") for n in range(2)]
+    results = []
+    for name, operator in (("OUTPUT0", opset13.add), ("OUTPUT1", opset13.subtract)):
+        made = operator(*inputs)
+        made.output(0).tensor.names = {name}
+        results.append(opset13.result(made))
+    model = openvino.Model(results, inputs, "add_sub")
+    if layout:
+        for port in [*model.inputs, *model.outputs]:
+            port.get_node().layout = openvino.Layout(layout)
+    return model
+
+
+def identity(datatype: str) -> Any:
+    given = opset13.parameter([-1, 5], getattr(openvino.Type, OV_TYPES[datatype]), name="INPUT0")
+    # Adding a dimension and removing it again is a graph for every datatype.
+    axis = opset13.constant(np.array([1], np.int64))
+    same = opset13.squeeze(opset13.unsqueeze(given, axis), axis)
+    same.output(0).tensor.names = {"OUTPUT0"}
+    return openvino.Model([opset13.result(same)], [given], "identity")
+
+
+def only_one_row() -> Any:
+    """A graph whose operators fix the first dimension at 1."""
+    given = opset13.parameter([1, 4], openvino.Type.f32, name="INPUT0")
+    flat = opset13.reshape(given, opset13.constant(np.array([1, 4], np.int64)), False)
+    flat.output(0).tensor.names = {"OUTPUT0"}
+    return openvino.Model([opset13.result(flat)], [given], "one_row")
+
+
+def ov_config(
+    inputs: Sequence[str] = ("INPUT0", "INPUT1"),
+    outputs: Sequence[str] = ("OUTPUT0", "OUTPUT1"),
+    datatype: str = "FP32",
+    dims: Sequence[int] = (16,),
+    max_batch_size: int = 8,
+    more: str = "",
+) -> ModelConfig:
+    text = f"max_batch_size: {max_batch_size}\n"
+    text += "".join(tensor_text("input", name, datatype, dims) for name in inputs)
+    text += "".join(tensor_text("output", name, datatype, dims) for name in outputs)
+    return config_of(text + more, backend="openvino")
+
+
+def parameter(name: str, value: str) -> str:
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    folder = tmp_path / "model" / "1"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def save(model: Any, version: Path) -> None:
+    openvino.save_model(model, str(version / "model.xml"), compress_to_fp16=False)
+
+
+def add_sub_answers(served: Serving, sizes: Sequence[int] = (1, 3, 2), dtype: str = "float32") -> None:
+    """Requests of these sizes, in one batch, get their sums and differences."""
+    pairs = [(np.full((size, 16), 5 + n, dtype), np.full((size, 16), n + 1, dtype)) for n, size in enumerate(sizes)]
+    answers = served.execute([served.request({"INPUT0": a, "INPUT1": b}) for a, b in pairs])
+    for (a, b), answer in zip(pairs, answers, strict=True):
+        np.testing.assert_array_equal(answer["OUTPUT0"], a + b)
+        np.testing.assert_array_equal(answer["OUTPUT1"], a - b)
+
+
+@pytest.mark.parametrize("shape", [(-1, 16), (1, 16), (4, 16)])
+def test_any_batch_runs_whatever_first_dimension_the_model_was_saved_with(
+    version: Path, shape: tuple[int, int]
+) -> None:
+    save(add_sub(shape), version)
+    with serving_version(OpenVinoBackend(), version, ov_config()) as served:
+        add_sub_answers(served)
+        add_sub_answers(served, (8,))
+
+
+def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:
+    save(add_sub((-1, -1)), version)
+    with serving_version(OpenVinoBackend(), version, ov_config(dims=[-1])) as served:
+        ones, twos = (np.full((1, 50_000), value, np.float32) for value in (1, 2))
+        first = served.infer({"INPUT0": ones, "INPUT1": ones})
+        second = served.infer({"INPUT0": twos, "INPUT1": twos})
+    assert (first["OUTPUT0"] == 2).all()
+    assert (second["OUTPUT0"] == 4).all()
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
+    save(identity(datatype), version)
+    values = np.arange(10).reshape(2, 5).astype(BY_NAME[datatype].dtype)
+    config = ov_config(["INPUT0"], ["OUTPUT0"], datatype, [5])
+    with serving_version(OpenVinoBackend(), version, config) as served:
+        answer = served.infer({"INPUT0": values})["OUTPUT0"]
+    assert answer.dtype == values.dtype
+    np.testing.assert_array_equal(answer, values)
+
+
+def test_another_numeric_type_is_converted(version: Path) -> None:
+    save(add_sub(datatype="FP32"), version)
+    with serving_version(OpenVinoBackend(), version, ov_config(datatype="INT32")) as served:
+        add_sub_answers(served, dtype="int32")
+
+
+def test_operators_that_fix_the_batch_get_padded_rows(version: Path) -> None:
+    given = opset13.parameter([4, 4], openvino.Type.f32, name="INPUT0")
+    flat = opset13.reshape(given, opset13.constant(np.array([4, 4], np.int64)), False)
+    flat.output(0).tensor.names = {"OUTPUT0"}
+    save(openvino.Model([opset13.result(flat)], [given], "four_rows"), version)
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with serving_version(
+        OpenVinoBackend(), version, ov_config(["INPUT0"], ["OUTPUT0"], dims=[4], max_batch_size=4)
+    ) as m:
+        np.testing.assert_array_equal(m.infer({"INPUT0": rows})["OUTPUT0"], rows)
+
+
+def test_precision_is_the_models_own(version: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    given = opset13.parameter([-1, 64], openvino.Type.f32, name="INPUT0")
+    product = opset13.matmul(given, opset13.constant(weights), False, False)
+    product.output(0).tensor.names = {"OUTPUT0"}
+    save(openvino.Model([opset13.result(product)], [given], "product"), version)
+    rows = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
+    with serving_version(OpenVinoBackend(), version, ov_config(["INPUT0"], ["OUTPUT0"], dims=[64])) as served:
+        np.testing.assert_allclose(served.infer({"INPUT0": rows})["OUTPUT0"], rows @ weights, rtol=1e-3, atol=1e-4)
+
+
+def test_an_onnx_file_is_served_by_its_name(version: Path) -> None:
+    (version / "model.onnx").write_bytes(onnx_models.add_sub().SerializeToString())
+    config = ov_config(datatype="INT32", more='default_model_filename: "model.onnx"')
+    with serving_version(OpenVinoBackend(), version, config) as served:
+        add_sub_answers(served, dtype="int32")
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "max_batch_size", "dims"),
+    [((-1, 16), "NC", 4, [16]), ((1, 16), "NC", 4, [16]), ((-1, 16), "", 0, [-1, 16]), ((2, 16), "", 0, [2, 16])],
+)
+def test_the_layout_decides_whether_a_model_without_configuration_batches(
+    version: Path, shape: tuple[int, int], layout: str, max_batch_size: int, dims: list[int]
+) -> None:
+    save(add_sub(shape, layout=layout), version)
+    config = config_of("", backend="openvino")
+    auto_complete(config, OpenVinoBackend().inspect(version, config), 4)
+    assert config.max_batch_size == max_batch_size
+    assert [list(entry.dims) for entry in config.input] == [dims, dims]
+    with serving_version(OpenVinoBackend(), version, config) as served:
+        size = 2
+        add_sub_answers(served, (size,))
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (ov_config(inputs=["INPUT0"]), "configuration expects 1 inputs, model provides 2"),
+        (ov_config(inputs=["INPUT0", "OTHER"]), "unexpected inference input 'OTHER'"),
+        (ov_config(outputs=["OTHER"]), "unexpected inference output 'OTHER'"),
+        (ov_config(dims=[15]), "the model expects 2 dimensions (shape [-1,16])"),
+    ],
+)
+def test_a_configuration_that_contradicts_the_graph_fails_the_load(
+    version: Path, config: ModelConfig, text: str
+) -> None:
+    save(add_sub(), version)
+    with pytest.raises(InvalidModelConfig) as raised, serving_version(OpenVinoBackend(), version, config):
+        pass
+    assert text in raised.value.message
+
+
+def test_a_fixed_batch_that_is_not_the_configurations_fails_the_load(version: Path) -> None:
+    save(only_one_row(), version)
+    config = ov_config(["INPUT0"], ["OUTPUT0"], dims=[4], max_batch_size=4)
+    with pytest.raises(InvalidModelConfig) as raised, serving_version(OpenVinoBackend(), version, config):
+        pass
+    assert "allow no other first dimension" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("INFERENCE_NUM_THREADS", "-1", "'INFERENCE_NUM_THREADS' to be a non-negative number, got -1"),
+        ("NUM_STREAMS", "many", "'NUM_STREAMS' to be either AUTO/NUMA/<int_value>, got many"),
+        ("PERFORMANCE_HINT", "fast", "to be LATENCY/THROUGHPUT/CUMULATIVE_THROUGHPUT, got fast"),
+        ("HINT_BF16", "No", "'HINT_BF16' to be YES, got no"),
+        ("TARGET_DEVICE", "GPU", "supports only Kind CPU and AUTO"),
+    ],
+)
+def test_parameters_without_meaning_are_refused(name: str, value: str, text: str) -> None:
+    with pytest.raises(ServerError) as raised:
+        OpenVinoBackend().check(ov_config(more=parameter(name, value)))
+    assert text in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        parameter("NUM_STREAMS", "2") + parameter("INFERENCE_NUM_THREADS", "2"),
+        parameter("PERFORMANCE_HINT", "throughput"),
+        parameter("TARGET_DEVICE", "AUTO"),
+        parameter("RESHAPE_IO_LAYERS", "yes"),
+    ],
+)
+def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
+    save(add_sub((-1, 16) if "RESHAPE" not in more else (-1, -1)), version)
+    with serving_version(OpenVinoBackend(), version, ov_config(more=more)) as served:
+        add_sub_answers(served)
+
+
+def broken(version: Path, name: str) -> None:
+    save(add_sub(), version)
+    if name == "empty":
+        (version / "model.xml").write_bytes(b"")
+    elif name == "cut":
+        (version / "model.xml").write_bytes((version / "model.xml").read_bytes()[:300])
+    elif name == "missing":
+        (version / "model.xml").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("empty", ModelLoadFailed), ("cut", ModelLoadFailed), ("missing", RepositoryUnavailable)]
+)
+def test_a_broken_file_fails_the_load(version: Path, name: str, error: type[ServerError]) -> None:
+    broken(version, name)
+    with pytest.raises(error) as raised, serving_version(OpenVinoBackend(), version, ov_config()):
+        pass
+    assert raised.value.hint
+
+
+def test_missing_weights_are_named(version: Path) -> None:
+    weights: Array = np.ones((16, 16), np.float32)
+    given = opset13.parameter([-1, 16], openvino.Type.f32, name="INPUT0")
+    save(
+        openvino.Model([opset13.result(opset13.matmul(given, opset13.constant(weights), False, False))], [given], "m"),
+        version,
+    )
+    (version / "model.bin").unlink()
+    with pytest.raises(ModelLoadFailed) as raised:
+        OpenVinoBackend().inspect(version, ov_config())
+    assert raised.value.hint == "the weights are missing: put 'model.bin' beside 'model.xml'"
+    assert raised.value.message.startswith("openvino error in reading the model : ")
