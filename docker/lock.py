@@ -45,11 +45,12 @@ def lock_file(target: str) -> Path:
 
 
 def requirements(target: str) -> list[str]:
-    """The requirements of an image: the project's dependencies with its extra, or the build tools."""
+    """The requirements of an image: the project's dependencies with its extra and the caches, or the build tools."""
     if target == "build":
         return list(_BUILD)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"][target]]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras[target], *extras["redis"]]
 
 
 def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> str:

@@ -20,6 +20,7 @@ from core.observability.metrics.snapshot import (
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
+    RemoteCacheMetrics,
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
@@ -120,7 +121,8 @@ model of which no version could be found has an empty `version`. `namespace` is 
     "trident_response_cache_": """\
 ## Response cache
 
-Where the server has a response cache (`--cache-config=local,size=...`). The metrics by model belong to each ready
+Where the server has a [response cache](response-cache.md) (`--cache-config`): size, memory, entries and evictions of
+one in memory, `up` and faults of one in Redis. The metrics by model belong to each ready
 version, with the labels of [models](#models); they are 0 for a model that does not use the cache. A request that waits
 for the answer to an equal one is a hit.
 """,
@@ -208,6 +210,9 @@ NOTES = {
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
     REQUEST: "by default 16 bounds from 0.0001 to 10; the queue and the execution have the same",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
+    "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (not asked, "
+    "being gone or slow), lost (the connection broke), damaged (what was found is no answer of this server) and "
+    "unwritten (an answer that was not kept)",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
     "nv_pinned_memory_pool_used_bytes": "always 0",
     "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
@@ -294,6 +299,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         hardware=HardwareReading(cpu=_CPU, gpus=(_GPU,)),
         downloads=DownloadMetrics(),
         response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
+        remote_cache=RemoteCacheMetrics(is_up=True, faults={"late": 0}),
     )
     return list(metric_families(snapshot, MetricsOptions()))
 

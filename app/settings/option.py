@@ -104,6 +104,7 @@ def option(
     own: bool = False,
     shown_default: str = "",
     empty_counts: bool = False,
+    secret: bool = False,
 ) -> T:
     """A dataclass field for the value of an option; the last of several given values counts."""
     described = Option(
@@ -116,6 +117,7 @@ def option(
         own=own,
         shown_default=shown_default,
         empty_counts=empty_counts,
+        secret=secret,
     )
     made: T = field(default=default, metadata={_METADATA: described})
     return made

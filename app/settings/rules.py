@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.settings.option import BadOption
@@ -59,11 +61,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_grpc(settings)
     _check_ports(settings)
     _check_metrics_log(settings)
-    if settings.cache_config and "response_cache_byte_size" in settings.sources:
-        raise BadOption(
-            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
-            "Please provide one or the other."
-        )
+    _check_response_cache(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)
@@ -142,6 +140,41 @@ def _check_tls(settings: ServerSettings) -> None:
         )
     except ConfigInvalid as error:
         raise BadOption.of("--grpc-use-ssl", _with_hint(error)) from None
+
+
+def _check_response_cache(settings: ServerSettings) -> None:
+    if settings.cache_config and "response_cache_byte_size" in settings.sources:
+        raise BadOption(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    caches = settings.cache_settings()
+    if len(caches) > 1:
+        raise BadOption("found multiple cache configurations, but only a single cache is currently supported")
+    redis = caches.get("redis")
+    if redis is None:
+        return
+    flag = "--cache-config"
+    if not {"host", "port"} <= redis.keys():
+        raise BadOption.of(
+            flag,
+            "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port' in "
+            "the configuration - e.g. --cache-config redis,host=redis --cache-config redis,port=6379",
+        )
+    for name, exists in (
+        ("cert", Path.is_file),
+        ("key", Path.is_file),
+        ("cacert", Path.is_file),
+        ("cacert_dir", Path.is_dir),
+    ):
+        if name in redis and not exists(Path(redis[name])):
+            raise BadOption.of(flag, f"the setting '{name}' of the response cache 'redis': there is no {redis[name]}")
+    if find_spec("redis") is None:
+        raise BadOption.of(
+            flag,
+            "the response cache 'redis' needs the package redis, which is not installed: "
+            "pip install 'trident-inference[redis]'",
+        )
 
 
 def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:

@@ -43,6 +43,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
         custom_metrics=_has_page(settings),
         response_cache_bytes=settings.response_cache_bytes,
+        redis_cache=settings.redis_options,
         times_for=_times_for(settings),
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,

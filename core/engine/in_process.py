@@ -35,11 +35,18 @@ from core.observability.hardware.visible_gpus import gpu_uuids
 from core.observability.logging import LogLevels, change_log
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.metrics.families import is_reserved
-from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot, ModelMetrics
+from core.observability.metrics.snapshot import (
+    DownloadMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    RemoteCacheMetrics,
+    ResponseCacheMetrics,
+)
 from core.observability.statistics import VersionStatistics
 from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.response_cache.local_cache import LocalCache
+from core.response_cache.response_cache import ResponseCache
 
 
 class InferenceEngine:
@@ -52,7 +59,7 @@ class InferenceEngine:
         hardware: HardwareGauges,
         sources: SourceOpener,
         custom_metrics: CustomMetrics,
-        response_cache: LocalCache | None = None,
+        response_cache: ResponseCache | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
@@ -88,6 +95,8 @@ class InferenceEngine:
     def finish(self, timeout_s: float) -> bool:
         """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some are left."""
         drained = self._lifecycle.finish(timeout_s)
+        if self._response_cache is not None:
+            self._response_cache.close()
         self._hardware.close()
         return drained
 
@@ -182,13 +191,15 @@ class InferenceEngine:
             for model in self._models.all()
             for _, version in sorted(model.serving.items())
         ]
+        cache = self._response_cache.metrics() if self._response_cache is not None else None
         return MetricsSnapshot(
             models=tuple(models),
             states=tuple(state for model in self._models.all() for state in version_states(model)),
             loads=self._lifecycle.load_counts.metrics(),
             hardware=self._hardware.reading,
             downloads=_download_metrics(self._sources.progress.snapshot()),
-            response_cache=self._response_cache.metrics() if self._response_cache is not None else None,
+            response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,
+            remote_cache=cache if isinstance(cache, RemoteCacheMetrics) else None,
             custom=self._custom_metrics.snapshot(),
         )
 
@@ -225,6 +236,14 @@ def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendIn
         on_fatal(f"Internal - the device {instance.placement.device} can run no more models")
 
 
+def _response_cache(options: EngineOptions) -> ResponseCache | None:
+    if options.redis_cache is not None:
+        from core.response_cache.redis.redis_cache import RedisCache  # its package is an extra
+
+        return RedisCache(options.redis_cache)
+    return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
+
+
 def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None = None) -> InferenceEngine:
     """An engine with the backends that are installed. `on_fatal` is told why a device can serve no more.
 
@@ -232,7 +251,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     """
     gpus = gpu_ids(options.min_compute_capability)
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
-    response_cache = LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
+    response_cache = _response_cache(options)
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus),

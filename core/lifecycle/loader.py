@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
@@ -28,6 +29,7 @@ from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig, copy_of
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
+from core.lifecycle.answer_identity import answer_identity
 from core.lifecycle.composed_model import compose_model, compose_scheduler
 from core.lifecycle.ensemble_probe import EnsembleProbe
 from core.lifecycle.golden_check import check_golden
@@ -38,13 +40,14 @@ from core.observability.latencies.meters import LatencyMeters
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.repository.config_completion import check_config, load_config
 from core.repository.config_file import read_config
+from core.repository.content_digest import ContentDigest
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
 from core.repository.repositories import Located
 from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
 from core.repository.versions import available_versions, version_path
-from core.response_cache.local_cache import LocalCache
+from core.response_cache.response_cache import ResponseCache
 from core.scheduling.caching_scheduler import CachingScheduler
 from core.scheduling.execution import run_once
 from core.scheduling.factory import make_scheduler
@@ -78,7 +81,7 @@ class ModelLoader:
         gpu_uuids: Sequence[str] = (),
         on_poisoned: Callable[[BackendInstance], None] | None = None,
         metrics: CustomMetrics | None = None,
-        response_cache: LocalCache | None = None,
+        response_cache: ResponseCache | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
@@ -201,6 +204,8 @@ class ModelLoader:
         located = prepared.located
         fetched = located.source.fetch(version.name, located.files, version.version)
         try:
+            if self._response_cache is not None and self._response_cache.answers_later:
+                version.content = ContentDigest(fetched.directory, version.version)
             self._configure(fetched.directory, prepared.config, version)
             if is_ensemble(version.config):
                 self._serve_ensemble(fetched, version, find_steps)
@@ -269,11 +274,13 @@ class ModelLoader:
         if self._response_cache is None:
             _log.warning(
                 "model '%s' enables the response cache, but the server has none: start it with "
-                "--cache-config=local,size=<bytes>",
+                "--cache-config=local,size=<bytes> or redis,host=<host>,port=<port>",
                 version.name,
             )
             return scheduler
-        return CachingScheduler(scheduler, self._response_cache, version.spec, version.statistics, version.submit)
+        cache = self._response_cache
+        scope = cache.open_scope(version.name, version.version, partial(answer_identity, version))
+        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version.submit)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""

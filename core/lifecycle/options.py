@@ -9,6 +9,7 @@ from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.lifecycle.readiness import Readiness
 from core.observability.latencies.options import LatencyOptions
+from core.response_cache.redis.options import RedisOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +21,11 @@ class EngineOptions:
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
-    that is for test suites. `response_cache_bytes` is the size of the response cache, 0 for none. `times_for` says for
-    whom responses carry the times of their executions. `latencies` are the distributions of durations that every
-    version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
-    send to a request before the client has taken it.
+    that is for test suites. `response_cache_bytes` is the size of the response cache in memory, 0 for none;
+    `redis_cache` is the one in Redis, which takes its place. `times_for` says for whom responses carry the times of
+    their executions. `latencies` are the distributions of durations that every version keeps. `custom_metrics`: models
+    may make metrics of their own. `response_window` is how much a model may send to a request before the client has
+    taken it.
     """
 
     repositories: tuple[str, ...]
@@ -52,6 +54,7 @@ class EngineOptions:
     cpu_metrics: bool = True
     custom_metrics: bool = True
     response_cache_bytes: int = 0
+    redis_cache: RedisOptions | None = None
     times_for: TimesFor = TimesFor.NOBODY
     response_window: WindowLimits = DEFAULT_WINDOW
     latencies: LatencyOptions = field(default_factory=LatencyOptions)

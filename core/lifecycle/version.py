@@ -20,6 +20,7 @@ from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.statistics import FailureReason, ModelStatistics
+from core.repository.content_digest import ContentDigest
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
 from core.scheduling.protocol import Scheduler
@@ -39,7 +40,7 @@ class ModelVersion:
     is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
-    with which it failed.
+    with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
     `unloaded_because` is the reason that the index shows at the end.
     """
 
@@ -63,6 +64,7 @@ class ModelVersion:
         self.ran_out_of_memory = False
         self.gone = threading.Event()
         self.steps: tuple[ModelVersion, ...] = ()
+        self.content: ContentDigest | None = None
         self.unloaded_because = UNLOADED
         self._find = find
         self._validator: RequestValidator | None = None

@@ -16,35 +16,40 @@ _TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0).parameters())
 
 
 class CachedResponse:
-    """A copy of a response's outputs and of its parameters. It never changes, so any thread may read it.
+    """The outputs of a response, one run of bytes, and its parameters. It never changes, so any thread may read it.
 
     `nbytes` is the memory that it takes, in bytes, without that of `layout`, which similar responses share.
     """
 
-    __slots__ = ("_content", "_parameters", "layout", "nbytes")
+    __slots__ = ("content", "layout", "nbytes", "parameters")
 
-    def __init__(self, response: InferenceResponse) -> None:
-        """Copies the outputs, in one run of bytes."""
+    def __init__(self, layout: TensorLayout, content: bytes, parameters: dict[str, Parameter] | None) -> None:
+        self.layout = layout
+        self.content = content
+        self.parameters = parameters
+        self.nbytes = getsizeof(self) + getsizeof(content) + _parameters_size(parameters)
+
+    @classmethod
+    def of(cls, response: InferenceResponse) -> CachedResponse:
+        """A copy of what is the same in every answer to the request."""
         outputs = response.outputs
         if type(outputs) is PackedOutputs:
-            self.layout = outputs.layout
-            self._content = bytes(outputs.content)
+            layout, content = outputs.layout, bytes(outputs.content)
         else:
             contents = [output.content() for output in outputs]
             named = zip(outputs, contents, strict=True)
-            self.layout = layout_of([(out.name, out.datatype, tuple(out.shape), len(each)) for out, each in named])
-            self._content = b"".join(contents)
+            layout = layout_of([(out.name, out.datatype, tuple(out.shape), len(each)) for out, each in named])
+            content = b"".join(contents)
         # The times of the execution are not those of a later answer.
         kept = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
-        self._parameters: dict[str, Parameter] | None = kept or None
-        self.nbytes = getsizeof(self) + getsizeof(self._content) + _parameters_size(self._parameters)
+        return cls(layout, content, kept or None)
 
     def answer(self, request: InferenceRequest, name: str, version: int, times: InferenceTimes) -> InferenceResponse:
         """The response to `request`, which `name` and `version` of a model gave before. `times` are those of now."""
-        parameters = None if self._parameters is None else self._parameters.copy()
+        parameters = None if self.parameters is None else self.parameters.copy()
         if asks_for_times(request):
             parameters = {**(parameters or {}), **times.parameters()}
-        outputs = PackedOutputs(self.layout, memoryview(self._content))
+        outputs = PackedOutputs(self.layout, memoryview(self.content))
         response = InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
         response.times = times
         return response

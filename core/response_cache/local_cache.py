@@ -5,27 +5,34 @@ Source: docs/spec/schedulers.md section 3.7 ("eviction", "too large").
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from struct import Struct
 from sys import getsizeof
 
 from core.inference.layout import TensorLayout
 from core.observability.metrics.snapshot import ResponseCacheMetrics
 from core.response_cache.cached_response import CachedResponse, layout_size
+from core.response_cache.response_cache import OnFound
 
 _log = logging.getLogger("trident.cache")
 
 ENTRY_SIZE = 120
 """What an entry of the ordered dict takes besides its key and its value, in bytes, with its share of unused slots."""
 _AT_ONCE = 1000
+_SCOPE = Struct("<Q")
 
 
 class LocalCache:
-    """Keeps responses by their keys in at most `size` bytes of memory; the least recently used one goes first.
+    """Implements ResponseCache in at most `size` bytes of memory; the least recently used response goes first.
 
-    Every method may be called on any thread and holds a lock for some microseconds.
+    Each load of a model has a scope of its own, so that a reload begins without answers.
     """
+
+    answers_later = False
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -35,6 +42,13 @@ class LocalCache:
         self._evictions = 0
         # How many entries share each layout.
         self._layouts: dict[TensorLayout, int] = {}
+        self._scopes = itertools.count(1)
+
+    def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
+        return _SCOPE.pack(next(self._scopes))
+
+    def look_up(self, key: bytes, on_found: OnFound) -> None:
+        """Nobody is asked: `get` has found all that there is."""
 
     def get(self, key: bytes) -> CachedResponse | None:
         with self._lock:
@@ -44,7 +58,7 @@ class LocalCache:
             return found
 
     def put(self, key: bytes, response: CachedResponse) -> None:
-        """Keep `response`, unless there is one of that key already or it is larger than the whole cache."""
+        """Keep it, unless there is one of that key already or it is larger than the whole cache."""
         layout = response.layout
         with self._lock:
             if key in self._entries:
@@ -70,11 +84,9 @@ class LocalCache:
             self._used += needed
 
     def holds(self, nbytes: int) -> bool:
-        """Whether a response with outputs of `nbytes` bytes could be kept."""
         return nbytes < self.size
 
-    def forget(self, scope: bytes) -> None:
-        """Remove all entries whose keys begin with `scope`."""
+    def close_scope(self, scope: bytes) -> None:
         with self._lock:
             keys = list(self._entries)
         # Looked through without the lock: there may be a million of them.
@@ -86,11 +98,13 @@ class LocalCache:
                         self._remove(key)
 
     def metrics(self) -> ResponseCacheMetrics:
-        """What the metrics page shows of it."""
         with self._lock:
             return ResponseCacheMetrics(
                 size=self.size, used=self._used, entries=len(self._entries), evictions=self._evictions
             )
+
+    def close(self) -> None:
+        """It has neither threads nor connections."""
 
     def _remove(self, key: bytes) -> None:
         response = self._entries.pop(key)

@@ -6,12 +6,11 @@ Source: docs/spec/schedulers.md section 3.7.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from struct import Struct
+from functools import partial
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
@@ -21,8 +20,8 @@ from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.response_cache.cached_response import CachedResponse
-from core.response_cache.local_cache import LocalCache
 from core.response_cache.request_key import request_key
+from core.response_cache.response_cache import ResponseCache
 from core.scheduling.delivery import deliver, flush
 from core.scheduling.execution import Clock
 from core.scheduling.protocol import Scheduler
@@ -31,22 +30,20 @@ from core.scheduling.single_flight import SingleFlight
 LARGE = 1 << 20
 """From this many bytes of inputs on the key is made on another thread: a digest of 16 MB takes about 20 ms."""
 
-_SCOPE = Struct("<Q")
-_scopes = itertools.count(1)
-
 
 class CachingScheduler:
     """Implements Scheduler around another one, for models that answer each request once and the same way each time.
 
-    Answers from the cache are delivered on the submitting thread, those of a flight on the thread that executed its
-    first request. `resubmit` is the version's own `submit`. Each load of a model has its own part of the cache, which
-    `close` empties.
+    Answers from this process are delivered on the submitting thread, those from another process on a thread of the
+    cache, those of a flight on the thread that executed its first request. `resubmit` is the version's own `submit`.
+    `scope` is the version's own part of the cache, which ends with `close`.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        cache: LocalCache,
+        cache: ResponseCache,
+        scope: bytes,
         spec: ModelSpec,
         statistics: ModelStatistics,
         resubmit: Callable[[PendingRequest], None],
@@ -59,11 +56,12 @@ class CachingScheduler:
         self._statistics = statistics
         self._resubmit = resubmit
         self._clock = clock
-        self._scope = _SCOPE.pack(next(_scopes))
+        self._scope = scope
         self._lock = threading.Lock()
         # --- guarded by the lock
         self._flights: dict[bytes, SingleFlight] = {}
         self._keys: dict[PendingRequest, bytes] = {}
+        self._missed: dict[PendingRequest, SingleFlight] = {}
         self._waiting = 0
         self._threads: ThreadPoolExecutor | None = None
         # ---
@@ -88,6 +86,12 @@ class CachingScheduler:
 
     def submit(self, pending: PendingRequest) -> None:
         """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
+        if self._missed:
+            missed = self._missed.pop(pending, None)
+            if missed is not None:
+                pending.start_ns = missed.start_ns
+                self._execute(missed, pending)
+                return
         if self._stopped:
             self._scheduler.submit(pending)  # which refuses it, or accepts it because another request waits for it
             return
@@ -105,7 +109,7 @@ class CachingScheduler:
             if found is None:
                 flight = self._flights.get(key)
                 if flight is None:
-                    flight = self._flights[key] = SingleFlight(self, key, pending)
+                    flight = self._flights[key] = SingleFlight(self, key, pending, start_ns)
                 elif not pending.request.timeout_us:
                     self._join(flight, pending)
                     return
@@ -119,6 +123,8 @@ class CachingScheduler:
                     pending.flush()
                 else:
                     pending.defer(pending.flush)
+            return
+        if self._cache.answers_later and flight is not None and self._look_up(flight, pending):
             return
         self._statistics.record_cache_miss(self._clock() - start_ns)
         if flight is None:
@@ -134,6 +140,38 @@ class CachingScheduler:
             pending.on_response = flight.on_response
             self._resubmit_all(self._land(flight))
             raise
+
+    # --- look-ups in another process
+
+    def _look_up(self, flight: SingleFlight, pending: PendingRequest) -> bool:
+        """Have the answer looked for; `_note_found` goes on. False if there is nobody to ask."""
+        defer, pending.defer = pending.defer, None  # it belongs to the thread that submitted
+        with self._lock:
+            self._waiting += 1
+        flight.look_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+        if flight.look_up is not None:
+            return True
+        pending.defer = defer
+        with self._lock:
+            self._waiting -= 1
+        return False
+
+    def _note_found(self, flight: SingleFlight, pending: PendingRequest, found: CachedResponse | None) -> None:
+        """What a look-up has found, or None. On a thread of the cache, or on that of `stop`."""
+        with self._lock:
+            self._waiting -= 1
+        if found is None:
+            self._statistics.record_cache_miss(self._clock() - flight.start_ns)
+            self._missed[pending] = flight
+            self._resubmit(pending)
+            if self._missed.pop(pending, None) is not None:  # another version took it
+                self._resubmit_all(self._land(flight))
+            return
+        followers = self._land(flight)
+        self._answer(pending, found, flight.start_ns)
+        for follower in followers:
+            self._answer(follower, found, follower.enqueue_ns)
+        flush((pending, *followers))
 
     # --- keys of large requests
 
@@ -205,7 +243,7 @@ class CachingScheduler:
         start_ns = self._clock()
         cached = None
         if flight.followers or self._cache.holds(answer.nbytes):
-            cached = CachedResponse(answer)
+            cached = CachedResponse.of(answer)
             if not self._stopped:
                 self._cache.put(flight.key, cached)
         followers = self._land(flight)
@@ -244,6 +282,10 @@ class CachingScheduler:
     def stop(self, *, accept_nested: bool = False) -> None:
         with self._lock:
             self._stopped = True
+            flights = list(self._flights.values())
+        for flight in flights:  # what was accepted is executed: the scheduler still takes it
+            if flight.look_up is not None:
+                flight.look_up.give_up()
         self._scheduler.stop(accept_nested=accept_nested)
 
     def drain(self, timeout_s: float | None = None) -> bool:
@@ -255,5 +297,5 @@ class CachingScheduler:
         ended = self._scheduler.close(timeout_s)
         if self._threads is not None:
             self._threads.shutdown(wait=timeout_s is None)
-        self._cache.forget(self._scope)
+        self._cache.close_scope(self._scope)
         return ended

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
+from core.response_cache.response_cache import LookUp
 
 if TYPE_CHECKING:
     from core.scheduling.caching_scheduler import CachingScheduler
@@ -18,15 +19,18 @@ _OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)
 class SingleFlight:
     """Takes the responses to the executed request in place of its caller, and passes them on at once.
 
-    `on_response` is the caller's. `followers` wait for the answer, in the order in which they came; they are guarded by
-    the scheduler's lock.
+    `on_response` is the caller's. `start_ns` is when the first of them came. `followers` wait for the answer, in the
+    order in which they came; they are guarded by the scheduler's lock. `look_up` is set while the answer is looked for
+    in another process, before the request is executed.
     """
 
-    __slots__ = ("_count", "_first", "_scheduler", "followers", "key", "on_response")
+    __slots__ = ("_count", "_first", "_scheduler", "followers", "key", "look_up", "on_response", "start_ns")
 
-    def __init__(self, scheduler: CachingScheduler, key: bytes, pending: PendingRequest) -> None:
+    def __init__(self, scheduler: CachingScheduler, key: bytes, pending: PendingRequest, start_ns: int) -> None:
         self._scheduler = scheduler
         self.key = key
+        self.start_ns = start_ns
+        self.look_up: LookUp | None = None
         self.on_response = pending.on_response
         self.followers: dict[PendingRequest, None] = {}
         self._first: InferenceResponse | None = None

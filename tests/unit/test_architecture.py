@@ -49,8 +49,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "torch": ("core/backends/pytorch/",),
     "treelite": ("core/backends/fil/",),
 }
-# Cloud SDKs: whichever module it is, it is one.
-IN_ONE_MODULE = ("boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
+# Clients of other programs: whichever module it is, it is one.
+IN_ONE_MODULE = ("redis", "boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
 # Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
 # lists backends that this server does not have as well.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
@@ -188,7 +188,7 @@ def test_imports_go_one_way() -> None:
 
 
 @pytest.mark.parametrize("package", IN_ONE_MODULE)
-def test_a_cloud_sdk_is_imported_by_one_module(package: str) -> None:
+def test_a_client_is_imported_by_one_module(package: str) -> None:
     users = {
         path
         for path, source in sources("core", "adapters", "app")

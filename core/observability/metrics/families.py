@@ -24,6 +24,7 @@ from core.observability.metrics.snapshot import (
     LoadMetrics,
     MetricsSnapshot,
     ModelMetrics,
+    RemoteCacheMetrics,
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
@@ -143,8 +144,13 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         for name, text, nanoseconds in _LATENCIES:
             # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
             yield _family(name, "counter", text, ((r.labels, nanoseconds(r.statistics) // 1000) for r in reporters))
+    if options.counter_latencies and (snapshot.response_cache is not None or snapshot.remote_cache is not None):
+        for name, text, count in _CACHE_COUNTERS:
+            yield _family(name, "counter", text, ((r.labels, count(r.statistics)) for r in reporters))
     if snapshot.response_cache is not None:
-        yield from _cache_families(reporters, snapshot.response_cache, counting=options.counter_latencies)
+        yield from _local_cache_families(snapshot.response_cache)
+    if snapshot.remote_cache is not None:
+        yield from _remote_cache_families(snapshot.remote_cache)
     yield _family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -179,6 +185,7 @@ def is_reserved(name: str) -> bool:
 def _reserved_names() -> frozenset[str]:
     snapshot = MetricsSnapshot(
         hardware=HardwareReading(cpu=CpuReading(utilization=0.0, memory_total=0, memory_used=0)),
+        response_cache=ResponseCacheMetrics(size=0, used=0, entries=0, evictions=0),
     )
     return frozenset(
         family.name + suffix
@@ -210,13 +217,7 @@ def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iter
         yield _family(name, "counter", text, ((r.labels, count(r.statistics) * unit) for r in reporters))
 
 
-def _cache_families(
-    reporters: Sequence[_Reporter], cache: ResponseCacheMetrics, *, counting: bool
-) -> Iterator[MetricFamily]:
-    """Hits and misses by model, and the memory of the cache."""
-    if counting:
-        for name, text, count in _CACHE_COUNTERS:
-            yield _family(name, "counter", text, ((r.labels, count(r.statistics)) for r in reporters))
+def _local_cache_families(cache: ResponseCacheMetrics) -> Iterator[MetricFamily]:
     for name, kind, text, value in (
         ("size_bytes", "gauge", "Size of the response cache in bytes", cache.size),
         ("used_bytes", "gauge", "Memory that cached responses take, in bytes", cache.used),
@@ -224,6 +225,21 @@ def _cache_families(
         ("evictions_total", "counter", "Cached responses that made room for others", cache.evictions),
     ):
         yield _family(f"trident_response_cache_{name}", kind, text, [({}, value)])
+
+
+def _remote_cache_families(cache: RemoteCacheMetrics) -> Iterator[MetricFamily]:
+    yield _family(
+        "trident_response_cache_up",
+        "gauge",
+        "1 while the server of the response cache is asked, 0 while it is left out",
+        [({}, int(cache.is_up))],
+    )
+    yield _family(
+        "trident_response_cache_faults_total",
+        "counter",
+        "Answers that the response cache did not find or keep because something was wrong",
+        (({"kind": kind}, count) for kind, count in cache.faults.items()),
+    )
 
 
 def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:

@@ -103,10 +103,19 @@ class ResponseCacheMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCacheMetrics:
+    """A response cache in another process: whether it is asked at all, and what went wrong so far, by kind."""
+
+    is_up: bool
+    faults: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
-    `downloads` is None if nothing was ever requested from cloud storage, `response_cache` if there is none.
+    `downloads` is None if nothing was ever requested from cloud storage. The response cache of the server is one of
+    `response_cache`, in its own memory, and `remote_cache`; without any, both are None.
     """
 
     models: tuple[ModelMetrics, ...] = ()
@@ -115,4 +124,5 @@ class MetricsSnapshot:
     hardware: HardwareReading = field(default_factory=HardwareReading)
     downloads: DownloadMetrics | None = None
     response_cache: ResponseCacheMetrics | None = None
+    remote_cache: RemoteCacheMetrics | None = None
     custom: tuple[CustomFamilyMetrics, ...] = ()

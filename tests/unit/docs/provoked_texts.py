@@ -122,6 +122,8 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         (["--http-port=8002", repository], {}),
         (["--allow-sagemaker=true", "--sagemaker-safe-port-range=9000-9010", repository], {}),
         (["--http-port=0", repository], {}),
+        (["--cache-config=redis,host=cache", repository], {}),
+        (["--cache-config=redis,host=cache", "--cache-config=local,size=1", repository], {}),
         ([repository], both),
         ([repository], {"SAGEMAKER_MULTI_MODEL": "perhaps"}),
         ([repository], {"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "predict"}),

@@ -91,8 +91,9 @@ NOTES = {
     "repoagent-directory": "no repository agents",
     "model-load-gpu-limit": "no limit",
     "enable-peer-access": "",
-    "cache-config": "`local,size=<bytes>`; no `redis`",
-    "cache-directory": "the cache is built in",
+    "cache-config": "`local` and `redis`, whose `wait_timeout` has no effect: `lookup_timeout` is the budget of a "
+    "request",
+    "cache-directory": "the caches are built in",
     "rate-limit": "no rate limiter",
     "grpc-infer-thread-count": "threads for large messages and repository control; other calls need none",
     "grpc-infer-allocation-pool-size": "no such pool",

@@ -14,7 +14,7 @@ NOW = InferenceTimes(5000, 0, 0, 0, 1)
 def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
     numbers, words = np.arange(3, dtype=np.int32), np.array([b"a", b"bcd"], object)
     outputs = [OutputTensor("N", "INT32", (3,), numbers), OutputTensor("W", "BYTES", (2,), words)]
-    cached = CachedResponse(InferenceResponse("m", 1, outputs, id="first", parameters={"score": 2}))
+    cached = CachedResponse.of(InferenceResponse("m", 1, outputs, id="first", parameters={"score": 2}))
     numbers[:] = 0
     answer = cached.answer(InferenceRequest("m", [], id="second"), "m", 1, NOW)
     assert [(out.name, out.datatype, out.shape, out.array.tolist()) for out in answer.outputs] == [
@@ -26,20 +26,20 @@ def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
 
 def test_packed_outputs_stay_packed() -> None:
     (response,) = packed_responses(1)
-    answer = CachedResponse(response).answer(InferenceRequest("m", []), "m", 1, NOW)
+    answer = CachedResponse.of(response).answer(InferenceRequest("m", []), "m", 1, NOW)
     assert [out.array.tolist() for out in answer.outputs] == [out.array.tolist() for out in response.outputs]
 
 
 def test_the_times_are_those_of_each_answer() -> None:
     of_the_execution = InferenceTimes(1, 2, 3, 4, 5).parameters()
-    cached = CachedResponse(InferenceResponse("m", 1, [], parameters={**of_the_execution, "score": 2}))
+    cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={**of_the_execution, "score": 2}))
     assert cached.answer(InferenceRequest("m", []), "m", 1, NOW).parameters == {"score": 2}
     asking = InferenceRequest("m", [], parameters={"timing": True})
     assert cached.answer(asking, "m", 1, NOW).parameters == {"score": 2, **NOW.parameters()}
 
 
 def test_an_answer_s_parameters_are_its_own() -> None:
-    cached = CachedResponse(InferenceResponse("m", 1, [], parameters={"score": 2}))
+    cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={"score": 2}))
     first = cached.answer(InferenceRequest("m", []), "m", 1, NOW)
     assert first.parameters is not None
     first.parameters["score"] = 3

@@ -14,7 +14,7 @@ from core.response_cache.local_cache import LocalCache
 
 def response(size: int = 64, value: int = 0) -> CachedResponse:
     array = np.full((1, size), value, np.uint8)
-    return CachedResponse(InferenceResponse("m", 1, [OutputTensor("OUT", "UINT8", array.shape, array)]))
+    return CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("OUT", "UINT8", array.shape, array)]))
 
 
 def key(number: int) -> bytes:
@@ -78,7 +78,7 @@ def test_a_scope_is_forgotten_alone() -> None:
     used = cache.metrics().used
     for number in range(2500):
         cache.put(key(number), response(8))
-    cache.forget(b"scope000")
+    cache.close_scope(b"scope000")
     assert (cache.metrics().entries, cache.metrics().used) == (1, used)
     assert cache.get(b"another0x") is not None
 

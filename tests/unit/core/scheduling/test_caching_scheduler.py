@@ -10,7 +10,9 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.observability.statistics import FailureReason, ModelStatistics
+from core.response_cache.cached_response import CachedResponse
 from core.response_cache.local_cache import LocalCache
+from core.response_cache.response_cache import OnFound
 from core.scheduling.caching_scheduler import LARGE, CachingScheduler
 from tests.unit.packed_tensors import spec
 from tests.waiting import until
@@ -58,14 +60,60 @@ class Executor:
         pending.on_response(InferenceResponse.failed(pending.request, error))
 
 
-class Bench:
+class ElsewhereCache(LocalCache):
+    """A cache in another process: keeps what is looked up, until the test answers it. `is_up`: it can be asked."""
+
+    answers_later = True
+    is_up = True
+
     def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.asked: list[Asked] = []
+
+    def get(self, key: bytes) -> CachedResponse | None:
+        return None
+
+    def look_up(self, key: bytes, on_found: OnFound) -> Asked | None:  # type: ignore[override]
+        if not self.is_up:
+            return None
+        self.asked.append(Asked(on_found))
+        return self.asked[-1]
+
+    def answer(self, value: int | None) -> None:
+        """Answer the oldest look-up."""
+        found = None
+        if value is not None:
+            outputs = [OutputTensor("OUT", "INT32", (1,), np.array([value], np.int32))]
+            found = CachedResponse.of(InferenceResponse("m", 1, outputs))
+        self.asked.pop(0).end(found)
+
+
+class Asked:
+    def __init__(self, on_found: OnFound) -> None:
+        self._on_found: OnFound | None = on_found
+
+    def give_up(self) -> None:
+        self.end(None)
+
+    def end(self, found: CachedResponse | None) -> None:
+        on_found, self._on_found = self._on_found, None
+        if on_found is not None:
+            on_found(found)
+
+
+class Bench:
+    def __init__(self, cache: LocalCache | None = None) -> None:
         self.executor = Executor()
         self.statistics = ModelStatistics()
-        self.cache = LocalCache(1 << 20)
+        self.cache = cache or LocalCache(1 << 20)
         self.resubmitted: list[str] = []
         self.answers: dict[str, list[InferenceResponse]] = {}
-        self.scheduler = CachingScheduler(self.executor, self.cache, spec(), self.statistics, self._resubmit)
+        self.scheduler = self.open()
+
+    def open(self) -> CachingScheduler:
+        """The scheduler of another load."""
+        scope = self.cache.open_scope("m", 1, lambda: None)
+        return CachingScheduler(self.executor, self.cache, scope, spec(), self.statistics, self._resubmit)
 
     def _resubmit(self, pending: PendingRequest) -> None:
         self.resubmitted.append(pending.request.id)
@@ -132,7 +180,7 @@ def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None
 def test_what_waits_gets_its_answer_even_if_it_is_too_large_for_the_cache(bench: Bench) -> None:
     bench.scheduler.close()
     bench.cache = LocalCache(10)
-    bench.scheduler = CachingScheduler(bench.executor, bench.cache, spec(), bench.statistics, bench._resubmit)
+    bench.scheduler = bench.open()
     bench.executor.refusal = None
     bench.submit("a", 1)
     bench.submit("b", 1)
@@ -232,8 +280,94 @@ def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> Non
 def test_each_load_has_its_own_answers(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.executor.answer(10)
-    other = CachingScheduler(bench.executor, bench.cache, spec(), bench.statistics, bench._resubmit)
-    bench.scheduler, first = other, bench.scheduler
+    bench.scheduler, first = bench.open(), bench.scheduler
     bench.submit("b", 1)
     assert len(bench.executor.submitted) == 1
     first.close()
+
+
+# --- a cache in another process
+
+
+@pytest.fixture
+def elsewhere() -> ElsewhereCache:
+    return ElsewhereCache()
+
+
+@pytest.fixture
+def asking(elsewhere: ElsewhereCache) -> Iterator[Bench]:
+    made = Bench(elsewhere)
+    yield made
+    made.scheduler.close()
+
+
+def test_what_is_found_elsewhere_answers_all_that_ask_the_same(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    for id in "abc":
+        asking.submit(id, 1)
+    assert len(elsewhere.asked) == 1
+    assert asking.scheduler.queued == 3
+    elsewhere.answer(10)
+    assert [asking.value(id) for id in "abc"] == [10, 10, 10]
+    assert (asking.scheduler.queued, asking.executor.submitted) == (0, [])
+    counted = asking.statistics.snapshot()
+    assert (counted.cache_hit_count, counted.cache_miss_count) == (3, 0)
+
+
+def test_what_is_not_found_elsewhere_is_executed_once_and_kept(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    for id in "ab":
+        asking.submit(id, 1)
+    elsewhere.answer(None)
+    (executed,) = asking.executor.submitted
+    assert executed.request.id == "a"
+    assert executed.start_ns > 0
+    asking.executor.answer(10)
+    assert [asking.value(id) for id in "ab"] == [10, 10]
+    assert elsewhere.metrics().entries == 1
+    counted = asking.statistics.snapshot()
+    assert (counted.cache_hit_count, counted.cache_miss_count) == (1, 1)
+
+
+def test_without_anybody_to_ask_a_request_is_executed_at_once(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    elsewhere.is_up = False
+    for id in "ab":
+        asking.submit(id, 1)
+    assert [pending.request.id for pending in asking.executor.submitted] == ["a"]
+    asking.executor.answer(10)
+    assert [asking.value(id) for id in "ab"] == [10, 10]
+
+
+def test_a_refused_request_that_was_looked_up_leaves_no_flight(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    for id in "ab":
+        asking.submit(id, 1)
+    asking.executor.refusal = QueueFull("full", model="m")
+    elsewhere.answer(None)
+    assert isinstance(asking.error("a"), QueueFull)
+    asking.executor.refusal = None
+    elsewhere.answer(None)  # of "b", which asks for itself now
+    asking.executor.answer(10)
+    assert asking.value("b") == 10
+
+
+def test_what_is_looked_up_when_the_version_ends_is_still_executed(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    asking.submit("a", 1)
+    asking.scheduler.stop()
+    assert [pending.request.id for pending in asking.executor.submitted] == ["a"]
+    asking.executor.answer(10)
+    assert asking.value("a") == 10
+    elsewhere.answer(20)
+    assert len(asking.answers["a"]) == 1
+
+
+def test_a_request_that_was_cancelled_while_it_was_looked_up_is_answered_so(
+    asking: Bench, elsewhere: ElsewhereCache
+) -> None:
+    asking.submit("a", 1).cancel()
+    elsewhere.answer(10)
+    assert isinstance(asking.error("a"), RequestCancelled)
+
+
+def test_the_key_of_a_large_request_is_looked_up_too(asking: Bench, elsewhere: ElsewhereCache) -> None:
+    asking.submit("a", 1, size=LARGE)
+    until(lambda: elsewhere.asked)
+    elsewhere.answer(10)
+    assert asking.value("a") == 10

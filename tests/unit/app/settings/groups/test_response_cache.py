@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Mapping
+
 import pytest
 
 from app.settings.groups.response_cache import split_cache_setting
 from app.settings.option import BadOption
 from app.settings.option_types import BadValue
 from app.settings.reading import read_settings
+from core.response_cache.redis.options import RedisOptions
 
 REPOSITORY = "--model-repository=/models"
 
@@ -27,7 +32,21 @@ def test_the_size_of_the_cache(options: list[str], size: int) -> None:
     ("text", "reason"),
     [
         ("size=10", "--cache-config option format is '<cache name>,<setting>=<value>'. Got size=10"),
-        ("redis,host=a", "there is no response cache 'redis': use local,size=<bytes>"),
+        ("redis,hosts", "--cache-config option format is '<cache name>,<setting>=<value>'. Got redis,..."),
+        (
+            "memcached,host=a",
+            "there is no response cache 'memcached': use local,size=<bytes> or redis,host=<host>,port=<port>",
+        ),
+        (
+            "redis,retries=1",
+            "the response cache 'redis' has no setting 'retries': it has host, port, user, password, db, "
+            "connect_timeout, socket_timeout, pool_size, lookup_timeout, wait_timeout, tls_enabled, cert, key, cacert, "
+            "cacert_dir",
+        ),
+        (
+            "redis,port=70000",
+            "the setting 'port' of the response cache 'redis': Provided option value is out of bound. Got 70000",
+        ),
         ("local,room=1", "the response cache 'local' has no setting 'room': use local,size=<bytes>"),
         *(
             (
@@ -48,3 +67,68 @@ def test_an_invalid_value_says_what_is_wrong(text: str, reason: str) -> None:
 def test_the_two_forms_exclude_each_other() -> None:
     with pytest.raises(BadOption, match="Incompatible flags --response-cache-byte-size and --cache-config"):
         read_settings([REPOSITORY, "--cache-config=local,size=1", "--response-cache-byte-size=1"], {})
+
+
+def redis_options(*texts: str, environ: Mapping[str, str] | None = None) -> RedisOptions | None:
+    given = [f"--cache-config={text}" for text in texts]
+    return read_settings([REPOSITORY, *given], environ or {}).redis_options
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["redis,host=cache,port=6380,user=me,password=a,b=c,db=2,wait_timeout=10"],
+        [
+            "redis,host=other",
+            "redis,host=cache",
+            "redis,port=6380",
+            "redis,user=me",
+            "redis,password=a,b=c",
+            "redis,db=2",
+        ],
+    ],
+)
+def test_redis_takes_its_settings_one_by_one_or_together(texts: list[str]) -> None:
+    pytest.importorskip("redis")
+    assert redis_options(*texts) == RedisOptions(host="cache", port=6380, user="me", password="a,b=c", db=2)
+
+
+def test_the_user_of_redis_may_come_from_the_environment() -> None:
+    pytest.importorskip("redis")
+    environ = {"TRITONCACHE_REDIS_USERNAME": "me", "TRITONCACHE_REDIS_PASSWORD": "secret"}
+    found = redis_options("redis,host=cache,port=1", environ=environ)
+    assert found == RedisOptions(host="cache", port=1, user="me", password="secret")
+    overridden = redis_options("redis,host=cache,port=1,password=other", environ=environ)
+    assert overridden == RedisOptions(host="cache", port=1, user="me", password="other")
+
+
+def test_a_password_is_never_shown() -> None:
+    pytest.importorskip("redis")
+    settings = read_settings(
+        [REPOSITORY, "--cache-config=redis,host=cache,port=1,password=secret1"],
+        {"TRITONCACHE_REDIS_PASSWORD": "secret2"},
+    )
+    shown = repr(settings) + repr(settings.describe()) + repr(settings.redis_options)
+    assert "secret" not in shown.replace("redis_password", "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["redis,host=cache"], "Failed to initialize RedisCache, didn't specify address"),
+        (["redis,port=1"], "Failed to initialize RedisCache, didn't specify address"),
+        (["redis,host=cache,port=1,cacert=/nowhere.pem"], "there is no /nowhere.pem"),
+        (["redis,host=cache,port=1", "local,size=1"], "found multiple cache configurations, but only a single cache"),
+    ],
+)
+def test_settings_that_make_no_cache(texts: list[str], reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        redis_options(*texts)
+
+
+def test_a_missing_package_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [path for path in sys.path if "site-packages" not in path])
+    monkeypatch.delitem(sys.modules, "redis", raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(BadOption, match=r"pip install 'trident-inference\[redis\]'"):
+        redis_options("redis,host=cache,port=1")

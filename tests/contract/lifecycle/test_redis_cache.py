@@ -1,0 +1,119 @@
+"""Servers that share a response cache in a real Redis.
+
+Source: docs/spec/schedulers.md section 3.7, "Redis".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
+from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, factor_of, load, replace_weights
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.redis_server import RedisServer
+from tests.waiting import until
+
+CACHED = BATCHED + " response_cache { enable: true }"
+PASSWORD = "unseen-7391"
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--requirepass", PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def servers(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+    """Two servers of different shapes, each with its own copy of the models."""
+    environment = {**os.environ, "TRITONCACHE_REDIS_PASSWORD": PASSWORD}
+    made: list[ServerProcess] = []
+    for workers in "02":
+        folder = tmp_path_factory.mktemp(f"server{workers}")
+        for name in ("shared", "reloaded", "halted"):
+            add_scaled(folder / "models", name, 2.0, CACHED)
+        tensors = [[(name, "TYPE_FP32", (4,))] for name in ("INPUT0", "OUTPUT0")]
+        run = step("reloaded", {"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"})
+        chain = write_ensemble(folder / "models", "chain", tensors[0], tensors[1], [run])
+        with open(chain / "config.pbtxt", "a") as config:
+            config.write("response_cache { enable: true }\n")
+        options = [
+            f"--cache-config=redis,host={HOST},port={redis.port},lookup_timeout=500",
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            "--log-verbose=1",
+            "--shutdown-grace-secs=0",
+            f"--http-workers={workers}",
+        ]
+        made.append(ServerProcess(folder / "models", folder / "log", *options, environment=environment))
+    with made[0], made[1]:
+        for server in made:
+            until(lambda server=server: metric(server, "trident_response_cache_up") == 1)  # type: ignore[misc]
+        yield made
+
+
+def metric(server: ServerProcess, name: str) -> int:
+    page = requests.get(f"http://{HOST}:{server.metrics_port}/metrics", timeout=30).text
+    return next(int(line.split(" ")[1]) for line in page.splitlines() if line.startswith(name))
+
+
+def counts(server: ServerProcess, model: str) -> tuple[int, int, int]:
+    """Hits, misses and executions."""
+    found = server.json("GET", f"/v2/models/{model}/stats")["model_stats"][0]
+    stats = found["inference_stats"]
+    return stats["cache_hit"]["count"], stats["cache_miss"]["count"], found["execution_count"]
+
+
+def is_hit(server: ServerProcess, model: str) -> bool:
+    """Whether a request is answered from the cache; the answer before it is written a moment later."""
+    before = counts(server, model)
+    factor_of(server, model)
+    return counts(server, model)[0] > before[0]
+
+
+def test_a_server_answers_what_another_has_executed(servers: list[ServerProcess]) -> None:
+    first, second = servers
+    assert factor_of(first, "shared") == 2.0
+    until(lambda: is_hit(first, "shared"))
+    assert factor_of(second, "shared") == 2.0
+    assert counts(second, "shared") == (1, 0, 0)
+
+
+def test_other_weights_never_answer_with_the_old_ones(servers: list[ServerProcess]) -> None:
+    second = servers[1]
+    for model in ("reloaded", "chain"):
+        assert [factor_of(server, model) for server in servers] == [2.0, 2.0]
+        until(lambda model=model: is_hit(second, model))  # type: ignore[misc]
+    replace_weights(second.repository / "reloaded", 1, 5.0)
+    assert load(second, "reloaded") == (200, "")
+    for model in ("reloaded", "chain"):
+        assert factor_of(second, model) == 5.0
+        until(lambda model=model: is_hit(second, model))  # type: ignore[misc]
+        assert [factor_of(server, model) for server in servers] == [2.0, 5.0]
+
+
+def test_a_halted_redis_stops_no_request(servers: list[ServerProcess], redis: RedisServer) -> None:
+    server = servers[1]
+    with redis.halted():
+        while metric(server, "trident_response_cache_up"):
+            began_s = time.monotonic()
+            assert factor_of(server, "halted") == 2.0
+            assert time.monotonic() - began_s < 30
+        hits, misses, executions = counts(server, "halted")
+        assert hits == 0
+        assert misses == executions >= 1
+        assert metric(server, 'trident_response_cache_faults_total{kind="late"}') >= 1
+    until(lambda: metric(server, "trident_response_cache_up"))
+
+
+def test_the_password_is_nowhere(servers: list[ServerProcess]) -> None:
+    for server in servers:
+        assert PASSWORD not in server.log_text()
+        assert PASSWORD not in server.request("GET", "/v2")[2].decode()
+        assert PASSWORD not in server.request("GET", "/v2/logging")[2].decode()
