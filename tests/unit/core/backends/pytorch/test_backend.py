@@ -1,0 +1,337 @@
+"""TorchScript modules made here, served, and compared with PyTorch's own answers."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from core.backends.base import LoadContext
+from core.backends.pytorch.backend import TorchScriptBackend
+from core.config.placement import DeviceKind, Placement
+from core.config.schema import ModelConfig
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, RepositoryUnavailable, ServerError
+from core.inference.tensors import BY_NAME
+from tests.unit.backend_serving import config_of, serving_version, spec_of, strings, tensor_text
+
+NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
+
+
+class AddSub(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a + b, a - b
+
+
+class Same(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class InPlace(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
+class Counter(torch.nn.Module):
+    """Counts its calls in a buffer: state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * 0 + self.calls
+
+
+class ByName(torch.nn.Module):
+    def forward(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        return tensors["first"] - tensors["second"]
+
+
+class Shout(torch.nn.Module):
+    def forward(self, words: list[str]) -> list[str]:
+        answers: list[str] = []
+        for word in words:
+            answers.append(word + "!")
+        return answers
+
+
+class Refuses(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert bool((x < 100).all()), "a value is too large"
+        return x
+
+
+class Hungry(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros([1 << 50])
+
+
+class Scalar(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+
+class Dictionary(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"x": x}
+
+
+class Number(torch.nn.Module):
+    def forward(self, n: int) -> torch.Tensor:
+        return torch.ones([n])
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    folder = tmp_path / "model" / "1"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def save(module: torch.nn.Module, version: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(module).save(str(version / "model.pt"))
+
+
+def torch_config(
+    inputs: dict[str, list[int]], outputs: dict[str, list[int]], datatype: str = "FP32", more: str = ""
+) -> ModelConfig:
+    text = "max_batch_size: 8\n" + more
+    text += "".join(tensor_text("input", name, datatype, dims) for name, dims in inputs.items())
+    text += "".join(tensor_text("output", name, datatype, dims) for name, dims in outputs.items())
+    return config_of(text, backend="pytorch")
+
+
+def parameter(name: str, value: str) -> str:
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+
+
+def result_config(datatype: str) -> ModelConfig:
+    """One input of FP32 and one output of `datatype`."""
+    text = "max_batch_size: 8\n" + tensor_text("input", "x", "FP32", [-1]) + tensor_text("output", "y", datatype, [-1])
+    return config_of(text, backend="pytorch")
+
+
+ONE = torch_config({"x": [-1]}, {"y": [-1]})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        (["a", "b"], ["sum", "difference"]),
+        (["b", "a"], ["sum", "difference"]),
+        (["INPUT__0", "INPUT__1"], ["OUTPUT__0", "OUTPUT__1"]),
+        (["INPUT__1", "INPUT__0"], ["OUTPUT__1", "OUTPUT__0"]),
+        (["first", "second"], ["OUTPUT__1"]),
+    ],
+)
+def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outputs: list[str]) -> None:
+    save(AddSub(), version)
+    config = torch_config({name: [4] for name in inputs}, {name: [4] for name in outputs})
+    by_place = {"a": 0, "b": 1, "INPUT__0": 0, "INPUT__1": 1, "first": 0, "second": 1}
+    by_result = {"sum": 0, "difference": 1, "OUTPUT__0": 0, "OUTPUT__1": 1}
+    with serving_version(TorchScriptBackend(), version, config, threads=1) as served:
+        sizes = (1, 3, 2)
+        given = [(np.full((n, 4), 5 + n, np.float32), np.full((n, 4), n, np.float32)) for n in sizes]
+        requests = [served.request({name: pair[by_place[name]] for name in inputs}) for pair in given]
+        answers = served.execute(requests)
+    for pair, answer in zip(given, answers, strict=True):
+        results = (pair[0] + pair[1], pair[0] - pair[1])
+        assert list(answer) == outputs
+        for name in outputs:
+            np.testing.assert_array_equal(answer[name], results[by_result[name]])
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
+    save(Same(), version)
+    values = np.arange(10).reshape(2, 5).astype(BY_NAME[datatype].dtype)
+    with serving_version(TorchScriptBackend(), version, torch_config({"x": [5]}, {"y": [5]}, datatype)) as served:
+        values.flags.writeable = False
+        answer = served.infer({"x": values})["y"]
+    assert answer.dtype == values.dtype
+    np.testing.assert_array_equal(answer, values)
+
+
+def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
+    save(Same(), version)
+    with serving_version(TorchScriptBackend(), version, ONE) as served:
+        # Two requests are gathered into memory that the next batch uses again.
+        ones, twos = (np.full((1, 50_000), value, np.float32) for value in (1, 2))
+        first = served.execute([served.request({"x": ones})] * 2)
+        second = served.execute([served.request({"x": twos})] * 2)
+    assert all((answer["y"] == 1).all() for answer in first)
+    assert all((answer["y"] == 2).all() for answer in second)
+
+
+def test_a_module_that_changes_its_input_does_not_change_the_request(version: Path) -> None:
+    save(InPlace(), version)
+    values = np.ones((1, 4), np.float32)
+    with serving_version(TorchScriptBackend(), version, ONE) as served:
+        answer = served.infer({"x": values})["y"]
+    assert (answer == 2).all()
+    assert (values == 1).all()
+
+
+@pytest.mark.parametrize(("sharing", "calls"), [("false", [1, 2, 1]), ("true", [1, 2, 3])])
+def test_each_instance_has_its_own_module_unless_they_share(version: Path, sharing: str, calls: list[int]) -> None:
+    save(Counter(), version)
+    config = torch_config({"x": [1]}, {"y": [1]}, more=parameter("ENABLE_WEIGHT_SHARING", sharing))
+    placements = tuple(Placement(f"model_{n}", DeviceKind.CPU) for n in range(2))
+    model = TorchScriptBackend().load(LoadContext(version, config, spec_of(config), placements))
+    first, second = (model.instance(placement) for placement in placements)
+    try:
+        with serving_version(TorchScriptBackend(), version, config) as served:
+            request = served.request({"x": np.ones((1, 1), np.float32)})
+            found = []
+            for instance in (first, first, second):
+                (outputs,) = instance.execute([request], [1]).outputs
+                assert not isinstance(outputs, Exception)
+                found.append(int(outputs[0].array[0, 0]))
+    finally:
+        first.close()
+        second.close()
+        model.close()
+    assert found == calls
+
+
+def test_a_dictionary_has_the_names_of_the_configuration(version: Path) -> None:
+    save(ByName(), version)
+    with serving_version(
+        TorchScriptBackend(), version, torch_config({"second": [1], "first": [1]}, {"y": [1]})
+    ) as served:
+        three, one = np.full((1, 1), 3, np.float32), np.ones((1, 1), np.float32)
+        assert served.infer({"first": three, "second": one})["y"] == [[2]]
+
+
+def test_strings_are_lists(version: Path) -> None:
+    save(Shout(), version)
+    more = "reshape { shape: [ ] }"
+    text = "max_batch_size: 8\n" + tensor_text("input", "IN__0", "BYTES", [1], more)
+    config = config_of(text + tensor_text("output", "OUT__0", "BYTES", [1], more), backend="pytorch")
+    with serving_version(TorchScriptBackend(), version, config) as served:
+        words = [strings(b"a\0b", shape=(1, 1)), strings("é".encode(), b"c", shape=(2, 1))]
+        # The request validation has removed the dimension, as `reshape` says.
+        answers = served.execute([served.request({"IN__0": word}) for word in words])
+    assert answers[0]["OUT__0"].tolist() == [[b"a\0b!"]]
+    assert answers[1]["OUT__0"].tolist() == [["é!".encode()], [b"c!"]]
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "error", "text"),
+    [
+        (Refuses(), ONE, BackendFailed, "PyTorch execute failure: "),
+        (Hungry(), ONE, OutOfMemory, "PyTorch execute failure: "),
+        (Scalar(), ONE, BackendFailed, "output 'y' is a scalar which is not supported."),
+        (Dictionary(), ONE, BackendFailed, "output must be of type Tensor, List[str] or Tuple containing"),
+        (
+            Same(),
+            torch_config({"x": [-1]}, {"OUT__1": [-1]}),
+            BackendFailed,
+            "The output OUT__1 in the model configuration refers to an output index which doesn't exist. This model "
+            "has 1 outputs",
+        ),
+        (
+            Same(),
+            config_of(
+                "max_batch_size: 8\n"
+                + tensor_text("input", "x", "FP32", [-1])
+                + tensor_text("output", "y", "BYTES", [-1]),
+                backend="pytorch",
+            ),
+            BackendFailed,
+            "Triton only supports 1 dimensional List of String as output for 'y' for model 'model'",
+        ),
+        (
+            Same(),
+            config_of(
+                "max_batch_size: 8\n"
+                + tensor_text("input", "x", "FP32", [-1])
+                + tensor_text("output", "y", "INT8", [-1]),
+                backend="pytorch",
+            ),
+            BackendFailed,
+            "configuration expects datatype TYPE_INT8 for output 'y', model provides TYPE_FP32",
+        ),
+        (Same(), torch_config({"x": [1], "z": [1]}, {"y": [1]}), ConfigInvalid, "expects 2 inputs, model provides 1"),
+        (Number(), ONE, BackendFailed, "An input of type 'int' was detected in the model."),
+        (Same(), torch_config({"x": [1]}, {"y": [1]}, "UINT16"), BackendFailed, "unsupported datatype TYPE_UINT16"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else None,
+)
+def test_what_does_not_fit_is_an_error_with_tritons_text(
+    version: Path, module: torch.nn.Module, config: ModelConfig, error: type[ServerError], text: str
+) -> None:
+    save(module, version)
+    with pytest.raises(error) as raised, serving_version(TorchScriptBackend(), version, config) as served:
+        served.infer({name: np.full((1, 2), 200, np.float32) for name in served.spec.inputs})
+    assert text in raised.value.message
+
+
+def test_a_failed_batch_leaves_the_instance_as_it_was(version: Path) -> None:
+    save(Refuses(), version)
+    with serving_version(TorchScriptBackend(), version, ONE) as served:
+        with pytest.raises(BackendFailed, match="a value is too large"):
+            served.infer({"x": np.full((1, 2), 200, np.float32)})
+        assert (served.infer({"x": np.ones((1, 2), np.float32)})["y"] == 1).all()
+
+
+def written_file(version: Path, kind: str) -> None:
+    path = version / "model.pt"
+    if kind == "pickle":
+        torch.save({"weight": torch.ones(1)}, path)
+    elif kind == "old pickle":
+        torch.save({"weight": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
+    elif kind == "cut":
+        save(AddSub(), version)
+        path.write_bytes(path.read_bytes()[:-100])
+    elif kind == "empty":
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text", "hint"),
+    [
+        ("pickle", ModelLoadFailed, "is a pickle that torch.save has written", "torch.jit.script"),
+        ("old pickle", ModelLoadFailed, "is not a TorchScript archive", "is a pickle"),
+        ("cut", ModelLoadFailed, "is not a TorchScript archive", "compare the file"),
+        ("empty", ModelLoadFailed, "is not a TorchScript archive", "the file is empty"),
+        ("missing", RepositoryUnavailable, "unable to find", "put the TorchScript archive there"),
+    ],
+)
+def test_a_file_that_is_no_archive_fails_the_load(
+    version: Path, kind: str, error: type[ServerError], text: str, hint: str
+) -> None:
+    written_file(version, kind)
+    with pytest.raises(error) as raised, serving_version(TorchScriptBackend(), version, ONE):
+        pass
+    assert text in raised.value.message
+    assert hint in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        parameter("DISABLE_OPTIMIZED_EXECUTION", "true"),
+        parameter("INFERENCE_MODE", "false"),
+        parameter("INTRA_OP_THREAD_COUNT", "1") + parameter("INTER_OP_THREAD_COUNT", "1"),
+    ],
+)
+def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
+    save(AddSub(), version)
+    config = torch_config({"a": [2], "b": [2]}, {"y": [2]}, more=more)
+    ones: Any = np.ones((1, 2), np.float32)
+    with serving_version(TorchScriptBackend(), version, config) as served:
+        assert (served.infer({"a": ones, "b": ones})["y"] == 2).all()
+
+
+def test_a_parameter_without_meaning_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match="failed to convert 'perhaps' to boolean"):
+        TorchScriptBackend().check(torch_config({"x": [1]}, {"y": [1]}, more=parameter("INFERENCE_MODE", "perhaps")))

@@ -1,0 +1,70 @@
+"""Which argument or result of a module a name means."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.backends.pytorch.tensor_names import check_controls, input_positions, output_positions
+from core.errors import BackendFailed
+from tests.unit.backend_serving import config_of
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "positions"),
+    [
+        (["b", "a"], ["a", "b"], {"b": 1, "a": 0}),
+        (["INPUT__1", "INPUT__0"], ["a", "b"], {"INPUT__1": 1, "INPUT__0": 0}),
+        (["x__1", "y__0"], ["a", "b"], {"x__1": 1, "y__0": 0}),
+        (["second", "first"], ["a", "b"], {"second": 0, "first": 1}),
+        # Mixed names mean the order of the configuration.
+        (["b", "INPUT__0"], ["a", "b"], {"b": 0, "INPUT__0": 1}),
+        (["INPUT__1", "first"], ["a", "b"], {"INPUT__1": 0, "first": 1}),
+        # Digits must follow the first two underscores, and nothing must follow them.
+        (["IN__x__1", "IN__0"], ["a", "b"], {"IN__x__1": 0, "IN__0": 1}),
+        (["IN__1a", "IN__0"], ["a", "b"], {"IN__1a": 0, "IN__0": 1}),
+        (["__1", "__0"], ["a", "b"], {"__1": 1, "__0": 0}),
+    ],
+)
+def test_positions_of_inputs(names: list[str], arguments: list[str], positions: dict[str, int]) -> None:
+    assert input_positions(names, arguments, "model") == positions
+
+
+@pytest.mark.parametrize(
+    ("names", "positions"),
+    [(["OUT__1", "OUT__0"], {"OUT__1": 1, "OUT__0": 0}), (["sum", "OUT__0"], {"sum": 0, "OUT__0": 1})],
+)
+def test_positions_of_outputs(names: list[str], positions: dict[str, int]) -> None:
+    assert output_positions(names, "model") == positions
+
+
+def test_an_index_that_is_none_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    input_positions(["IN__0", "IN__x"], ["a", "b"], "model")
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "input 'IN__x' or previous input(s) are neither an input argument to the model 'model' nor do they follow the "
+        "<name>__<index> naming convention. Falling back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batching", "text"),
+    [
+        ("control_input { name: 'START' }", "input 'START' does not follow <name>__<index> naming convention."),
+        ("state { input_name: 'IN' output_name: 'OUT__1' }", "state 'IN' does not follow the <name>__<index> naming"),
+        ("state { input_name: 'IN__1' output_name: 'OUT' }", "state 'OUT' does not follow the <name>__<index> naming"),
+    ],
+)
+def test_controls_and_states_need_an_index(batching: str, text: str) -> None:
+    config = config_of(
+        f"input {{ name: 'A__0' }} output {{ name: 'B__0' }} sequence_batching {{ {batching} }}", backend="pytorch"
+    )
+    with pytest.raises(BackendFailed) as raised:
+        check_controls(config)
+    assert text in raised.value.message
+
+
+def test_states_need_an_index_on_every_tensor() -> None:
+    batching = "sequence_batching { state { input_name: 'IN__1' output_name: 'OUT__1' } }"
+    config = config_of("input { name: 'A' } output { name: 'B__0' } " + batching, backend="pytorch")
+    with pytest.raises(BackendFailed, match="not all inputs and outputs follow the <name>__<index> naming convention"):
+        check_controls(config)
