@@ -21,6 +21,7 @@ from core.observability.metrics.snapshot import (
     ModelMetrics,
     ModelProcessMetrics,
     RemoteCacheMetrics,
+    ResourceMetrics,
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
@@ -125,6 +126,13 @@ Where the server has a [response cache](response-cache.md) (`--cache-config`): s
 one in memory, `up` and faults of one in Redis. The metrics by model belong to each ready
 version, with the labels of [models](#models); they are 0 for a model that does not use the cache. A request that waits
 for the answer to an equal one is a hit.
+""",
+    "trident_resource_": """\
+## Resources
+
+Where the server has a [rate limiter](rate-limiter.md) (`--rate-limit=execution_count`), for each resource that an
+instance needs. `device` is the number of the device, 0 for the CPU, and empty for a global resource. Requests that wait
+for their turn are in `nv_inference_pending_request_count`.
 """,
     "trident_repository_": """\
 ## Model repositories
@@ -300,6 +308,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         downloads=DownloadMetrics(),
         response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
         remote_cache=RemoteCacheMetrics(is_up=True, faults={"late": 0}),
+        resources=(ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),),
     )
     return list(metric_families(snapshot, MetricsOptions()))
 

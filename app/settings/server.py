@@ -19,6 +19,7 @@ from app.settings.groups.http import HttpSettings
 from app.settings.groups.logging import LoggingSettings
 from app.settings.groups.metrics import MetricsSettings
 from app.settings.groups.platforms import PlatformSettings
+from app.settings.groups.rate_limiter import RateLimiterSettings
 from app.settings.groups.repository import RepositorySettings
 from app.settings.groups.response_cache import ResponseCacheSettings
 from app.settings.groups.scheduling import SchedulingSettings
@@ -32,6 +33,7 @@ from app.settings.services import Service, is_unix
 class ServerSettings(
     SchedulingSettings,
     LoggingSettings,
+    RateLimiterSettings,
     ResponseCacheSettings,
     BackendSettings,
     MetricsSettings,

@@ -18,7 +18,6 @@ from app.settings.option_types import (
     TEXT,
     BadValue,
     Kind,
-    choice,
     pair,
     setting,
 )
@@ -51,10 +50,8 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "trace-count": INTEGER,
         "trace-log-frequency": INTEGER,
     },
-    "Rate limiter, memory": {
+    "Memory, devices": {
         "cache-directory": FOLDER,
-        "rate-limit": choice("rate-limit", "execution_count", "off"),
-        "rate-limit-resource": pair("rate-limit-resource", "name", "count"),
         "pinned-memory-pool-byte-size": INTEGER64,
         "cuda-memory-pool-byte-size": pair("cuda-memory-pool-byte-size", "device id", "bytes"),
         "cuda-virtual-address-size": pair("cuda-virtual-address-size", "device id", "bytes"),
@@ -67,7 +64,6 @@ _REPEATABLE = frozenset(
         "model-load-gpu-limit",
         "trace-config",
         "trace-level",
-        "rate-limit-resource",
         "cuda-memory-pool-byte-size",
         "cuda-virtual-address-size",
         "host-policy",

@@ -46,6 +46,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         redis_cache=settings.redis_options,
         times_for=_times_for(settings),
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
+        resource_limits=settings.resource_limits,
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from core.config.instance_limit import NO_LIMIT, InstanceLimit, instance_limit
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
 
@@ -20,11 +21,15 @@ class DeviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device of one instance. `device_id` is the number of a GPU; `name` is `GROUP_N`, N counts the instances."""
+    """The device of one instance. `device_id` is the number of a GPU; `name` is `GROUP_N`, N counts the instances.
+
+    `limit` is for the rate limiter.
+    """
 
     name: str
     kind: DeviceKind
     device_id: int = 0
+    limit: InstanceLimit = NO_LIMIT
 
     @property
     def device(self) -> str:
@@ -43,36 +48,37 @@ def placements(config: ModelConfig) -> tuple[Placement, ...]:
     for group in config.instance_group:
         if group.passive:
             continue
+        limit = instance_limit(group)
         for number in range(group.count):
             name = f"{group.name}_{number}"
             if group.kind == ModelInstanceGroup.KIND_GPU:
-                expanded += [Placement(name, DeviceKind.GPU, device_id) for device_id in group.gpus]
+                expanded += [Placement(name, DeviceKind.GPU, device_id, limit) for device_id in group.gpus]
             else:
-                expanded.append(Placement(name, DeviceKind.CPU))
+                expanded.append(Placement(name, DeviceKind.CPU, limit=limit))
     return tuple(expanded)
 
 
 def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement]) -> tuple[list[int], list[Placement]]:
     """The changes from `current` to `wanted`: the indices to remove, highest first, and the placements to add.
 
-    Only kind and device matter: an instance that stays keeps its name even if the wanted one differs. On each device
-    the last instances are removed, and the last wanted ones are added.
+    Only kind, device and limit matter: an instance that stays keeps its name even if the wanted one differs. Of those
+    that are alike in them the last instances are removed, and the last wanted ones are added.
     Source: docs/spec/repository.md section 1.6, "What reloads".
     """
-    unmatched = Counter(_device(placement) for placement in current)
+    unmatched = Counter(_place(placement) for placement in current)
     added: list[Placement] = []
     for placement in wanted:
-        if unmatched[_device(placement)]:
-            unmatched[_device(placement)] -= 1
+        if unmatched[_place(placement)]:
+            unmatched[_place(placement)] -= 1
         else:
             added.append(placement)
     removed: list[int] = []
     for index in reversed(range(len(current))):
-        if unmatched[_device(current[index])]:
-            unmatched[_device(current[index])] -= 1
+        if unmatched[_place(current[index])]:
+            unmatched[_place(current[index])] -= 1
             removed.append(index)
     return removed, added
 
 
-def _device(placement: Placement) -> tuple[DeviceKind, int]:
-    return placement.kind, placement.device_id
+def _place(placement: Placement) -> tuple[DeviceKind, int, InstanceLimit]:
+    return placement.kind, placement.device_id, placement.limit

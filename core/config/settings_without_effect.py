@@ -49,8 +49,6 @@ def _optimization(config: ModelConfig) -> Iterator[Problem]:
 def _instance_groups(config: ModelConfig) -> Iterator[Problem]:
     for index, group in enumerate(config.instance_group):
         path = f"instance_group[{index}]"
-        if group.HasField("rate_limiter"):
-            yield Problem(f"{path}.rate_limiter", "There is no rate limiter: every free instance executes.")
         if group.host_policy:
             yield Problem(f"{path}.host_policy", "There are no host policies: threads are not bound to cores or nodes.")
         if group.secondary_devices:

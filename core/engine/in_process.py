@@ -47,6 +47,7 @@ from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.response_cache.local_cache import LocalCache
 from core.response_cache.response_cache import ResponseCache
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 
 
 class InferenceEngine:
@@ -60,6 +61,7 @@ class InferenceEngine:
         sources: SourceOpener,
         custom_metrics: CustomMetrics,
         response_cache: ResponseCache | None = None,
+        rate_limiter: RateLimiter | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
@@ -68,6 +70,7 @@ class InferenceEngine:
         self._sources = sources
         self._custom_metrics = custom_metrics
         self._response_cache = response_cache
+        self._rate_limiter = rate_limiter
 
     @property
     def generation(self) -> int:
@@ -200,6 +203,7 @@ class InferenceEngine:
             downloads=_download_metrics(self._sources.progress.snapshot()),
             response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,
             remote_cache=cache if isinstance(cache, RemoteCacheMetrics) else None,
+            resources=self._rate_limiter.metrics() if self._rate_limiter is not None else (),
             custom=self._custom_metrics.snapshot(),
         )
 
@@ -252,6 +256,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     gpus = gpu_ids(options.min_compute_capability)
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
+    rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus),
@@ -259,6 +264,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
         on_poisoned=partial(_report_poisoned, on_fatal),
         metrics=custom_metrics,
         response_cache=response_cache,
+        rate_limiter=rate_limiter,
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
@@ -275,4 +281,4 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
     loader.models = EngineDoor(lifecycle)
-    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache)
+    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter)

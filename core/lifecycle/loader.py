@@ -52,6 +52,8 @@ from core.scheduling.caching_scheduler import CachingScheduler
 from core.scheduling.execution import run_once
 from core.scheduling.factory import make_scheduler
 from core.scheduling.protocol import Scheduler
+from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -70,7 +72,7 @@ class ModelLoader:
 
     `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more. `models`
     is what the loaded models ask other models through; it is set before the first load. `metrics` are those that they
-    make. `response_cache` is None if the server has none.
+    make. `response_cache` and `rate_limiter` are None if the server has none.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class ModelLoader:
         on_poisoned: Callable[[BackendInstance], None] | None = None,
         metrics: CustomMetrics | None = None,
         response_cache: ResponseCache | None = None,
+        rate_limiter: RateLimiter | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
@@ -92,6 +95,7 @@ class ModelLoader:
         self.models: ModelDoor | None = None
         self._metrics = metrics or CustomMetrics()
         self._response_cache = response_cache
+        self._rate_limiter = rate_limiter
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""
@@ -194,6 +198,7 @@ class ModelLoader:
         try:
             for placement in wanted:
                 added.append(version.make_instance(placement))
+                version.claims.enter(added[-1], version.name)
                 self._warm_up(version, added[-1], samples)
         except BaseException:
             version.discard(added)
@@ -243,15 +248,20 @@ class ModelLoader:
         samples = warmup_samples(version.config, directory.path)
         golden = golden_requests(directory.path, version.spec, version.version)
         model = backend.load(context)
+        version.claims = self._claims(version, placed)
         version.configure(version.config, with_graph_labels(version.spec, version.config, model.labels))
         instances: list[BackendInstance] = []
         try:
             for placement in placed:
                 instances.append(model.instance(placement))
+                version.claims.enter(instances[-1], version.name)
                 self._warm_up(version, instances[-1], samples)
             for instance in _one_per_device(instances):
-                check_golden(instance, version.spec, version.check, golden)
+                with version.claims.turn(instance):
+                    check_golden(instance, version.spec, version.check, golden)
         except BaseException:
+            for instance in instances:
+                version.claims.leave(instance)
             _close(model, instances)
             raise
         scheduler = make_scheduler(
@@ -262,9 +272,19 @@ class ModelLoader:
             on_poisoned=self._on_poisoned,
             times_for=self._options.times_for,
             window=self._options.response_window,
+            claims=version.claims,
         )
         version.gpu_uuid = self._gpu_uuid(placed)
         version.serve(model, instances, self._with_cache(scheduler, version), fetched)
+
+    def _claims(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceClaims:
+        """Those of the instances on the resources that their executions hold, if the server has a rate limiter."""
+        if self._rate_limiter is None and any(placement.limit.needs for placement in placed):
+            _log.warning(
+                "model '%s' has a rate_limiter, but the server has none: start it with --rate-limit=execution_count",
+                version.name,
+            )
+        return InstanceClaims(self._rate_limiter)
 
     def _with_cache(self, scheduler: Scheduler, version: ModelVersion) -> Scheduler:
         """`scheduler`, behind the response cache if the model wants it."""
@@ -315,7 +335,8 @@ class ModelLoader:
                 )
                 try:
                     requests = [sample.request(version.spec) for _ in range(sample.batch_size)]
-                    run_once(instance, requests, version.check)
+                    with version.claims.turn(instance):
+                        run_once(instance, requests, version.check)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error

@@ -10,6 +10,7 @@ from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.lifecycle.readiness import Readiness
 from core.observability.latencies.options import LatencyOptions
 from core.response_cache.redis.options import RedisOptions
+from core.scheduling.rate_limiter.resource_limit import ResourceLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class EngineOptions:
     `redis_cache` is the one in Redis, which takes its place. `times_for` says for whom responses carry the times of
     their executions. `latencies` are the distributions of durations that every version keeps. `custom_metrics`: models
     may make metrics of their own. `response_window` is how much a model may send to a request before the client has
-    taken it.
+    taken it. `resource_limits` are the explicit ones of the rate limiter, None without it.
     """
 
     repositories: tuple[str, ...]
@@ -58,3 +59,4 @@ class EngineOptions:
     times_for: TimesFor = TimesFor.NOBODY
     response_window: WindowLimits = DEFAULT_WINDOW
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
+    resource_limits: tuple[ResourceLimit, ...] | None = None

@@ -24,6 +24,7 @@ from core.repository.content_digest import ContentDigest
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
 from core.scheduling.protocol import Scheduler
+from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -41,6 +42,7 @@ class ModelVersion:
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
     with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
+    `claims` are those of its instances on the resources that executions hold.
     `unloaded_because` is the reason that the index shows at the end.
     """
 
@@ -65,6 +67,7 @@ class ModelVersion:
         self.gone = threading.Event()
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
+        self.claims = InstanceClaims()
         self.unloaded_because = UNLOADED
         self._find = find
         self._validator: RequestValidator | None = None
@@ -171,6 +174,7 @@ class ModelVersion:
         """Close instances that do not serve, and what only they needed."""
         assert self._model is not None
         for instance in instances:
+            self.claims.leave(instance)
             instance.close()
         self._model.retain({placement.device for placement in self.placements})
 
@@ -279,6 +283,7 @@ class ModelVersion:
             self._scheduler.drain()
             self._scheduler.close()
         for instance in self._instances:
+            self.claims.leave(instance)
             instance.close()
         if self._model is not None:
             self._model.close()

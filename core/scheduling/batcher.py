@@ -29,8 +29,10 @@ from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import RUNNING, InstanceThread
 from core.scheduling.open_execution import OpenExecution
 from core.scheduling.open_requests import OpenRequests
-from core.scheduling.policy import limits_of, may_end
+from core.scheduling.policy import Run, Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue
+from core.scheduling.rate_limiter.claim import Claim
+from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rejection import Rejection, reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.short_executions import ShortExecutions
@@ -41,10 +43,12 @@ class DynamicBatcher:
     """Implements Scheduler for models whose requests do not depend on each other.
 
     Each request gets its response on the thread that executed it or on that of `close`, or, from an instance that
-    answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds.
+    answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
+    whose instance must wait for its turn at resources stays in the queue until then, and grows.
     `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
     called on the thread that executed, and must not raise. `times_for` says for whom responses carry their times.
-    `window` is how much of a request's responses may be sent and not taken.
+    `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
+    resources that their executions hold.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class DynamicBatcher:
         on_poisoned: OnPoisoned | None = None,
         times_for: TimesFor = TimesFor.NOBODY,
         window: WindowLimits = DEFAULT_WINDOW,
+        claims: InstanceClaims | None = None,
     ) -> None:
         self._spec = spec
         self._statistics = statistics
@@ -67,6 +72,7 @@ class DynamicBatcher:
         self._on_poisoned = on_poisoned
         self._times_for = times_for
         self._window = window
+        self._claims = claims or InstanceClaims()
         answers_later = any(instance.answers_later for instance in instances)
         self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
@@ -90,6 +96,10 @@ class DynamicBatcher:
             spec, statistics = self._spec, self._statistics
             requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock)
             execution = OpenExecution(instance, requests, self._dropped, statistics, self._clock)
+        claim = self._claims.of(instance)
+        if claim is not None:
+            queue = self._queue
+            claim.has_more = lambda: queue.size > 0
         model_instance = ModelInstance(
             instance,
             self._spec,
@@ -100,6 +110,7 @@ class DynamicBatcher:
             on_poisoned=self._on_poisoned,
             times_for=self._times_for,
             open_execution=execution,
+            claim=claim,
         )
         return InstanceThread(instance, model_instance, self._serve, requests)
 
@@ -162,25 +173,36 @@ class DynamicBatcher:
                     self._pool.finish(thread)
                 if thread.state is not RUNNING:
                     self._pool.rise(thread)
+                claim = thread.instance.claim
                 if thread.retired:
-                    self._leave()
+                    self._leave(claim)
                     return None
-                decision = take_work(self._queue, self._limits, self._clock())
+                may_run = None if claim is None else claim.request
+                decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
                 if isinstance(decision, Work):
                     self._pool.take(thread, decision, self._queue)
                     return decision
+                if claim is not None and not isinstance(decision, Run):
+                    claim.withdraw()
                 if self._pool.closed:
                     return None
+                timeout_s: float = -1
                 if decision is None:
                     self._pool.rest(thread)
-                    timeout_s: float = -1
-                else:
+                elif isinstance(decision, Wait):
                     self._pool.hold(thread, decision)
                     timeout_s = min(max(0, decision.until_ns - self._clock()) / 1e9, threading.TIMEOUT_MAX)
-            thread.token.acquire(timeout=timeout_s)
+                else:
+                    self._pool.wait(thread)
+            if claim is not None and isinstance(decision, Run):
+                claim.wait()
+            else:
+                thread.token.acquire(timeout=timeout_s)
 
-    def _leave(self) -> None:
+    def _leave(self, claim: Claim | None) -> None:
         """Leave to another thread the requests that a retired one was woken for or held. Under the lock."""
+        if claim is not None:
+            claim.withdraw()
         if self._queue.size and self._pool.holder is None:
             self._pool.wake_idle(self._queue.items)
 

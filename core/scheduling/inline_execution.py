@@ -66,11 +66,15 @@ class InlineExecution:
     def _next_work(self, thread: InstanceThread, until_ns: int) -> Work | None:
         """Take work for the lent `thread`, or give the thread back and return None. Under the lock."""
         pool = self._pool
+        claim = thread.instance.claim
         now_ns = self._clock()
         if now_ns <= until_ns and not thread.retired and not pool.closed:
-            work = take_work(self._queue, self._limits, now_ns, self._short)
+            may_run = None if claim is None else claim.try_take
+            work = take_work(self._queue, self._limits, now_ns, self._short, may_run)
             if isinstance(work, Work):
                 pool.take(thread, work, self._queue)
                 return work
+        if claim is not None:
+            claim.withdraw()  # it may have asked for another turn when its last execution ended
         pool.take_back(thread, self._queue.items)
         return None

@@ -19,6 +19,8 @@ from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
 from core.scheduling.execution import Clock, execute_batch
 from core.scheduling.open_execution import OpenExecution
+from core.scheduling.rate_limiter.claim import Claim
+from core.scheduling.rate_limiter.resources import Needs
 from core.scheduling.rejection import reject
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work
@@ -43,9 +45,11 @@ class ModelInstance:
         on_poisoned: OnPoisoned | None = None,
         times_for: TimesFor = TimesFor.NOBODY,
         open_execution: OpenExecution | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        """`open_execution` executes on an instance that answers later."""
+        """`open_execution` executes on an instance that answers later. `claim` is that on what its executions hold."""
         self.name = backend.placement.name
+        self.claim = claim
         self._backend = backend
         self._spec = spec
         self._statistics = statistics
@@ -57,14 +61,25 @@ class ModelInstance:
         self._notes_times = times_for is not TimesFor.NOBODY
         self._tells_clients = times_for is TimesFor.CLIENTS
 
+    @property
+    def needs(self) -> Needs:
+        """What its executions hold; empty for nothing."""
+        return {} if self.claim is None else self.claim.needs
+
     def perform(self, work: Work, inline: bool = False) -> None:
-        """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread."""
+        """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread.
+
+        The caller holds the claim, if there is one, which ends with the execution: requests that are answered later
+        hold nothing.
+        """
         for rejection in work.rejections:
             reject(rejection, self._statistics, self._respond, self._clock())
         if work.batch:
             begin_ns = self._clock()
             self.execute(work.batch)
             self._short.note(work.batch, self._clock() - begin_ns, inline)
+            if self.claim is not None:
+                self.claim.end()
             # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
             flush(work.batch)
 

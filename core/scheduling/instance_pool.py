@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from core.scheduling.instance_thread import DISMISSED, HOLDING, IDLE, LENT, RUNNING, WOKEN, InstanceThread
+from core.scheduling.instance_thread import DISMISSED, HOLDING, IDLE, LENT, RUNNING, WAITING, WOKEN, InstanceThread
 from core.scheduling.policy import Wait
 from core.scheduling.queue import RequestQueue
 from core.scheduling.work import Work
@@ -18,11 +18,21 @@ class InstancePool:
     """Moves the threads between their states. Every method but `close_one` is called under the scheduler's lock.
 
     `idle` are the IDLE threads, the one that went to rest last at the end. `holder` is the HOLDING thread, one at most.
-    `waking` counts the WOKEN threads. `in_flight` counts requests that were taken and are not finished. A `closed` pool
-    keeps no thread at rest.
+    `waking` counts the WOKEN and the WAITING threads, which will take requests. `in_flight` counts requests that were
+    taken and are not finished. A `closed` pool keeps no thread at rest.
     """
 
-    __slots__ = ("_drained", "_drainers", "_max_batch_size", "closed", "holder", "idle", "in_flight", "waking")
+    __slots__ = (
+        "_drained",
+        "_drainers",
+        "_max_batch_size",
+        "_waiting",
+        "closed",
+        "holder",
+        "idle",
+        "in_flight",
+        "waking",
+    )
 
     def __init__(self, lock: threading.Lock, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
@@ -30,6 +40,7 @@ class InstancePool:
         self._drainers = 0
         self.idle: list[InstanceThread] = []
         self.holder: InstanceThread | None = None
+        self._waiting: list[InstanceThread] = []
         self.waking = 0
         self.in_flight = 0
         self.closed = False
@@ -46,6 +57,21 @@ class InstancePool:
         thread.move(HOLDING)
         thread.wait = wait
         self.holder = thread
+
+    def wait(self, thread: InstanceThread) -> None:
+        """RUNNING -> WAITING
+
+        Wakes a thread that rests, too, if no waiting one needs the same as it: its turn may come earlier.
+        """
+        thread.move(WAITING)
+        self._waiting.append(thread)
+        self.waking += 1
+        awaited = [waiting.instance.needs for waiting in self._waiting]
+        for idle in self.idle:
+            if idle.instance.needs not in awaited:
+                self.idle.remove(idle)
+                self._wake(idle)
+                return
 
     def _relieve(self, holder: InstanceThread) -> None:
         """HOLDING -> IDLE. The thread's time limit may still wake it once, in vain."""
@@ -65,13 +91,16 @@ class InstancePool:
         self._wake(holder)
 
     def rise(self, thread: InstanceThread) -> None:
-        """WOKEN -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
+        """WOKEN or WAITING -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
         state = thread.state
         if state is DISMISSED:
             return
         if state is WOKEN:
             self.waking -= 1
             thread.token.acquire(blocking=False)  # the token may have been released just after the time limit
+        elif state is WAITING:
+            self.waking -= 1
+            self._waiting.remove(thread)
         else:
             self._withdraw(thread)
         thread.move(RUNNING)
@@ -99,7 +128,9 @@ class InstancePool:
         A resting thread is dismissed at once. It does not count as woken, so a request that arrives wakes another.
         """
         thread.retired = True
-        if thread.state is IDLE or thread.state is HOLDING:
+        if thread.state is WAITING:
+            thread.interrupt()
+        elif thread.state is IDLE or thread.state is HOLDING:
             self._withdraw(thread)
             self._dismiss(thread)
 
@@ -108,6 +139,8 @@ class InstancePool:
         self.closed = True
         if self.holder is not None:
             self._relieve(self.holder)
+        for waiting in self._waiting:
+            waiting.interrupt()
         while self.idle:
             self._wake(self.idle.pop())
 

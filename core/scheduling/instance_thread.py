@@ -1,11 +1,13 @@
 """The native thread of one instance, and its states.
 
     RUNNING    -> IDLE, HOLDING            nothing to execute, or only a batch that may still grow
+               -> WAITING                  its executions hold resources, and it is not its turn
     IDLE       -> WOKEN, LENT, DISMISSED
                -> RUNNING                  the thread was HOLDING before, and the queue delay is over
     HOLDING    -> WOKEN, DISMISSED
                -> IDLE                     another thread took the batch or holds instead
                -> RUNNING                  the queue delay is over
+    WAITING    -> RUNNING                  its turn has come, or it was interrupted
     WOKEN      -> RUNNING
     LENT       -> IDLE, WOKEN, DISMISSED   the thread that executed on the instance has finished
     DISMISSED                              the thread ends
@@ -36,17 +38,19 @@ class ThreadState(Enum):
     RUNNING = "executes, or looks for work"
     IDLE = "rests until it is woken"
     HOLDING = "rests until it is woken or the queue delay is over"
+    WAITING = "rests until it is its turn to hold the resources of an execution"
     WOKEN = "has its token and will look for work"
     LENT = "rests while another thread executes on its instance"
     DISMISSED = "has its token and will end"
 
 
 # In Python 3.11 a member costs a function call when it is looked up on its class.
-RUNNING, IDLE, HOLDING, WOKEN, LENT, DISMISSED = ThreadState
+RUNNING, IDLE, HOLDING, WAITING, WOKEN, LENT, DISMISSED = ThreadState
 
-RUNNING.next = (IDLE, HOLDING)
+RUNNING.next = (IDLE, HOLDING, WAITING)
 IDLE.next = (WOKEN, LENT, RUNNING, DISMISSED)
 HOLDING.next = (WOKEN, IDLE, RUNNING, DISMISSED)
+WAITING.next = (RUNNING,)
 WOKEN.next = (RUNNING,)
 LENT.next = (IDLE, WOKEN, DISMISSED)
 DISMISSED.next = ()
@@ -88,6 +92,12 @@ class InstanceThread:
         if state not in self.state.next:
             raise RuntimeError(f"instance thread '{self.instance.name}' cannot go from {self.state} to {state}")
         self.state = state
+
+    def interrupt(self) -> None:
+        """Have a WAITING thread look for work now."""
+        claim = self.instance.claim
+        if claim is not None:
+            claim.interrupt()
 
     @property
     def is_current(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from core.inference.pending_request import PendingRequest
@@ -19,19 +20,26 @@ class Work(NamedTuple):
 
 
 def take_work(
-    queue: RequestQueue, limits: BatchLimits, now_ns: int, short: ShortExecutions | None = None
-) -> Work | Wait | None:
+    queue: RequestQueue,
+    limits: BatchLimits,
+    now_ns: int,
+    short: ShortExecutions | None = None,
+    may_run: Callable[[], bool] | None = None,
+) -> Work | Wait | Run | None:
     """Take from `queue` the work that is due. Under the scheduler's lock.
 
     Returns Wait if a batch should grow first, and None if there is nothing to do. With `short`, a batch is taken only
-    if its execution is expected to be short.
+    if its execution is expected to be short. With `may_run`, it is asked when a batch is due; if the batch may not run
+    yet, it stays in the queue, where it can grow, and Run is returned.
     """
     if not queue.size or queue.delay_until:
         return None
     candidates, rejections = queue.candidates(limits.max_batch_size, now_ns)
     decision = form_batch(candidates, limits, now_ns)
     if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
-        return Work(queue.take(decision.requests), rejections)
+        if may_run is None or may_run():
+            return Work(queue.take(decision.requests), rejections)
+        return Work([], rejections) if rejections else decision
     if rejections:
         return Work([], rejections)
     return decision if isinstance(decision, Wait) else None

@@ -25,6 +25,7 @@ from core.observability.metrics.snapshot import (
     MetricsSnapshot,
     ModelMetrics,
     RemoteCacheMetrics,
+    ResourceMetrics,
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
@@ -151,6 +152,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         yield from _local_cache_families(snapshot.response_cache)
     if snapshot.remote_cache is not None:
         yield from _remote_cache_families(snapshot.remote_cache)
+    if snapshot.resources:
+        yield from _resource_families(snapshot.resources)
     yield _family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -240,6 +243,20 @@ def _remote_cache_families(cache: RemoteCacheMetrics) -> Iterator[MetricFamily]:
         "Answers that the response cache did not find or keep because something was wrong",
         (({"kind": kind}, count) for kind, count in cache.faults.items()),
     )
+
+
+def _resource_families(resources: Sequence[ResourceMetrics]) -> Iterator[MetricFamily]:
+    """The resources of the rate limiter."""
+    labelled = [({"resource": each.resource, "device": each.device}, each) for each in resources]
+    for name, text, value in _RESOURCE_GAUGES:
+        yield _family(f"trident_resource_{name}", "gauge", text, ((labels, value(each)) for labels, each in labelled))
+
+
+_RESOURCE_GAUGES: tuple[tuple[str, str, Callable[[ResourceMetrics], int]], ...] = (
+    ("limit", "Copies of a resource that there are for executions", lambda each: each.limit),
+    ("held", "Copies of a resource that executions hold", lambda each: each.held),
+    ("waiting_instances", "Model instances that wait for their turn at a resource", lambda each: each.waiting),
+)
 
 
 def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:

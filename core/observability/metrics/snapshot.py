@@ -111,6 +111,20 @@ class RemoteCacheMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceMetrics:
+    """A resource of the rate limiter: its copies, those that executions hold, and the instances that wait for some.
+
+    `device` is empty for a global resource.
+    """
+
+    resource: str
+    device: str
+    limit: int
+    held: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
@@ -125,4 +139,5 @@ class MetricsSnapshot:
     downloads: DownloadMetrics | None = None
     response_cache: ResponseCacheMetrics | None = None
     remote_cache: RemoteCacheMetrics | None = None
+    resources: tuple[ResourceMetrics, ...] = ()
     custom: tuple[CustomFamilyMetrics, ...] = ()

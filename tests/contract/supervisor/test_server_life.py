@@ -105,7 +105,7 @@ def test_other_models_serve_without_exit_on_error(tmp_path: Path) -> None:
 
 def test_start_logs_models_and_addresses_and_metrics_count_requests(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
-    with ServerProcess(repository, tmp_path / "log", "--rate-limit=off", "--shutdown-grace-secs=0") as server:
+    with ServerProcess(repository, tmp_path / "log", "--cache-directory=/x", "--shutdown-grace-secs=0") as server:
         until(lambda: "| Metrics | " in server.log_text(), "no addresses")
         for _ in range(3):
             assert server.request("POST", PATH, good_body())[0] == 200
@@ -114,7 +114,7 @@ def test_start_logs_models_and_addresses_and_metrics_count_requests(tmp_path: Pa
         log = server.log_text()
     assert "| simple | 1       | READY | cpu    | CPUExecutionProvider |        |" in log
     assert f"| HTTP    | 127.0.0.1:{server.http_port} |" in log
-    assert "without effect here: --rate-limit" in log
+    assert "without effect here: --cache-directory" in log
     assert "thread plan: " in log
     assert PATH not in log, "the access log is on by default"
     assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")

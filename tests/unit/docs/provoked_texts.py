@@ -57,11 +57,14 @@ from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
 from core.repository.stores.s3.call import S3Call
 from core.scheduling.queue import RequestQueue
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.rate_limiter.resource_limit import ResourceLimit
 from tests.certificates import Authority
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
 from tests.unit.core.grpc.infer_messages import infer_request
+from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request
@@ -101,6 +104,13 @@ class ProvokedTexts(logging.Handler):
         assert response.status_code >= 400, path
         document = response.get_json(force=True)
         self.all.append(f"{document.get('error', document)}\n{dict(response.headers)}")
+
+
+def provoke_limits(texts: ProvokedTexts, _: Path) -> None:
+    limiter = RateLimiter([ResourceLimit("R", 1)])
+    texts.raised_by(limiter.enter, placed("m_0", limit(R=2)), "m")
+    limiter.enter(placed("m_0", limit(R=1)), "m")
+    texts.raised_by(limiter.enter, placed("n_0", limit(R=1, everywhere=True)), "n")
 
 
 def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
@@ -478,6 +488,7 @@ def provoked_texts(folder: Path) -> str:
     try:
         for provoke in (
             provoke_options,
+            provoke_limits,
             provoke_storage,
             provoke_processes,
             provoke_scheduling,

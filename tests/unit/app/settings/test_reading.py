@@ -24,8 +24,8 @@ def test_a_misspelled_variable_ends_the_start() -> None:
 
 
 def test_options_without_effect_are_kept_for_the_log() -> None:
-    assert settings("--rate-limit=off", "--grpc-infer-allocation-pool-size=9").without_effect == (
-        "--rate-limit",
+    assert settings("--cache-directory=/x", "--grpc-infer-allocation-pool-size=9").without_effect == (
+        "--cache-directory",
         "--grpc-infer-allocation-pool-size",
     )
 

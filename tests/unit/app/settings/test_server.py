@@ -40,6 +40,8 @@ def test_the_defaults_of_own_options_are_kept() -> None:
 SAMPLES = {
     "backend_config": "onnxruntime,a=b",
     "cache_config": "local,size=1048576",
+    "rate_limit": "execution_count",
+    "rate_limit_resource": "R:4:0",
     "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
     "metrics_log": "emf",

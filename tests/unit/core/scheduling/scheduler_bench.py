@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from core.backends.base import Execution
+from core.config.instance_limit import NO_LIMIT, InstanceLimit
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.config.placement import DeviceKind, Placement
 from core.inference.pending_request import PendingRequest
@@ -18,6 +19,8 @@ from core.inference.response import InferenceResponse
 from core.inference.response_sender import ResponseSender
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
+from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 from tests.waiting import until
 
 LIMIT_S = 20.0
@@ -34,8 +37,8 @@ class Stub:
     may_run_inline = True
     answers_later = False
 
-    def __init__(self, number: int = 0) -> None:
-        self.placement = Placement(f"m_0_{number}", DeviceKind.CPU)
+    def __init__(self, number: int = 0, limit: InstanceLimit = NO_LIMIT) -> None:
+        self.placement = Placement(f"m_0_{number}", DeviceKind.CPU, limit=limit)
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Semaphore(0)
@@ -69,7 +72,10 @@ class Bench:
         instances: int = 1,
         delay_until: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
+        limiter: RateLimiter | None = None,
+        limits: Sequence[InstanceLimit] = (),
     ) -> None:
+        """`limits` are those of the first instances, for the `limiter`."""
         spec = ModelSpec(
             name="m",
             version=1,
@@ -80,10 +86,16 @@ class Bench:
             outputs={},
             batching=batching,
         )
-        self.backends = [Stub(number) for number in range(instances)]
+        given = [*limits, *[NO_LIMIT] * instances]
+        self.backends = [Stub(number, given[number]) for number in range(instances)]
         self.backend = self.backends[0]
         self.statistics = ModelStatistics()
-        self.scheduler = DynamicBatcher(spec, self.backends, self.statistics, clock=clock, delay_until=delay_until)
+        self.claims = InstanceClaims(limiter)
+        for backend in self.backends:
+            self.claims.enter(backend, "m")
+        self.scheduler = DynamicBatcher(
+            spec, self.backends, self.statistics, clock=clock, delay_until=delay_until, claims=self.claims
+        )
         self.answers: list[InferenceResponse] = []
         self._answered = threading.Condition()
 

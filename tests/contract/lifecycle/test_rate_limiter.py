@@ -1,0 +1,198 @@
+"""The rate limiter: models that share a resource never run at the same time, and none of them starves.
+
+Each execution answers when it began and ended, on the clock that all processes of a machine share.
+Source: docs/spec/schedulers.md section 3.6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.contract.python.python_models import stubs_of, write_model
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+SPANS = """
+def execute(self, requests):
+    began = time.monotonic_ns()
+    ends = [pb_utils.get_input_tensor_by_name(request, "PAUSE_MS").as_numpy().max() for request in requests]
+    if max(ends) < 0:
+        os._exit(1)
+    time.sleep(max(ends) / 1000)
+    tensors = [pb_utils.Tensor("SPAN", np.array([[began, time.monotonic_ns()]], np.int64)) for _ in requests]
+    return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
+CONFIG = """
+input [ {{ name: "PAUSE_MS" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+output [ {{ name: "SPAN" data_type: TYPE_INT64 dims: [ 2 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: {count} rate_limiter {{ {limiter} }} }} ]
+{more}
+"""
+ONE_COPY = 'resources [ { name: "R1" count: 1 } ]'
+BEHIND = """
+platform: "ensemble"
+max_batch_size: 1
+input [ { name: "PAUSE_MS" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "SPAN" data_type: TYPE_INT64 dims: [ 2 ] } ]
+ensemble_scheduling { step [ { model_name: "often" model_version: -1
+  input_map { key: "PAUSE_MS" value: "PAUSE_MS" } output_map { key: "SPAN" value: "SPAN" } } ] }
+"""
+
+
+class Span(NamedTuple):
+    began: int
+    ended: int
+
+
+def limited(repository: Path, name: str, limiter: str = ONE_COPY, count: int = 1, more: str = "") -> Path:
+    """A model of which each execution is one request."""
+    return write_model(repository, name, SPANS, CONFIG.format(count=count, limiter=limiter, more=more), 1)
+
+
+def config_of(limiter: str, count: int) -> str:
+    """The configuration of a `limited` model, as JSON for a load request."""
+    entry = {"kind": "KIND_CPU", "count": count, "rate_limiter": json.loads(limiter)}
+    document = {
+        "backend": "python",
+        "max_batch_size": 1,
+        "input": [{"name": "PAUSE_MS", "data_type": "TYPE_INT32", "dims": [1]}],
+        "output": [{"name": "SPAN", "data_type": "TYPE_INT64", "dims": [2]}],
+        "instance_group": [entry],
+    }
+    return json.dumps(document)
+
+
+@pytest.fixture(scope="module")
+def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("limited")
+    repository = link_models(folder / "models", "simple")
+    limited(repository, "often")
+    limited(repository, "seldom", ONE_COPY + " priority: 4", count=2)
+    limited(repository, "greedy", 'resources [ { name: "R2" count: 3 } ]')
+    limited(repository, "pair", 'resources [ { name: "r3" global: true count: 1 } ]', count=3)
+    (repository / "behind" / "1").mkdir(parents=True)
+    (repository / "behind" / "config.pbtxt").write_text(BEHIND)
+    options = ["--rate-limit=execution_count", "--rate-limit-resource=R2:2", "--rate-limit-resource=R3:2"]
+    models = [f"--load-model={name}" for name in ("simple", "often", "seldom", "pair", "behind")]
+    options += ["--model-control-mode=explicit", *models, "--shutdown-grace-secs=0"]
+    with ServerProcess(repository, folder / "log", *options) as server:
+        yield server
+
+
+def infer(server: ServerProcess, model: str, pause_ms: int = 2) -> tuple[int, Any]:
+    inputs = [{"name": "PAUSE_MS", "datatype": "INT32", "shape": [1, 1], "data": [pause_ms]}]
+    body = json.dumps({"inputs": inputs}).encode()
+    status, _, answer = server.request("POST", f"/v2/models/{model}/infer", body)
+    return status, json.loads(answer)
+
+
+def span(server: ServerProcess, model: str, pause_ms: int = 2) -> Span:
+    status, answer = infer(server, model, pause_ms)
+    assert status == 200, answer
+    return Span(*answer["outputs"][0]["data"])
+
+
+def test_executions_that_share_a_resource_take_turns_and_nobody_starves(running: ServerProcess) -> None:
+    """Six clients of one model and six of the other, which may use its two instances only one at a time."""
+    stop = threading.Event()
+    spans: dict[str, list[Span]] = {"often": [], "seldom": [], "behind": []}
+
+    def client(model: str) -> None:
+        while not stop.is_set():
+            spans[model].append(span(running, model))
+
+    with ThreadPoolExecutor(14) as clients:
+        calls = [clients.submit(client, model) for model in ["often", "seldom"] * 6 + ["behind"] * 2]
+        until(lambda: len(spans["seldom"]) >= 40 or any(call.done() for call in calls))
+        stop.set()
+        for call in calls:
+            call.result()
+    ordered = sorted(each for of_model in spans.values() for each in of_model)
+    assert all(one.ended <= other.began for one, other in pairwise(ordered))
+    # The ensemble's requests are executions of its step. Each of the two instances gets a quarter of its turns.
+    first, last = min(spans["seldom"]), max(spans["seldom"])
+    beside = [each for model in ("often", "behind") for each in spans[model] if first < each < last]
+    assert len(beside) > len(spans["seldom"])
+    assert spans["behind"]
+
+
+def test_what_the_options_allow_runs_at_the_same_time(running: ServerProcess) -> None:
+    """Of three instances two, because there are two copies."""
+    with ThreadPoolExecutor(6) as clients:
+        spans = sorted(clients.map(lambda _: span(running, "pair", 30), range(12)))
+    together = [sum(other.began <= each.began < other.ended for other in spans) for each in spans]
+    assert max(together) == 2
+
+
+def test_a_model_that_needs_more_than_the_options_allow_is_not_loaded(running: ServerProcess) -> None:
+    status, _, answer = running.request("POST", "/v2/repository/models/greedy/load", b"{}")
+    text = (
+        'Resource count for "R2" is limited to 2 which will prevent scheduling of one or more model instances, '
+        "the minimum required count is 3"
+    )
+    assert (status, text in json.loads(answer)["error"]) == (400, True), answer
+
+
+def test_an_instance_group_that_asks_for_too_much_leaves_the_old_instances(running: ServerProcess) -> None:
+    needs = '{"resources": [{"name": "R3", "global": true, "count": %d}]}'
+    body = {"parameters": {"config": config_of(needs % 3, 1)}}
+    status, _, answer = running.request("POST", "/v2/repository/models/pair/load", json.dumps(body).encode())
+    assert (status, 'Resource count for "R3" is limited to 2' in json.loads(answer)["hint"]) == (500, True), answer
+    span(running, "pair")
+    body = {"parameters": {"config": config_of(needs % 2, 2)}}
+    status, _, answer = running.request("POST", "/v2/repository/models/pair/load", json.dumps(body).encode())
+    assert status == 200, answer
+    with ThreadPoolExecutor(4) as clients:
+        spans = sorted(clients.map(lambda _: span(running, "pair"), range(12)))
+    assert all(one.ended <= other.began for one, other in pairwise(spans))
+
+
+def test_a_process_that_dies_gives_back_what_it_held(running: ServerProcess) -> None:
+    stub = stubs_of(running)["often_0_0"]
+    with ThreadPoolExecutor(2) as clients:
+        dying = clients.submit(infer, running, "often", 20_000)
+        until(lambda: held(running, "r1", "0") == 1)
+        waiting = clients.submit(span, running, "seldom")
+        os.kill(stub, signal.SIGKILL)
+        status, answer = dying.result()
+        assert (status, "is not healthy" in answer["error"]) == (500, True), answer
+        waiting.result()
+    until(lambda: held(running, "r1", "0") == 0)
+    until(lambda: infer(running, "often")[0] == 200)
+
+
+def test_a_model_is_unloaded_while_it_waits_for_its_turn(running: ServerProcess) -> None:
+    with ThreadPoolExecutor(3) as clients:
+        holding = clients.submit(span, running, "often", 1500)
+        until(lambda: held(running, "r1", "0") == 1)
+        waiting = clients.submit(infer, running, "seldom")
+        until(lambda: gauge(running, "waiting_instances", "r1", "0") == 1)
+        running.json("POST", "/v2/repository/models/seldom/unload", {})
+        holding.result()
+        assert waiting.result()[0] == 200
+    running.json("POST", "/v2/repository/models/seldom/load", {})
+    span(running, "seldom")
+
+
+def held(server: ServerProcess, resource: str, device: str) -> int:
+    return gauge(server, "held", resource, device)
+
+
+def gauge(server: ServerProcess, name: str, resource: str, device: str) -> int:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    labels = f'{{device="{device}",resource="{resource}"}}'
+    (line,) = [line for line in page.splitlines() if line.startswith(f"trident_resource_{name}{labels}")]
+    return int(float(line.split()[-1]))

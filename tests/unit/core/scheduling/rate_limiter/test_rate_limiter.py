@@ -1,0 +1,183 @@
+"""The turns that claims take. Each test is one thread: it asks, ends, and looks at who holds what."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from core.config.instance_limit import InstanceLimit
+from core.errors import ConfigInvalid
+from core.observability.metrics.snapshot import ResourceMetrics
+from core.scheduling.rate_limiter.claim import HELD, IDLE, WAITING, Claim
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.rate_limiter.resource_limit import ResourceLimit
+from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
+
+
+def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Claim:
+    claim = limiter.enter(placed(name, of, gpu), name)
+    assert claim is not None
+    return claim
+
+
+def busy(*claims: Claim) -> None:
+    """All of `claims` have work from now on, without end."""
+    for claim in claims:
+        claim.has_more = lambda: True
+        claim.request()
+
+
+def run(turns: int, *claims: Claim) -> Counter[str]:
+    """How often each of `claims` runs, if one that runs ends before another begins."""
+    ran: Counter[str] = Counter()
+    for _ in range(turns):
+        running = next(claim for claim in claims if claim.state is HELD)
+        ran[running.name] += 1
+        running.end()
+    return ran
+
+
+def test_an_instance_without_needs_has_no_claim() -> None:
+    assert RateLimiter().enter(placed("m", limit(priority=3)), "m") is None
+
+
+def test_one_after_the_other() -> None:
+    limiter = RateLimiter()
+    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
+    assert one.request()
+    assert one.request()
+    assert not other.request()
+    assert not other.try_take()
+    assert other.state is WAITING
+    one.end()
+    assert (one.state, other.state) == (IDLE, HELD)
+    assert other.wait()
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(1, (60, 60)), (2, (80, 40)), (5, (100, 20)), (0, (60, 60))])
+def test_a_busy_instance_of_priority_n_gets_an_nth_of_the_turns(priority: int, expected: tuple[int, int]) -> None:
+    limiter = RateLimiter()
+    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(max(1, priority), r=1))
+    busy(one, other)
+    ran = run(120, one, other)
+    assert (ran["a"], ran["b"]) == expected
+
+
+def test_an_instance_that_was_idle_or_is_new_does_not_make_up_for_its_turns() -> None:
+    limiter = RateLimiter()
+    one, idle = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
+    busy(one)
+    run(1000, one)
+    new = entered(limiter, "c", limit(r=1))
+    busy(idle, new)
+    assert run(30, one, idle, new) == {"a": 10, "b": 10, "c": 10}
+
+
+def test_one_that_needs_much_is_not_starved_by_those_that_need_little() -> None:
+    limiter = RateLimiter([ResourceLimit("r", 4)])
+    small = [entered(limiter, f"s{number}", limit(r=1)) for number in range(4)]
+    large = entered(limiter, "large", limit(r=4))
+    busy(*small)
+    busy(large)
+    run(4, *small)  # each of them again, behind the large one
+    assert large.state is HELD
+    assert {claim.state for claim in small} == {WAITING}
+    large.end()
+    assert {claim.state for claim in small} == {HELD}
+
+
+def test_others_need_not_wait_for_one_that_waits_for_something_else() -> None:
+    limiter = RateLimiter()
+    holds = entered(limiter, "a", limit(r=1))
+    waits = entered(limiter, "b", limit(r=1))
+    elsewhere = entered(limiter, "c", limit(r=1), gpu=1)
+    other = entered(limiter, "d", limit(s=1, everywhere=True))
+    assert holds.request()
+    assert not waits.request()
+    assert elsewhere.request()
+    assert other.request()
+
+
+def test_copies_of_each_device_and_global_ones() -> None:
+    limiter = RateLimiter([ResourceLimit("r", 1), ResourceLimit("G", 2)])
+    on = [entered(limiter, f"m{gpu}", limit(r=1), gpu=gpu) for gpu in (0, 1)]
+    everywhere = [entered(limiter, f"n{gpu}", limit(g=1, everywhere=True), gpu=gpu) for gpu in (0, 1, 2)]
+    assert [claim.request() for claim in [*on, *everywhere]] == [True, True, True, True, False]
+    assert limiter.metrics() == (
+        ResourceMetrics(resource="g", device="", limit=2, held=2, waiting=1),
+        ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),
+        ResourceMetrics(resource="r", device="1", limit=1, held=1, waiting=0),
+    )
+
+
+def test_implied_limits_change_with_the_instances() -> None:
+    limiter = RateLimiter()
+    small = [entered(limiter, f"s{number}", limit(r=1)) for number in range(3)]
+    assert [claim.request() for claim in small] == [True, False, False]
+    large = entered(limiter, "large", limit(r=2))
+    assert [claim.state for claim in small] == [HELD, HELD, WAITING]
+    limiter.leave(large)
+    small[0].end()
+    assert [claim.state for claim in small] == [IDLE, HELD, WAITING]
+    small[1].end()
+    assert small[2].state is HELD
+
+
+def test_an_instance_that_is_refused_changes_nothing() -> None:
+    limiter = RateLimiter([ResourceLimit("r", 1)])
+    entered(limiter, "a", limit(r=1))
+    before = limiter.metrics()
+    with pytest.raises(ConfigInvalid):
+        limiter.enter(placed("b", limit(s=1, r=2)), "b")
+    assert limiter.metrics() == before
+
+
+def test_an_instance_that_joins_two_lines_waits_for_both() -> None:
+    limiter = RateLimiter()
+    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(s=1))
+    assert one.request()
+    assert other.request()
+    both = entered(limiter, "c", limit(r=1, s=1))
+    assert not both.request()
+    one.end()
+    assert not both.request()
+    assert not one.request()  # it would overtake the one that waits
+    other.end()
+    assert (both.state, one.state) == (HELD, WAITING)
+    limiter.leave(other)
+    both.end()
+    assert one.state is HELD
+
+
+def test_who_has_no_work_any_more_makes_room_and_has_not_run() -> None:
+    limiter = RateLimiter()
+    one, other, third = (entered(limiter, name, limit(r=1)) for name in "abc")
+    one.request()
+    other.request()
+    third.request()
+    other.withdraw()
+    one.withdraw()
+    assert [claim.state for claim in (one, other, third)] == [IDLE, IDLE, HELD]
+    assert (one.turn, other.turn) == (0, 0)
+
+
+def test_a_wait_can_be_interrupted() -> None:
+    limiter = RateLimiter()
+    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
+    one.request()
+    other.request()
+    outcomes: list[bool] = []
+    waiter = threading.Thread(target=lambda: outcomes.append(other.wait()))
+    waiter.start()
+    other.interrupt()
+    waiter.join(20)
+    one.interrupt()  # what it holds stays
+    assert (outcomes, one.state, other.state) == ([False], HELD, IDLE)
+
+
+def test_a_claim_cannot_end_what_it_does_not_hold() -> None:
+    claim = entered(RateLimiter(), "a", limit(r=1))
+    with pytest.raises(RuntimeError, match="the claim of 'a' cannot go from"):
+        claim.end()
